@@ -1,0 +1,1 @@
+"""What is to be run, where, and has it run?"""

@@ -1,0 +1,284 @@
+"""What is one point of a sweep?
+
+:class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
+YAML, the columns of the analysis and the documentation are its fields. A run's public id says the ten
+fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
+``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
+"""
+
+import argparse
+import re
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from profiling.errors import UserError, did_you_mean
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Profile = Literal["none", "torch", "nvprof", "nsys", "tau", "cupti", "ncu", "vtune", "horovod"]
+Loader = Literal["dali-gpu", "dali-cpu-to-gpu", "dali-cpu", "pytorch", "synthetic"]
+GPU_LOADERS = ("dali-gpu", "dali-cpu-to-gpu")
+
+# The fields that make the id, in its order.
+ID_FIELDS = (
+    "nodes", "gpus_per_node", "network", "profile", "workers", "model", "loader", "batch", "grad", "compute",
+)  # fmt: skip
+
+
+class Run(BaseModel):
+    """One configuration of a training job; see the fields' descriptions for units and ranges."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    nodes: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of nodes")
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="ranks a node, one a GPU (without GPUs: one a share of the CPU cores)"
+    )
+    # Case is kept: the reference wrote both "ib" and "IB", and an id must come back as it was.
+    network: Annotated[str, Field(pattern=r"^(?i:ib|eth)$")] = Field(
+        "eth", description="ib (InfiniBand) or eth (Ethernet)"
+    )
+    profile: Profile = Field("none", description="the profiler that watches the run")
+    workers: Annotated[int, Field(ge=0, le=512)] = Field(2, description="CPU threads a rank for loading data")
+    model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")] = Field(
+        "resnet50", description="a torchvision classification model"
+    )
+    loader: Loader = Field("synthetic", description="where batches come from")
+    batch: Annotated[int, Field(ge=1, le=65536)] = Field(32, description="batch size of one GPU, in images")
+    grad: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="precision of gradients on the wire")
+    compute: Precision = Field("fp32", description="precision of the arithmetic")
+
+    backend: Literal["auto", "single", "ddp"] = Field(
+        "auto", description="how ranks exchange gradients; auto: single for one rank, else ddp"
+    )
+    device: Literal["auto", "cpu", "gpu"] = Field("auto", description="where to train; auto: a GPU if any")
+    batches: Annotated[int, Field(ge=1, le=10_000_000)] = Field(50, description="optimizer steps a rank")
+    attribute_from: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="first batch (from 0) that a profiler records; by default the second half"
+    )
+    image_size: Annotated[int, Field(ge=32, le=2048)] = Field(224, description="height and width, in pixels")
+    data: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="folder of the data set (python -m train.data makes a small one)"
+    )
+    data_format: Literal["images", "tfrecord"] = Field(
+        "images", description="an image folder (class/image.jpg) or TFRecord files with an index"
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(0.01, description="of SGD with momentum 0.9")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        0, description="of weights, data order and augmentation"
+    )
+    channels_last: bool = Field(False, description="NHWC memory layout")
+    compile: bool = Field(False, description="torch.compile the model")
+    bucket_mb: Annotated[float, Field(gt=0, le=4096)] = Field(25.0, description="DDP gradient bucket, in MiB")
+    sync_stages: bool = Field(
+        False, description="synchronise the device after forward and update, as the reference did"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Run":
+        if self.attribute_from is not None and self.attribute_from >= self.batches:
+            raise ValueError(
+                f"attribute_from ({self.attribute_from}) must be less than batches ({self.batches})"
+            )
+        if self.backend == "single" and self.world_size > 1:
+            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
+        if self.device == "cpu" and self.loader in GPU_LOADERS:
+            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use dali-cpu")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """P: the number of ranks."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def first_attributed(self) -> int:
+        """The first batch a profiler records; the later half by default, so that warm-up is outside it."""
+        return self.batches // 2 if self.attribute_from is None else self.attribute_from
+
+
+# Fields that are not in the id; a sweep that varies one appends it.
+OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in ID_FIELDS)
+
+
+def make_run(values: Mapping[str, Any], where: str = "") -> Run:
+    """A validated Run.
+
+    Args:
+        values: field -> value, of the field's own type (as YAML or :func:`parse_value` gives them).
+        where: what the values are of, for the message, e.g. ``configs/quick.yaml``.
+
+    Raises:
+        UserError: an unknown field or a value out of range; one line that names the nearest right one.
+    """
+    try:
+        return Run.model_validate(dict(values))
+    except ValidationError as error:
+        raise UserError((f"{where}: " if where else "") + explain(error, Run)) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem of a pydantic error in one line, with the near miss named, for any of our models."""
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    given = problem.get("input")
+    if problem["type"] == "extra_forbidden":
+        return f"unknown field {place!r}{did_you_mean(place, model.model_fields)}"
+    if problem["type"] == "literal_error":
+        options = literal_options(model.model_fields[str(problem["loc"][0])].annotation)
+        return f"{place}: {given!r} is not known{did_you_mean(str(given), options)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return (f"{place} = {given!r}: {message}" if place else message) + more
+
+
+def literal_options(annotation: Any) -> tuple[str, ...]:
+    """The values a Literal (or an optional one) admits; empty for other types."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(option for part in get_args(annotation) for option in literal_options(part))
+
+
+# --- the run id ---------------------------------------------------------------------------------------
+
+_ID = re.compile(
+    r"run_(?P<repetition>\d+)_config_(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)"
+    r"_(?P<profile>[a-z]+)_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
+    r"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+)(?P<outside>(\+[a-z_]+=[A-Za-z0-9.%~-]*)*)"
+    r"(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
+)
+
+
+@dataclass(frozen=True)
+class RunId:
+    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank)."""
+
+    fields: Mapping[str, Any]
+    repetition: int = 0
+    exit_code: int | None = None
+    rank: int | None = None
+    run: Run = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", make_run(self.fields))
+
+    def __str__(self) -> str:
+        outside = tuple(name for name in self.fields if name not in ID_FIELDS)
+        return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
+
+
+def format_id(
+    run: Run,
+    repetition: int = 0,
+    exit_code: int | None = None,
+    rank: int | None = None,
+    outside: Iterable[str] = (),
+) -> str:
+    """The id of a run; without ``exit_code``, of one that has not ended.
+
+    Args:
+        outside: fields beyond :data:`ID_FIELDS` to append as ``+image_size=64``, percent-encoded, because
+            the sweep varies them.
+    """
+    point = "_".join(str(getattr(run, name)) for name in ID_FIELDS)
+    extra = "".join(f"+{name}={_encode(getattr(run, name))}" for name in sorted(outside))
+    ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
+    return f"run_{repetition}_config_{point}{extra}{ended}"
+
+
+def parse_id(text: str) -> RunId:
+    """Take a run id apart (the reference's ids too).
+
+    Raises:
+        UserError: it is none, or says a value no run can have.
+    """
+    match = _ID.fullmatch(text)
+    if not match:
+        raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
+    said = {name: parse_value(name, match[name]) for name in ID_FIELDS}
+    for pair in match["outside"].split("+")[1:]:
+        name, _, value = pair.partition("=")
+        said[name] = parse_value(name, unquote(value))
+    code, rank = match["exit_code"], match["rank"]
+    return RunId(said, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None)
+
+
+def _encode(value: Any) -> str:
+    # "_" separates the parts of an id, so it is encoded too.
+    return quote(_as_text(value), safe="").replace("_", "%5F")
+
+
+def _as_text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_value(name: str, text: str) -> Any:
+    """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``.
+
+    Raises:
+        UserError: no such field, or no value of its type.
+    """
+    if name not in Run.model_fields:
+        raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
+    annotation = Run.model_fields[name].annotation
+    if isinstance(annotation, types.UnionType) and text == "null":
+        return None
+    try:
+        return TypeAdapter(annotation).validate_strings(text)
+    except ValidationError:
+        options = literal_options(annotation)
+        hint = did_you_mean(text, options) if options else f"; {Run.model_fields[name].description}"
+        raise UserError(f"{name}: {text!r} is not a value of it{hint}") from None
+
+
+# --- flags --------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but wrong use is a UserError in one line, with the near miss named."""
+
+    def error(self, message: str):
+        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown:
+            message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
+        raise UserError(f"{message} (--help lists the flags)")
+
+
+def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
+    return _Parser(
+        prog=prog, description=description, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
+    for name, info in Run.model_fields.items():
+        options = literal_options(info.annotation)
+        text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
+        default = "" if info.default is None else f" [{_as_text(info.default)}]"
+        flag = "--" + name.replace("_", "-")
+        metavar = name.upper()
+        if info.annotation is bool:
+            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=text + default)
+        else:
+            parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
+
+
+def run_from_flags(arguments: argparse.Namespace) -> Run:
+    """The Run that parsed flags say."""
+    given = {
+        name: getattr(arguments, name) for name in Run.model_fields if getattr(arguments, name) is not None
+    }
+    return make_run({name: parse_value(name, text) for name, text in given.items()})
+
+
+def to_flags(run: Run) -> list[str]:
+    """The flags that say ``run``; fields at their default are left out."""
+    changed = [name for name, info in Run.model_fields.items() if getattr(run, name) != info.default]
+    pairs = [("--" + name.replace("_", "-"), _as_text(getattr(run, name))) for name in changed]
+    return [token for pair in pairs for token in pair]

@@ -1,0 +1,182 @@
+"""What is in a result directory, and has the run in it been done?
+
+    results/<sweep>/sweep.json                     the sweep: its file, seed, order, points left out and why
+                    calibration.json               measured peaks of this machine
+                    <run id>/manifest.json         written last, whole: a run is done only if this says so
+                             log.txt               what the job printed
+                             rank_0003/rank.json   what the rank says of itself (RankReport)
+                             rank_0003/raw/        what the profiler wrote
+                             rank_0003/batches.parquet, kernels.parquet ...  (profiling.tables)
+
+While a run is under way its directory bears the id without the exit code; when it has ended the directory
+is renamed to the whole id. Every file is written under a temporary name and renamed.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from jobs.run import Run, RunId, format_id, parse_id
+from profiling.errors import UserError
+
+MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
+    "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
+)  # fmt: skip
+
+
+class _Record(BaseModel):
+    # A newer release may write more fields than this one knows: they are kept out of the way.
+    model_config = ConfigDict(extra="ignore")
+
+
+class RankReport(_Record):
+    """What one rank says of itself when it ends; written by ``train``, checked by ``jobs``."""
+
+    rank: int
+    world_size: int
+    local_rank: int = 0
+    hostname: str
+    device: str  # "cpu", or the GPU's name
+    backend: str  # single, ddp, ...; and the library it used, e.g. "ddp/gloo"
+    threads: int = 0  # intra-op threads of the arithmetic on the CPU
+    batches_done: int
+    images_done: int
+    images_corrupt: int = 0  # skipped by the loader
+    losses_finite: bool
+    parameter_digest: str  # SHA-256 of the parameters at the end: equal on all ranks
+    parameters: int = 0  # how many
+    forward_flops_per_image: float | None = None  # analytic, 1 multiply-add = 2
+    training_flops_per_image: float | None = None
+    startup_ns: int = 0  # process start to the first batch's start
+    peak_memory_bytes: int = 0
+    peak_device_memory_bytes: int | None = None
+    versions: dict[str, str] = {}
+    findings: list[str] = []
+
+
+class Calibration(_Record):
+    """Peaks measured on this machine; keys are the number of ranks a node that measured together."""
+
+    gemm_flops_per_s: dict[int, float]  # of one rank, fp32 unless said in `gemm_precision`
+    copy_bytes_per_s: dict[int, float]  # of one rank: bytes read plus bytes written
+    allreduce_bus_bytes_per_s: dict[int, float]
+    device: str
+    precision: str = "fp32"
+    seconds: float
+
+
+class Manifest(_Record):
+    """The facts of one ended run, stored once."""
+
+    run: Run
+    repetition: int
+    exit_code: int
+    reason: str = ""  # why it failed, in one line; empty if it is right
+    command: list[str]
+    environment: dict[str, str] = {}  # from an allow-list only
+    started: str  # ISO 8601, UTC
+    ended: str
+    seconds: float
+    git_revision: str | None = None
+    git_dirty: bool | None = None
+    host: dict[str, str | int | float | None] = {}  # hostname, cpu, cores, memory_bytes, os
+    gpus: list[str] = []
+    driver: str | None = None
+    versions: dict[str, str] = {}
+    peak_memory_bytes: int = 0  # of the rank that took most
+    ranks: list[RankReport] = []
+    findings: list[str] = []
+
+    @property
+    def done(self) -> bool:
+        return self.exit_code == 0
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """Write a record as JSON, whole or not at all."""
+    write_text(path, record.model_dump_json(indent=2) + "\n")
+
+
+def read_record(path: Path, model: type[_Model]) -> _Model:
+    """A record from its JSON file.
+
+    Raises:
+        UserError: absent, truncated or of another schema; the message names the file.
+    """
+    try:
+        return model.model_validate_json(path.read_bytes(), strict=False)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise UserError(f"{path} is damaged or of another release: {place} {problem['msg']}") from None
+
+
+def running_directory(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> Path:
+    """Where a run writes while it is under way."""
+    return sweep / format_id(run, repetition, outside=outside)
+
+
+def finish(directory: Path, manifest: Manifest) -> Path:
+    """Write the manifest and give the directory its whole id; an earlier end of the same code is replaced."""
+    write_record(directory / MANIFEST, manifest)
+    ended = directory.with_name(f"{directory.name}_ret_{manifest.exit_code}")
+    if ended.exists():
+        remove(ended)
+    return directory.rename(ended)
+
+
+def remove(directory: Path) -> None:
+    """Remove a run's directory so that no reader ever takes what is left of it for a whole one."""
+    import shutil
+
+    doomed = directory.with_name(f".removed-{os.getpid()}-{directory.name}"[:255])
+    directory.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def ended_runs(sweep: Path) -> list[tuple[RunId, Path]]:
+    """The ended runs of a sweep directory, in name order; what is no run directory is not listed."""
+    found = []
+    for directory in sorted(sweep.iterdir()) if sweep.is_dir() else []:
+        if directory.name.startswith("run_") and (directory / MANIFEST).is_file():
+            found.append((parse_id(directory.name), directory))
+    return [(run_id, directory) for run_id, directory in found if run_id.exit_code is not None]
+
+
+State = Literal["done", "failed", "to do"]
+
+
+def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
+    """Whether a point is done (its manifest says so), has failed, or is still to do."""
+    unfinished = running_directory(sweep, run, repetition, outside)
+    done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
+    if done.is_file() and read_record(done, Manifest).done:
+        return "done"
+    failed = any(path.is_dir() for path in sweep.glob(_glob_escape(unfinished.name) + "_ret_*"))
+    return "failed" if failed else "to do"
+
+
+def _glob_escape(name: str) -> str:
+    import glob
+
+    return glob.escape(name)

@@ -1,0 +1,55 @@
+"""How does an error reach the user? As one line that says what, where and what to do; never a traceback.
+
+Raise :class:`UserError` where the cause is known; :func:`run_command` shows it, once, at the edge.
+"""
+
+import difflib
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterable
+
+EXIT_DONE = 0
+EXIT_FAILED = 1  # done, but points failed or a comparison regressed
+EXIT_WRONG_USE = 2  # wrong use or input
+EXIT_INTERRUPTED = 130  # Ctrl-C, as shells have it
+
+
+class UserError(Exception):
+    """Something the user can put right. The message is one line: what is wrong, where, what to do."""
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones."""
+    names = [str(option) for option in options]
+    near = difflib.get_close_matches(str(word), names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; one of: {', '.join(names)}"
+
+
+def run_command(main: Callable[[], int | None]) -> None:
+    """Run a command's ``main`` and leave with its exit code; known errors become one line on stderr."""
+    try:
+        code = main() or EXIT_DONE
+        sys.stdout.flush()
+    except UserError as error:
+        _complain(str(error))
+        code = EXIT_WRONG_USE
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away: nothing to say, and nowhere to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_DONE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        _complain(
+            f"{error.strerror}: {error.filename or 'the output'}; free some space or choose another place"
+        )
+        code = EXIT_WRONG_USE
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    print(f"scaleprof: error: {' '.join(message.split())}", file=sys.stderr)

@@ -1,0 +1,166 @@
+"""The tables that everything is converted to: names, types and units, in one place.
+
+A table is one Parquet file a rank (``rank_0003/kernels.parquet``). Times are integer nanoseconds since
+the Unix epoch (``start_ns``, ``end_ns``) or durations (all other ``_ns``); sizes are bytes; 1 multiply-add
+is 2 FLOPs. Readers produce these tables, the analysis reads the columns it needs of them.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from profiling.errors import UserError
+
+# Kernel classes; profiling.classify says which kernel belongs to which.
+CLASSES = (
+    "gemm", "convolution", "normalization", "pointwise", "pooling", "reduction", "attention", "embedding",
+    "optimizer", "loss", "communication", "loader", "memcpy", "memset", "other",
+)  # fmt: skip
+DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
+MARKER_KINDS = ("mark", "range")
+
+# The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
+FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
+
+_text = pa.dictionary(pa.int32(), pa.string())
+
+SCHEMAS: dict[str, pa.Schema] = {
+    # A batch of a rank. start_ns is the end of the batch before (for batch 0: when the loop began), so that
+    # batches tile the rank's time; on a GPU all times are the device's (CUDA events), else the host's.
+    "batches": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("batch_index", pa.int32()),
+            ("start_ns", pa.int64()),
+            ("load_ns", pa.int64()),  # start to Forward Pass: waiting for, and moving, the next batch
+            ("forward_ns", pa.int64()),
+            ("backward_ns", pa.int64()),
+            ("update_ns", pa.int64()),
+            ("end_ns", pa.int64()),
+            ("images", pa.int32()),
+            ("loss", pa.float64()),
+            ("attributed", pa.bool_()),  # its kernels carry FLOPs and bytes (a profiler was on)
+        ]
+    ),
+    # A marker (instant; end_ns = start_ns) or a range.
+    "markers": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("name", _text),
+            ("kind", _text),
+            ("start_ns", pa.int64()),
+            ("end_ns", pa.int64()),
+            ("thread", pa.int64()),
+        ]
+    ),
+    # A device activity (kernel, copy, set) or, on a CPU, a leaf operator. Null: the tool does not know.
+    "kernels": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("batch_index", pa.int32()),  # null: outside every batch
+            ("start_ns", pa.int64()),
+            ("duration_ns", pa.int64()),
+            ("name", _text),  # as the tool prints it, demangled
+            ("short_name", _text),  # without template arguments, return type and parameters
+            ("class", _text),
+            ("direction", _text),
+            ("operator", _text),  # e.g. aten::convolution
+            ("layer", _text),  # e.g. layer1.0.conv1, where known
+            ("device", pa.int32()),  # -1: the host
+            ("stream", pa.int64()),  # on the host: the thread
+            ("flops", pa.float64()),
+            ("bytes", pa.float64()),
+            ("grid", _text),  # "x,y,z"
+            ("block", _text),
+            ("correlation", pa.int64()),
+        ]
+    ),
+    # A TAU timer on a thread.
+    "intervals": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("thread", pa.int32()),
+            ("function", _text),
+            ("calls", pa.float64()),
+            ("subcalls", pa.float64()),
+            ("exclusive_ns", pa.float64()),
+            ("inclusive_ns", pa.float64()),
+        ]
+    ),
+    # A TAU event on a thread.
+    "atomics": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("thread", pa.int32()),
+            ("event", _text),
+            ("count", pa.float64()),
+            ("min", pa.float64()),
+            ("max", pa.float64()),
+            ("mean", pa.float64()),
+            ("std", pa.float64()),
+        ]
+    ),
+}
+
+
+def rank_directory(result: Path, rank: int) -> Path:
+    """Where one rank of a run keeps its tables: ``rank_0003``."""
+    return result / f"rank_{rank:04d}"
+
+
+def table_path(directory: Path, name: str) -> Path:
+    """Where table ``name`` of a rank's directory is; the name must be one of :data:`SCHEMAS`."""
+    if name not in SCHEMAS:
+        raise KeyError(f"no table {name!r}; one of {', '.join(SCHEMAS)}")
+    return directory / f"{name}.parquet"
+
+
+def as_table(name: str, columns: dict) -> pa.Table:
+    """``columns`` (sequences or arrow arrays by name) as table ``name``; absent columns are null."""
+    schema = SCHEMAS[name]
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"table {name} has no column {', '.join(sorted(unknown))}")
+    length = len(next(iter(columns.values()))) if columns else 0
+    arrays = [_as_array(columns.get(field.name), field, length) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _as_array(values, field: pa.Field, length: int) -> pa.Array | pa.ChunkedArray:
+    if values is None:
+        return pa.nulls(length, field.type)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values if values.type == field.type else values.cast(field.type)
+    if field.type == _text:
+        return pa.array(values, pa.string(), from_pandas=True).dictionary_encode()
+    return pa.array(values, field.type, from_pandas=True)
+
+
+def write(table: pa.Table, directory: Path, name: str) -> Path:
+    """Write ``table`` as table ``name`` of a rank's directory, whole or not at all."""
+    path = table_path(directory, name)
+    directory.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    try:
+        pq.write_table(table.cast(SCHEMAS[name]), partial, compression="zstd")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:
+    """Table ``name`` of a rank's directory, or ``columns`` of it.
+
+    Raises:
+        UserError: the file is absent, truncated or not of this schema; the message names it.
+    """
+    path = table_path(directory, name)
+    wanted = columns or SCHEMAS[name].names
+    try:
+        return pq.ParquetFile(path).read(columns=wanted).select(wanted)
+    except FileNotFoundError:
+        raise UserError(f"no {name} table: {path} does not exist") from None
+    except (pa.ArrowException, KeyError) as error:
+        raise UserError(f"{path} is not a readable {name} table ({error}); run the point again") from None

@@ -1,0 +1,1 @@
+"""What does one rank do?"""
