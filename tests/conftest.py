@@ -1,0 +1,37 @@
+"""What tests of every room share: where reference data is, and when a skip is a failure."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# What may be absent even in CI: no machine of ours has them.
+MAY_BE_ABSENT = ("GPU", "TAU")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's root, from which commands run."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real output of real profilers, kept beside the project where it is developed."""
+    path = ROOT.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("the reference data (../shared/data) is not on this machine")
+    return path
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """In CI every tool is there: a skip for another reason than a GPU or TAU is a failure."""
+    report = yield
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(word in reason for word in MAY_BE_ABSENT):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid}: skipped in CI, where nothing may be absent: {reason}"
+    return report
