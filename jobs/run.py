@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -224,7 +224,7 @@ def parse_value(name: str, text: str) -> Any:
     """
     if name not in Run.model_fields:
         raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
-    annotation = Run.model_fields[name].annotation
+    annotation: Any = Run.model_fields[name].annotation
     if isinstance(annotation, types.UnionType) and text == "null":
         return None
     try:
@@ -241,7 +241,7 @@ def parse_value(name: str, text: str) -> Any:
 class _Parser(argparse.ArgumentParser):
     """argparse, but wrong use is a UserError in one line, with the near miss named."""
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
         if unknown:
             message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"

@@ -6,6 +6,7 @@ is 2 FLOPs. Readers produce these tables, the analysis reads the columns it need
 """
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -127,7 +128,7 @@ def as_table(name: str, columns: dict) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _as_array(values, field: pa.Field, length: int) -> pa.Array | pa.ChunkedArray:
+def _as_array(values: Any, field: pa.Field, length: int) -> pa.Array | pa.ChunkedArray:
     if values is None:
         return pa.nulls(length, field.type)
     if isinstance(values, pa.Array | pa.ChunkedArray):

@@ -1,0 +1,207 @@
+"""How is a sweep run: what is left to do, and then one point after the other?"""
+
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from jobs import progress, store
+from jobs.launchers.base import Launcher
+from jobs.outcome import make_manifest, reason_from_log
+from jobs.points import Excluded, Failure, Point, Sweep, ordered
+from jobs.processes import Ended, run_processes
+from jobs.run import Run, to_flags
+from jobs.store import Manifest
+from profiling.errors import EXIT_WRONG_USE, UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+CALIBRATION_LIMIT_S = 120.0
+
+
+class SweepRecord(BaseModel):
+    """``sweep.json``: what was asked, in which order, and what was left out."""
+
+    sweep: dict[str, Any]
+    order_seed: int
+    launcher: str
+    order: list[str] = []
+    excluded: list[dict[str, str]] = []  # id and reason
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A sweep, where its results go, and what starts its ranks."""
+
+    sweep: Sweep
+    directory: Path
+    launcher: Launcher
+    keep_raw: bool = False
+
+    def running(self, point: Point) -> Path:
+        return store.running_directory(self.directory, point.run, point.repetition, point.outside)
+
+    def command(self, run: Run, directory: Path) -> list[str]:
+        """What every rank of a run executes."""
+        raw = ["--keep-raw"] if self.keep_raw else []
+        return [sys.executable, "-m", "train", *to_flags(run), "--out", str(directory.absolute()), *raw]
+
+
+def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> int:
+    """Run what is not done yet of ``points`` and say what happened; returns how many failed."""
+    console = Console(stderr=True)
+    possible, impossible = split_possible(execution, points)
+    if not possible and len({left.reason for left in impossible}) == 1:
+        raise UserError(f"none of the {len(points)} points can run here: {impossible[0].reason}")
+    if execution.sweep.unavailable == "skip":
+        excluded, impossible = [*excluded, *impossible], []
+    execution.directory.mkdir(parents=True, exist_ok=True)
+    progress.print_excluded(console, excluded)
+    todo = [point for point in possible if state(execution, point) != "done"]
+    seed = record_sweep(execution, points, excluded)
+    if not todo and not impossible:
+        console.print(f"All {len(possible)} points of {execution.directory} are done; nothing to do.")
+        return 0
+    failures = [refuse(execution, left) for left in impossible]
+    if todo:
+        calibrate(execution, todo, console)
+        failures += run_all(execution, ordered(todo, execution.sweep, seed), len(possible), console)
+    done = len(possible) + len(impossible) - len(failures)
+    progress.print_end(console, execution.directory, done, failures)
+    return len(failures)
+
+
+def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> None:
+    """What a sweep would do: the points that are not done, with their exact commands."""
+    console = Console(stderr=True)
+    possible, impossible = split_possible(execution, points)
+    progress.print_excluded(console, [*excluded, *impossible])
+    todo = [point for point in possible if state(execution, point) != "done"]
+    commands = {}
+    for point in todo:
+        directory = execution.running(point)
+        processes = execution.launcher.processes(
+            point.run, execution.command(point.run, directory), directory
+        )
+        commands[point.id] = [(process.environment, process.argv) for process in processes]
+    progress.print_commands(commands)
+    console.print(f"{len(todo)} points to run, {len(possible) - len(todo)} done, in {execution.directory}")
+
+
+def split_possible(execution: Execution, points: Iterable[Point]) -> tuple[list[Point], list[Excluded]]:
+    """The points that the launcher can run here, and the others with the reason."""
+    possible, impossible = [], []
+    for point in points:
+        reason = execution.launcher.cannot(point.run)
+        if reason is None:
+            possible.append(point)
+        else:
+            impossible.append(Excluded(point, reason))
+    return possible, impossible
+
+
+def state(execution: Execution, point: Point) -> store.State:
+    """Whether a point is done; a done point of other settings is an error, not a result."""
+    found = store.state_of(execution.directory, point.run, point.repetition, point.outside)
+    if found == "done":
+        ended = execution.running(point).with_name(f"{point.id}_ret_0")
+        before = store.read_record(ended / store.MANIFEST, Manifest).run
+        for name in Run.model_fields:
+            old, new = getattr(before, name), getattr(point.run, name)
+            if old != new:
+                raise UserError(
+                    f"{execution.directory} holds points with {name} {old}, and the sweep now says {new}: "
+                    "give the sweep another name, or another --out"
+                )
+    return found
+
+
+def record_sweep(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> int:
+    """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
+    path = execution.directory / store.SWEEP
+    seed = execution.sweep.order_seed
+    if seed is None:
+        seed = store.read_record(path, SweepRecord).order_seed if path.exists() else secrets.randbelow(2**31)
+    record = SweepRecord(
+        sweep=execution.sweep.model_dump(),
+        order_seed=seed,
+        launcher=execution.launcher.name,
+        order=[point.id for point in ordered(points, execution.sweep, seed)],
+        excluded=[{"id": left.point.id, "reason": left.reason} for left in excluded],
+    )
+    store.write_record(path, record)
+    return seed
+
+
+def run_all(execution: Execution, todo: Sequence[Point], total: int, console: Console) -> list[Failure]:
+    """Run points one after the other under a progress bar; returns the failed ones."""
+    failures = []
+    with progress.Bar(console, total, total - len(todo)) as bar:
+        for point in todo:
+            bar.show(point)
+            manifest, ended = run_point(execution, point, bar)
+            if not manifest.done:
+                failures.append(Failure(point, manifest.reason, ended / store.LOG))
+                bar.say(f"failed: {point.id}: {manifest.reason}", "red")
+            bar.advance()
+    return failures
+
+
+def run_point(execution: Execution, point: Point, bar: progress.Bar) -> tuple[Manifest, Path]:
+    """Run one point and leave its result in the store, whatever became of it."""
+    directory = execution.running(point)
+    if directory.exists():
+        store.remove(directory)  # of a sweep that was killed
+    directory.mkdir(parents=True)
+    log = directory / store.LOG
+    command = execution.command(point.run, directory)
+    processes = execution.launcher.processes(point.run, command, directory)
+    started = datetime.now(UTC)
+    ended = run_processes(
+        processes, log, execution.sweep.time_limit_s, ROOT, on_tick=lambda: bar.show(point, log)
+    )
+    environment = processes[0].environment
+    manifest = make_manifest(
+        point.run, point.repetition, directory, ended, command, environment, started, ROOT
+    )
+    return manifest, store.finish(directory, manifest)
+
+
+def refuse(execution: Execution, left: Excluded) -> Failure:
+    """Record a point that cannot run here as failed, without starting it."""
+    directory = execution.running(left.point)
+    if directory.exists():
+        store.remove(directory)
+    directory.mkdir(parents=True)
+    store.write_text(directory / store.LOG, f"scaleprof: error: {left.reason}\n")
+    ended = Ended(EXIT_WRONG_USE, left.reason)
+    command = execution.command(left.point.run, directory)
+    now = datetime.now(UTC)
+    manifest = make_manifest(left.point.run, left.point.repetition, directory, ended, command, {}, now, ROOT)
+    return Failure(left.point, left.reason, store.finish(directory, manifest) / store.LOG)
+
+
+def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> None:
+    """Measure this machine's peaks, once a sweep, with as many ranks as its largest point has."""
+    path = execution.directory / store.CALIBRATION
+    if path.exists():
+        return
+    largest = max((point.run for point in todo), key=lambda run: run.world_size)
+    console.print("measuring this machine's peaks (arithmetic, memory, allreduce) ...", style="dim")
+    scratch = execution.directory / ".calibration"
+    scratch.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
+    command += ["--device", largest.device, "--precision", largest.compute]
+    processes = execution.launcher.processes(largest, command, scratch)
+    ended = run_processes(processes, scratch / store.LOG, CALIBRATION_LIMIT_S, ROOT)
+    if ended.exit_code or not path.exists():
+        # Points are worth running without it: their efficiencies then stand beside the datasheet only.
+        reason = reason_from_log(scratch / store.LOG) or ended.reason
+        console.print(f"calibration failed, measured peaks will be missing: {reason}", style="yellow")
+        return
+    store.remove(scratch)

@@ -1,0 +1,144 @@
+"""What is this machine, and what of the software is on it? Facts for the doctor, launchers and manifests."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import socket
+import subprocess
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+LIBRARIES = (
+    "torch", "torchvision", "nvidia-dali-cuda130", "horovod", "mpi4py", "numpy", "pandas", "pyarrow",
+)  # fmt: skip
+
+# Variables that say how a run was set up. Anything else stays out of results: environments hold secrets.
+_ALLOWED = re.compile(
+    r"(OMP|MKL|NCCL|GLOO|UCX|OMPI_MCA|I_MPI|MV2|HOROVOD|CUDA|TORCH|PYTORCH|DALI|SLURM_(JOB|NNODES|NTASKS|NODELIST"
+    r"|CPUS|GPUS|PARTITION))[A-Z0-9_]*|WORLD_SIZE|LOCAL_WORLD_SIZE|SCALEPROF_[A-Z_]+"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts of one machine that decide what can run on it."""
+
+    hostname: str
+    os: str
+    cpu: str
+    cores: int  # that this process may use
+    memory_bytes: int
+    gpus: tuple[str, ...]
+    driver: str | None
+    has_dali: bool
+
+    def as_host(self) -> dict[str, str | int | float | None]:
+        """What a manifest records of it."""
+        facts = asdict(self)
+        return {name: facts[name] for name in ("hostname", "os", "cpu", "cores", "memory_bytes")}
+
+
+@cache
+def this_machine() -> Machine:
+    """This machine's facts, looked up once."""
+    gpus, driver = _gpus()
+    return Machine(
+        hostname=socket.gethostname(),
+        os=platform.platform(),
+        cpu=_cpu_name(),
+        cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=gpus,
+        driver=driver,
+        has_dali=importlib.util.find_spec("nvidia") is not None
+        and importlib.util.find_spec("nvidia.dali") is not None,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: a batch system gives fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus() -> tuple[tuple[str, ...], str | None]:
+    """Names of the GPUs that CUDA programs here may use, and the driver's version."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return (), None  # no driver, or no device
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+    return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES")), driver
+
+
+def visible(names: tuple[str, ...], setting: str | None) -> tuple[str, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves; as CUDA reads it, the list ends at the first bad entry."""
+    if setting is None:
+        return names
+    chosen: list[str] = []
+    for entry in setting.split(","):
+        entry = entry.strip()
+        if entry.isdigit() and int(entry) < len(names):
+            chosen.append(names[int(entry)])
+        elif entry.startswith(("GPU-", "MIG-")) and names:
+            chosen.append(names[0])
+        else:
+            break
+    return tuple(chosen)
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if match:
+            return match[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that matter to a measurement; absent ones are not named."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(root: Path) -> tuple[str | None, bool | None]:
+    """(revision, whether the tree has uncommitted changes); (None, None) outside a repository."""
+    try:
+        revision = _git(root, "rev-parse", "HEAD").strip()
+        return revision, bool(_git(root, "status", "--porcelain").strip())
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+def recorded_environment(environment: dict[str, str]) -> dict[str, str]:
+    """The part of an environment that may stand in results."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+    }

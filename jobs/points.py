@@ -1,0 +1,183 @@
+"""Which runs make a sweep, in what order, and which are left out?
+
+A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is the product of its factors.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from jobs.run import ID_FIELDS, Profile, Run, explain, format_id, make_run, parse_value
+from profiling.errors import UserError, did_you_mean
+
+Repetitions = Annotated[int, Field(ge=1, le=1000)]
+
+
+class Rule(BaseModel):
+    """Points to leave out: those whose fields have one of the values of ``when``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: dict[str, Any] = Field(description="Run's fields, or world_size: a value or a list of values")
+    because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the points")
+
+    def matches(self, run: Run) -> bool:
+        return all(getattr(run, name) in _as_list(values) for name, values in self.when.items())
+
+
+class Sweep(BaseModel):
+    """A sweep file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        description="the results' folder below --out; by default the file's name"
+    )
+    run: dict[str, Any] = Field(description="Run's fields; a list of values is a factor")
+    repetitions: (
+        Annotated[int, Field(ge=1, le=1000)] | dict[Profile, Annotated[int, Field(ge=0, le=1000)]]
+    ) = Field(3, description="how often each point runs; may be said by profile: {none: 2, torch: 1}")
+    exclude: list[Rule] = Field([], description="rules that leave points out")
+    unavailable: Literal["fail", "skip"] = Field(
+        "fail", description="what becomes of points that this machine cannot run"
+    )
+    order: Literal["random", "given"] = Field("random", description="in which order points run")
+    order_seed: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="of the random order; by default drawn, and recorded in sweep.json"
+    )
+    time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a point, in seconds")
+
+    def repetitions_of(self, profile: str) -> int:
+        if isinstance(self.repetitions, int):
+            return self.repetitions
+        return self.repetitions.get(profile, 0)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run and which repetition of it."""
+
+    run: Run
+    repetition: int
+    outside: tuple[str, ...] = ()  # fields beyond the id's that the sweep varies
+
+    @property
+    def id(self) -> str:
+        return format_id(self.run, self.repetition, outside=self.outside)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point that failed: why, in one line, and where its log is."""
+
+    point: Point
+    reason: str
+    log: Path
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A point that is left out, and why."""
+
+    point: Point
+    reason: str
+
+
+def read_sweep(path: Path) -> Sweep:
+    """A sweep from its YAML file (loaded safely).
+
+    Raises:
+        UserError: unreadable, not YAML, an unknown key or a bad value; one line with the file and place.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = sorted(str(file) for file in path.parent.glob("*.yaml"))
+        raise UserError(f"no sweep file {path}" + (did_you_mean(str(path), known) if known else "")) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the sweep file {path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no sweep: it should hold `run:` with fields and values")
+    try:
+        sweep = Sweep.model_validate({"name": path.stem, **content})
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error, Sweep)}") from None
+    _check_fields(sweep, path)
+    return sweep
+
+
+def _check_fields(sweep: Sweep, path: Path) -> None:
+    # A misspelled field is found before the product is made, and an impossible rule before it hides nothing.
+    for name, values in sweep.run.items():
+        if name not in Run.model_fields:
+            raise UserError(f"{path}: unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
+        if not _as_list(values):
+            raise UserError(f"{path}: {name} has no value; a factor needs one at least")
+    for rule in sweep.exclude:
+        for name in rule.when:
+            if name not in (*Run.model_fields, "world_size"):
+                raise UserError(
+                    f"{path}: exclude: unknown field {name!r}{did_you_mean(name, Run.model_fields)}"
+                )
+    if isinstance(sweep.repetitions, dict):
+        absent = [p for p in _as_list(sweep.run.get("profile", "none")) if p not in sweep.repetitions]
+        if absent:
+            raise UserError(f"{path}: repetitions says nothing of profile {absent[0]!r}")
+
+
+def expand(sweep: Sweep, where: str = "") -> tuple[list[Point], list[Excluded]]:
+    """The points of a sweep, in the order of its factors, and those its rules leave out."""
+    names = list(sweep.run)
+    outside = tuple(n for n in names if n not in ID_FIELDS and len(_as_list(sweep.run[n])) > 1)
+    points, excluded = [], []
+    for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
+        run = make_run(dict(zip(names, values, strict=True)), where)
+        reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
+        for repetition in range(sweep.repetitions_of(run.profile)):
+            point = Point(run, repetition, outside)
+            if reason is None:
+                points.append(point)
+            else:
+                excluded.append(Excluded(point, reason))
+    if len({point.id for point in points}) < len(points):
+        raise UserError(f"{where}: a factor names the same value twice")
+    return points, excluded
+
+
+def ordered(points: Sequence[Point], sweep: Sweep, seed: int) -> list[Point]:
+    """The points in the order in which they run.
+
+    Random order keeps a drift of the machine (heat, neighbours) from looking like an effect of a factor.
+    """
+    points = list(points)
+    if sweep.order == "random":
+        random.Random(seed).shuffle(points)
+    return points
+
+
+def select(points: Iterable[Point], only: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """The points whose fields have one of the values of ``only``."""
+    return [p for p in points if all(getattr(p.run, name) in values for name, values in only.items())]
+
+
+def parse_only(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values."""
+    only: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, values = pair.partition("=")
+        if not equals:
+            raise UserError(f"--only {pair}: say FIELD=VALUE, e.g. --only loader=synthetic")
+        only.setdefault(name, []).extend(parse_value(name, value) for value in values.split(","))
+    return only
+
+
+def _as_list(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]

@@ -1,0 +1,103 @@
+"""What does the user of a sweep see while it runs, before, and at its end? All of it on standard error."""
+
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from jobs.points import Excluded, Point
+from jobs.run import Run
+
+_BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
+
+
+def describe(run: Run) -> str:
+    """A run in the few words that tell it from its neighbours: ``2 x 2 dali-gpu batch 32 fp16 torch``."""
+    parts = [f"P={run.world_size}", run.model, run.loader, f"batch {run.batch}", run.grad]
+    return " ".join(parts + ([] if run.profile == "none" else [f"({run.profile})"]))
+
+
+class Bar:
+    """A progress bar over points that names the running one and the batch it is at.
+
+    It redraws only when told to (no thread of its own): processes are forked while it is shown.
+    """
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            auto_refresh=False,
+        )
+        self._task: TaskID = self._bar.add_task("", total=total, completed=done)
+        self._shown = ""
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, point: Point, log: Path | None = None) -> None:
+        """Name the running point, and the batch that ``log`` says it is at."""
+        batch = last_batch(log) if log else ""
+        description = describe(point.run) + f" #{point.repetition}" + (f"  batch {batch}" if batch else "")
+        if description != self._shown or not log:
+            self._bar.update(self._task, description=description)
+            self._shown = description
+        self._bar.refresh()
+
+    def advance(self) -> None:
+        self._bar.advance(self._task)
+        self._bar.refresh()
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(Text(text, style=style))
+
+
+def last_batch(log: Path, tail_bytes: int = 4096) -> str:
+    """The last ``12/24`` of the lines ``batch 12/24 ...`` that rank 0 prints; "" before the first."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - tail_bytes))
+            found = _BATCH_LINE.findall(file.read())
+    except FileNotFoundError:
+        return ""
+    return b"/".join(found[-1]).decode() if found else ""
+
+
+def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
+    """The points left out, counted by reason."""
+    by_reason: dict[str, int] = defaultdict(int)
+    for left in excluded:
+        by_reason[left.reason] += 1
+    for reason, count in by_reason.items():
+        console.print(Text(f"left out {count} point{'s' if count > 1 else ''}: {reason}", style="yellow"))
+
+
+def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list[str]]]]) -> None:
+    """A dry run: for each point its processes as one can paste them into a shell. On standard output."""
+    for point_id, processes in commands.items():
+        print(f"# {point_id}")
+        for environment, argv in processes:
+            print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
+
+
+def print_end(console: Console, directory: Path, done: int, failures: Sequence[Failure]) -> None:
+    """How a sweep ended; the failed points by name, with the reason and where their log is."""
+    console.print(Text(f"{done} points of {directory} are done", style="green" if not failures else ""))
+    if failures:
+        console.print(Text(f"{len(failures)} failed (the same command tries them again):", style="bold red"))
+    for failure in failures:
+        line = f"  {failure.point.id}: {failure.reason}\n    log: {failure.log}"
+        console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,47 @@
+"""Run a sweep: every point that is not done yet, one after the other.
+
+    python -m jobs.sweep configs/quick.yaml             a second call resumes
+    python -m jobs.sweep configs/quick.yaml --dry-run   print the exact commands and start nothing
+    python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
+
+Exit code 0: all points are done; 1: some failed (they are named); 2: wrong use, one line says what.
+"""
+
+from pathlib import Path
+
+from jobs.execute import Execution, print_plan, run_points
+from jobs.launchers import LAUNCHERS
+from jobs.points import expand, parse_only, read_sweep, select
+from jobs.run import make_parser
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+
+
+def main() -> int:
+    parser = make_parser("python -m jobs.sweep", __doc__)
+    parser.add_argument("config", type=Path, help="the sweep file (configs/*.yaml)")
+    parser.add_argument(
+        "--launcher", default="local", choices=sorted(LAUNCHERS), help="starts the ranks [local]"
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), help="where results go [results]")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such points only"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
+    parser.add_argument("--keep-raw", action="store_true", help="keep what the profilers wrote, too")
+    arguments = parser.parse_args()
+
+    sweep = read_sweep(arguments.config)
+    points, excluded = expand(sweep, str(arguments.config))
+    points = select(points, parse_only(arguments.only))
+    if not points:
+        raise UserError(f"{arguments.config}: no point is left to run; see its exclude rules and --only")
+    launcher = LAUNCHERS[arguments.launcher]()
+    execution = Execution(sweep, arguments.out / sweep.name, launcher, arguments.keep_raw)
+    if arguments.dry_run:
+        print_plan(execution, points, excluded)
+        return EXIT_DONE
+    return EXIT_FAILED if run_points(execution, points, excluded) else EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)
