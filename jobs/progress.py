@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.points import Excluded, Point
+from jobs.points import Excluded, Failure, Point
 from jobs.run import Run
 
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
