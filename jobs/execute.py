@@ -15,10 +15,10 @@ from jobs import progress, store
 from jobs.launchers.base import Launcher
 from jobs.outcome import make_manifest, reason_from_log
 from jobs.points import Excluded, Failure, Point, Sweep, ordered
-from jobs.processes import Ended, run_processes
+from jobs.processes import run_processes
 from jobs.run import Run, to_flags
 from jobs.store import Manifest
-from profiling.errors import EXIT_WRONG_USE, UserError
+from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION_LIMIT_S = 120.0
@@ -56,24 +56,23 @@ def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence
     """Run what is not done yet of ``points`` and say what happened; returns how many failed."""
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, points)
-    if not possible and len({left.reason for left in impossible}) == 1:
-        raise UserError(f"none of the {len(points)} points can run here: {impossible[0].reason}")
-    if execution.sweep.unavailable == "skip":
-        excluded, impossible = [*excluded, *impossible], []
+    if not possible:
+        reasons = "; ".join(progress.count_reasons(impossible))
+        raise UserError(f"none of the {len(points)} points can run here: {reasons}")
     execution.directory.mkdir(parents=True, exist_ok=True)
-    progress.print_excluded(console, excluded)
     todo = [point for point in possible if state(execution, point) != "done"]
-    seed = record_sweep(execution, points, excluded)
-    if not todo and not impossible:
+    seed = record_sweep(execution, points, [*excluded, *impossible])
+    refused = [] if execution.sweep.unavailable == "skip" else impossible
+    if not todo and not refused:
         console.print(f"All {len(possible)} points of {execution.directory} are done; nothing to do.")
         return 0
-    failures = [refuse(execution, left) for left in impossible]
+    progress.print_excluded(console, [*excluded, *impossible])
+    failures = []
     if todo:
         calibrate(execution, todo, console)
-        failures += run_all(execution, ordered(todo, execution.sweep, seed), len(possible), console)
-    done = len(possible) + len(impossible) - len(failures)
-    progress.print_end(console, execution.directory, done, failures)
-    return len(failures)
+        failures = run_all(execution, ordered(todo, execution.sweep, seed), len(possible), console)
+    progress.print_end(console, execution.directory, len(possible) - len(failures), failures, len(refused))
+    return len(failures) + len(refused)
 
 
 def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> None:
@@ -170,20 +169,6 @@ def run_point(execution: Execution, point: Point, bar: progress.Bar) -> tuple[Ma
         point.run, point.repetition, directory, ended, command, environment, started, ROOT
     )
     return manifest, store.finish(directory, manifest)
-
-
-def refuse(execution: Execution, left: Excluded) -> Failure:
-    """Record a point that cannot run here as failed, without starting it."""
-    directory = execution.running(left.point)
-    if directory.exists():
-        store.remove(directory)
-    directory.mkdir(parents=True)
-    store.write_text(directory / store.LOG, f"scaleprof: error: {left.reason}\n")
-    ended = Ended(EXIT_WRONG_USE, left.reason)
-    command = execution.command(left.point.run, directory)
-    now = datetime.now(UTC)
-    manifest = make_manifest(left.point.run, left.point.repetition, directory, ended, command, {}, now, ROOT)
-    return Failure(left.point, left.reason, store.finish(directory, manifest) / store.LOG)
 
 
 def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -76,13 +76,16 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
     return b"/".join(found[-1]).decode() if found else ""
 
 
+def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
+    """``["12 points: one rank sends no gradients", ...]``, in the order of their first point."""
+    counts = Counter(left.reason for left in excluded)
+    return [f"{count} point{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items()]
+
+
 def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
     """The points left out, counted by reason."""
-    by_reason: dict[str, int] = defaultdict(int)
-    for left in excluded:
-        by_reason[left.reason] += 1
-    for reason, count in by_reason.items():
-        console.print(Text(f"left out {count} point{'s' if count > 1 else ''}: {reason}", style="yellow"))
+    for line in count_reasons(excluded):
+        console.print(Text(f"left out {line}", style="yellow"), soft_wrap=True)
 
 
 def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list[str]]]]) -> None:
@@ -93,11 +96,19 @@ def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list
             print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
 
 
-def print_end(console: Console, directory: Path, done: int, failures: Sequence[Failure]) -> None:
+def print_end(
+    console: Console, directory: Path, done: int, failures: Sequence[Failure], refused: int
+) -> None:
     """How a sweep ended; the failed points by name, with the reason and where their log is."""
-    console.print(Text(f"{done} points of {directory} are done", style="green" if not failures else ""))
+    console.print(Text(f"{done} points of {directory} are done", style="" if failures else "green"))
+    if refused:
+        text = (
+            f"{refused} cannot run here, for the reasons above (unavailable: skip in the sweep accepts that)"
+        )
+        console.print(Text(text, style="bold red"), soft_wrap=True)
     if failures:
-        console.print(Text(f"{len(failures)} failed (the same command tries them again):", style="bold red"))
+        text = f"{len(failures)} failed; the same command tries them again:"
+        console.print(Text(text, style="bold red"), soft_wrap=True)
     for failure in failures:
         line = f"  {failure.point.id}: {failure.reason}\n    log: {failure.log}"
         console.print(Text(line), soft_wrap=True)
