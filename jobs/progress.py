@@ -102,9 +102,7 @@ def print_end(
     """How a sweep ended; the failed points by name, with the reason and where their log is."""
     console.print(Text(f"{done} points of {directory} are done", style="" if failures else "green"))
     if refused:
-        text = (
-            f"{refused} cannot run here, for the reasons above (unavailable: skip in the sweep accepts that)"
-        )
+        text = f"{refused} cannot run here, see above (`unavailable: skip` in the sweep accepts that)"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     if failures:
         text = f"{len(failures)} failed; the same command tries them again:"

@@ -1,0 +1,51 @@
+# Two commands do everything: `make demo` runs a whole study on this machine, `make test` proves the project.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RESULTS := results/quick
+REPORT := $(RESULTS)/report.html
+
+.PHONY: demo test check format clean
+.DEFAULT_GOAL := demo
+
+# A second call does nothing: the report is there.
+demo: $(REPORT)
+	@echo "All is done: the table with  $(BIN)/python -m analysis.scaled $(RESULTS)"
+	@echo "             the report in   $(REPORT)"
+
+$(REPORT): configs/quick.yaml | $(VENV)/.ready data/demo/.ready
+	$(BIN)/python -m jobs.sweep configs/quick.yaml
+	$(BIN)/python -m analysis.scaled $(RESULTS)
+	$(BIN)/python -m analysis.report $(RESULTS)
+
+data/demo/.ready: | $(VENV)/.ready
+	$(BIN)/python -m train.data make data/demo
+	@touch $@
+
+# The stamp is made last, so that an interrupted installation is taken up again.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("scaleprof needs Python 3.11 or newer; say which: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+test: $(VENV)/.test-ready
+	$(BIN)/python -m pytest
+
+# What CI checks beside the tests: lint, format, types.
+check: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(RESULTS) data/demo

