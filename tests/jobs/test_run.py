@@ -1,0 +1,156 @@
+"""A Run is what its fields say, and its id says it back."""
+
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.run import (
+    ID_FIELDS,
+    OUTSIDE_FIELDS,
+    Run,
+    add_run_flags,
+    format_id,
+    literal_options,
+    make_parser,
+    make_run,
+    parse_id,
+    parse_value,
+    run_from_flags,
+    to_flags,
+)
+from profiling.errors import UserError
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Any Run: every field drawn over its whole range."""
+    choices = {
+        name: st.sampled_from(options)
+        for name, info in Run.model_fields.items()
+        if (options := literal_options(info.annotation))
+    }
+    values = draw(
+        st.fixed_dictionaries(
+            choices
+            | {
+                "nodes": st.integers(1, 4096),
+                "gpus_per_node": st.integers(1, 64),
+                "network": st.sampled_from(["ib", "eth", "IB", "ETH"]),
+                "workers": st.integers(0, 512),
+                "model": st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True),
+                "batch": st.integers(1, 65536),
+                "batches": st.integers(2, 10_000_000),
+                "attribute_from": st.none() | st.integers(0, 1),
+                "image_size": st.integers(32, 2048),
+                "data": st.none()
+                | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+                "learning_rate": st.floats(0, 100, exclude_min=True),
+                "seed": st.integers(0, 2**31 - 1),
+                "channels_last": st.booleans(),
+                "compile": st.booleans(),
+                "bucket_mb": st.floats(0, 4096, exclude_min=True),
+                "sync_stages": st.booleans(),
+            }
+        )
+    )
+    assert set(values) == set(Run.model_fields), "a new field is drawn here too"
+    if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
+        values["backend"] = "auto"
+    if values["loader"] in ("dali-gpu", "dali-cpu-to-gpu") and values["device"] == "cpu":
+        values["device"] = "auto"
+    return make_run(values)
+
+
+@given(runs(), st.integers(0, 999), st.none() | st.integers(-15, 255), st.integers(0, 4095))
+def test_an_id_with_all_fields_parses_back_to_the_same_run(run, repetition, exit_code, rank):
+    rank = None if exit_code is None else rank
+    text = format_id(run, repetition, exit_code, rank, OUTSIDE_FIELDS)
+    back = parse_id(text)
+    assert (back.run, back.repetition, back.exit_code, back.rank) == (run, repetition, exit_code, rank)
+    assert str(back) == text
+    assert "/" not in text and "\0" not in text
+
+
+@given(runs())
+def test_flags_parse_back_to_the_same_run(run):
+    parser = make_parser("train", None)
+    add_run_flags(parser)
+    assert run_from_flags(parser.parse_args(_joined(to_flags(run)))) == run
+
+
+def _joined(tokens: list[str]) -> list[str]:
+    # --data=-x: a value may begin with a dash
+    return [f"{flag}={value}" for flag, value in zip(tokens[::2], tokens[1::2], strict=True)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0",
+        "run_10_config_2_2_IB_tau_8_resnet50_dali-cpu-to-gpu_64_fp32_fp32_ret_0",
+        "run_3_config_1_1_eth_none_2_mobilenet_v2_synthetic_16_bf16_bf16_ret_-9",
+        "run_3_config_1_1_eth_none_2_vit_b_16_synthetic_16_bf16_bf16",
+    ],
+)
+def test_the_references_ids_and_awkward_ones_come_back_as_they_were(text):
+    assert str(parse_id(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run_0_config_8_2_ib_nvprof_2_../../etc_dali-gpu_32_fp16_fp32_ret_0",
+        "run_0_config_8_2_ib_nvprof_2_resnet50;rm -rf_dali-gpu_32_fp16_fp32_ret_0",
+        "run_0_config_8_2_ib_nvprof_2_$(reboot)_dali-gpu_32_fp16_fp32_ret_0",
+        "run_0_config_0_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0",
+        "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0\n",
+        "..",
+        "",
+    ],
+)
+def test_what_is_no_id_is_refused_in_one_line(text):
+    with pytest.raises(UserError) as error:
+        parse_id(text)
+    assert "\n" not in str(error.value).replace(text, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"nodez": 1}, "did you mean 'nodes'"),
+        ({"loader": "dali-gpy"}, "did you mean 'dali-gpu'"),
+        ({"nodes": 0}, "nodes = 0"),
+        ({"nodes": "2"}, "nodes = '2'"),
+        ({"model": "../resnet50"}, "model"),
+        ({"batches": 4, "attribute_from": 4}, "must be less than batches"),
+        ({"gpus_per_node": 2, "backend": "single"}, "use ddp"),
+        ({"device": "cpu", "loader": "dali-gpu"}, "needs a GPU"),
+    ],
+)
+def test_a_wrong_value_is_named_with_the_right_one(values, says):
+    with pytest.raises(UserError, match=r"conf\.yaml: ") as error:
+        make_run(values, "conf.yaml")
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_flag_misspelled_is_named_with_the_right_one():
+    parser = make_parser("train", None)
+    add_run_flags(parser)
+    with pytest.raises(UserError, match=r"--lodaer; did you mean '--loader'"):
+        parser.parse_args(["--lodaer", "x"])
+    with pytest.raises(UserError, match="not a value"):
+        parse_value("batch", "many")
+
+
+def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_documented_with():
+    assert all(info.description for info in Run.model_fields.values())
+    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) == set(Run.model_fields)
+    assert len(ID_FIELDS) == 10
+    assert typing.get_type_hints(Run)
+
+
+def test_the_later_half_is_attributed_unless_told_otherwise():
+    assert make_run({"batches": 51}).first_attributed == 25
+    assert make_run({"batches": 51, "attribute_from": 3}).first_attributed == 3
