@@ -1,0 +1,80 @@
+"""Results are whole files or none, and what is damaged is named."""
+
+import json
+
+import pytest
+
+from jobs import machine, store
+from jobs.run import make_run
+from jobs.store import Calibration, Manifest
+from profiling.errors import UserError
+
+RUN = make_run({"batches": 2})
+MANIFEST = Manifest(run=RUN, repetition=0, exit_code=0, command=["x"], started="a", ended="b", seconds=1.0)
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path):
+    store.write_record(tmp_path / "manifest.json", MANIFEST)
+    assert store.read_record(tmp_path / "manifest.json", Manifest) == MANIFEST
+    calibration = Calibration(
+        gemm_flops_per_s={1: 1e11, 2: 5e10}, copy_bytes_per_s={1: 1e10}, allreduce_bus_bytes_per_s={2: 1e9},
+        device="cpu", seconds=1.0,
+    )  # fmt: skip
+    store.write_record(tmp_path / "calibration.json", calibration)
+    assert store.read_record(tmp_path / "calibration.json", Calibration) == calibration
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
+def test_a_truncated_record_is_named_and_is_no_result(tmp_path, keep):
+    path = tmp_path / "manifest.json"
+    text = MANIFEST.model_dump_json()
+    path.write_text(text[: int(len(text) * keep)])
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        store.read_record(path, Manifest)
+
+
+def test_a_record_of_a_later_release_is_still_read(tmp_path):
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(MANIFEST.model_dump_json()), "news": 1}))
+    assert store.read_record(path, Manifest) == MANIFEST
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    store.write_text(path, "before")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.write_text(path, "after")
+    assert path.read_text() == "before"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_foreign_directory_among_the_runs_is_named(tmp_path):
+    (tmp_path / "notes").mkdir()
+    assert store.ended_runs(tmp_path) == []
+    bad = tmp_path / "run_of_mine"
+    bad.mkdir()
+    (bad / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match="not a run id"):
+        store.ended_runs(tmp_path)
+
+
+def test_only_variables_that_say_how_a_run_was_set_up_are_recorded():
+    environment = {
+        "NCCL_IB_HCA": "mlx5_0", "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SCALEPROF_RENDEZVOUS": "file:///x",
+        "HOME": "/home/me", "NCCL_TOKEN": "s", "CUDA_AUTH_KEY": "s", "SLURM_JWT": "s", "MY_PASSWORD": "s",
+    }  # fmt: skip
+    assert list(machine.recorded_environment(environment)) == [
+        "NCCL_IB_HCA", "OMP_NUM_THREADS", "SCALEPROF_RENDEZVOUS", "SLURM_JOB_ID",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "count"), [(None, 2), ("0", 1), ("1,0", 2), ("", 0), ("0,7,1", 1), ("GPU-abc", 1), ("-1", 0)]
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, count):
+    assert len(machine.visible(("A", "B"), setting)) == count

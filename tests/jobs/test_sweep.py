@@ -1,0 +1,248 @@
+"""A sweep runs what is not done, keeps what is, names what failed, and loses nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jobs import execute, store
+from jobs.execute import Execution, run_points
+from jobs.launchers.base import Process
+from jobs.launchers.local import Local
+from jobs.machine import Machine
+from jobs.points import Sweep, expand
+from jobs.run import make_run
+from jobs.store import Manifest
+from profiling.errors import UserError
+
+HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, has_dali=True)
+
+
+@dataclass(frozen=True)
+class Scripted(Local):
+    """The local launcher, with tests/jobs/scripted_rank.py in the place of ``python -m train``."""
+
+    machine: Machine = HERE
+    misbehave: str = ""
+
+    def processes(self, run, command, directory):
+        if "train.calibrate" in command:
+            command = [sys.executable, "-c", "raise SystemExit(1)"]
+        scripted = ["tests.jobs.scripted_rank" if token == "train" else token for token in command]
+        ranks = super().processes(run, scripted, directory)
+        return [Process(r.argv, {**r.environment, "MISBEHAVE": self.misbehave}) for r in ranks]
+
+
+def make_sweep(**values) -> Sweep:
+    run = {"batches": 3, "batch": 2, "loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2]}
+    return Sweep.model_validate({"name": "s", "repetitions": 1, "run": run, "order_seed": 1, **values})
+
+
+def execution(directory: Path, misbehave: str = "", **values) -> Execution:
+    return Execution(make_sweep(**values), directory / "s", Scripted(misbehave=misbehave))
+
+
+def run_all(work: Execution) -> int:
+    return run_points(work, *expand(work.sweep))
+
+
+def manifests(work: Execution) -> dict[str, Manifest]:
+    return {path.name: store.read_record(path / "manifest.json", Manifest)
+            for _, path in store.ended_runs(work.directory)}  # fmt: skip
+
+
+def test_every_point_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
+    work = execution(tmp_path)
+    assert run_all(work) == 0
+    first = manifests(work)
+    assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
+    assert run_all(work) == 0
+    assert "All 4 points" in capsys.readouterr().err
+    assert {name: m.ended for name, m in manifests(work).items()} == {n: m.ended for n, m in first.items()}
+
+
+def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("NCCL_API_TOKEN", "hush")
+    work = execution(tmp_path)
+    run_all(work)
+    for directory in store.ended_runs(work.directory):
+        text = (directory[1] / "manifest.json").read_text()
+        assert "hush" not in text
+        manifest = Manifest.model_validate_json(text)
+        assert manifest.environment["NCCL_DEBUG"] == "INFO"
+        assert manifest.environment["WORLD_SIZE"] == str(manifest.run.world_size)
+        assert manifest.command[1:3] == ["-m", "train"]
+        assert manifest.git_revision and manifest.git_dirty is not None
+        assert manifest.host["hostname"] and manifest.host["cpu"] and manifest.versions["torch"]
+        assert manifest.started < manifest.ended
+        assert len(manifest.ranks) == manifest.run.world_size
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "code", "reason"),
+    [
+        ("error", 2, "no data folder nowhere; give --data"),
+        ("traceback", 1, "RuntimeError: the arithmetic is off"),
+        ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
+        ("hang", 124, "time limit of 4 s"),
+        ("few", 1, "rank 0 did 1 of 3 batches"),
+        ("nan", 1, "not finite"),
+        ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
+        ("silent", 1, "rank 1 left no report"),
+    ],
+)
+def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
+    tmp_path, monkeypatch, capsys, misbehave, code, reason
+):
+    monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
+    run = {"batches": 3, "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
+    work = execution(tmp_path, misbehave, run=run, time_limit_s=4, order="given")
+    assert run_all(work) == 1
+    failed = [m for m in manifests(work).values() if not m.done]
+    assert [(m.exit_code, m.run.loader) for m in failed] == [(code, "pytorch")]
+    assert reason in failed[0].reason
+    assert [m.run.loader for m in manifests(work).values() if m.done] == ["synthetic"]
+    said = capsys.readouterr().err
+    assert reason in said and f"_ret_{code}/log.txt" in said.replace("\n", "")
+
+
+def test_a_failed_point_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys):
+    assert run_all(execution(tmp_path, "error")) == 2
+    done_before = {n: m.ended for n, m in manifests(execution(tmp_path)).items() if m.done}
+    assert run_all(execution(tmp_path)) == 0
+    after = manifests(execution(tmp_path))
+    assert sum(m.done for m in after.values()) == 4
+    assert {n: after[n].ended for n in done_before} == done_before
+
+
+def test_points_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
+    run = {"loader": ["synthetic", "dali-gpu"], "gpus_per_node": [1, 3], "batches": 2}
+    assert run_all(execution(tmp_path, run=run)) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 points: loader dali-gpu needs a GPU" in said
+    assert "1 point: 3 ranks asked, but this machine has 2 CPU cores" in said
+    assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
+    record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
+    assert len(record.excluded) == 3 and len(record.order) == 4
+
+
+def test_where_nothing_can_run_one_line_says_why(tmp_path):
+    with pytest.raises(UserError, match="none of the 1 points can run here: 1 point: 8 nodes"):
+        run_all(execution(tmp_path, run={"nodes": 8}))
+    assert not (tmp_path / "s").exists()
+
+
+def test_done_points_of_other_settings_are_never_taken_for_these(tmp_path):
+    run_all(execution(tmp_path))
+    before = manifests(execution(tmp_path))
+    changed = execution(tmp_path, run={"batches": 4, "batch": 2, "loader": "synthetic"})
+    with pytest.raises(UserError, match="batches 3, and the sweep now says 4"):
+        run_all(changed)
+    assert manifests(execution(tmp_path)) == before
+
+
+def test_a_point_is_done_only_if_its_manifest_says_so(tmp_path):
+    work = execution(tmp_path)
+    run_all(work)
+    directory = store.ended_runs(work.directory)[0][1]
+    (directory / "manifest.json").unlink()
+    states = [execute.state(work, point) for point in expand(work.sweep)[0]]
+    assert sorted(states) == ["done", "done", "done", "failed"]
+    assert run_all(work) == 0
+    assert all(m.done for m in manifests(work).values()) and len(manifests(work)) == 4
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.jobs.test_sweep import execution, run_all
+run_all(execution(Path(sys.argv[1]), "hang", order="given"))
+"""
+
+
+def test_a_killed_sweep_resumes_at_its_first_unfinished_point(tmp_path, root):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=root,
+                              stderr=subprocess.DEVNULL)  # fmt: skip
+    work = execution(tmp_path)
+    deadline = time.monotonic() + 60
+    while not any("pytorch" in d.name and "_ret_" not in d.name for d in (tmp_path / "s").glob("run_*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    done = {n: m.ended for n, m in manifests(work).items()}
+    assert 1 <= len(done) < 4
+    assert run_all(work) == 0
+    after = manifests(work)
+    assert len(after) == 4 and {n: after[n].ended for n in done} == done
+    assert not [
+        d.name for d in work.directory.iterdir() if d.name.startswith("run_") and "_ret_" not in d.name
+    ]
+
+
+def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "scaleprof-test", str(disk)],
+                             capture_output=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be made here (mounting needs root)")
+    try:
+        assert run_all(execution(disk)) == 0
+        before = manifests(execution(disk))
+        filler = disk / "filler"
+        with pytest.raises(OSError), filler.open("wb") as file:
+            while True:
+                file.write(os.urandom(4096))
+                file.flush()
+        code = "import sys; from pathlib import Path; from tests.jobs.test_sweep import *;"
+        code += "from profiling.errors import run_command;"
+        code += f"run_command(lambda: run_all(execution(Path({str(disk)!r}), repetitions=2)))"
+        ended = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True,
+                               check=False)  # fmt: skip
+        assert ended.returncode in (1, 2)
+        assert "No space left" in ended.stderr and "Traceback" not in ended.stderr
+        filler.unlink()
+        assert {n: m for n, m in manifests(execution(disk)).items() if n in before} == before
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_local_launcher_gives_each_rank_its_place_and_its_share_of_the_cores(tmp_path):
+    run = make_run({"gpus_per_node": 2})
+    first, second = Local(HERE).processes(run, ["python", "-m", "train"], tmp_path)
+    assert first.argv == second.argv == ["python", "-m", "train"]
+    assert first.environment == {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "SCALEPROF_RENDEZVOUS": f"{tmp_path.as_uri()}/rendezvous",
+        "OMP_NUM_THREADS": "1",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
+    assert second.environment["RANK"] == second.environment["LOCAL_RANK"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "values", "says"),
+    [
+        (0, {"nodes": 2}, "2 nodes asked"),
+        (0, {"device": "gpu"}, "no usable GPU"),
+        (0, {"loader": "dali-gpu"}, "needs a GPU"),
+        (0, {"gpus_per_node": 3}, "2 CPU cores"),
+        (1, {"gpus_per_node": 2}, "this machine has 1"),
+        (1, {"gpus_per_node": 2, "device": "cpu"}, None),
+        (1, {"loader": "dali-gpu"}, None),
+    ],
+)
+def test_the_local_launcher_says_why_it_cannot(gpus, values, says):
+    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, True)
+    answer = Local(machine).cannot(make_run(values))
+    assert answer is None if says is None else says in answer

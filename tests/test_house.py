@@ -1,0 +1,115 @@
+"""The house is in order: imports run one way, pins agree, the package's name hides nothing."""
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
+# room -> which modules of other rooms it may import (a prefix)
+MAY_IMPORT = {
+    "profiling": (),
+    "jobs": ("profiling",),
+    "train": ("jobs.run", "jobs.store", "profiling"),
+    "analysis": ("jobs.run", "jobs.store", "profiling"),
+}
+HEAVY = {"torch", "torchvision", "nvidia.dali"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+    return found
+
+
+def starts_with(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_run_one_way(room):
+    for path in (ROOT / room).rglob("*.py"):
+        for module in imports_of(path):
+            other = module.split(".")[0]
+            if other in OURS - {room}:
+                allowed = any(starts_with(module, prefix) for prefix in MAY_IMPORT[room])
+                assert allowed, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def modules_of(room: str) -> list[str]:
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if path.name != "__main__.py"
+    ]
+
+
+@pytest.mark.parametrize("room", ["analysis", "profiling", "jobs"])
+def test_a_laptop_without_torch_can_import_it(room):
+    code = f"import sys\nfor m in {modules_of(room)!r}: __import__(m)\n"
+    code += f"print(sorted(set(sys.modules) & {HEAVY!r}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"
+
+
+def requirements(*groups: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(r for g in groups for r in project["optional-dependencies"][g])]
+    return {requirement.split(";")[0].strip() for requirement in named}
+
+
+def test_every_requirement_is_pinned():
+    assert all("==" in requirement for requirement in requirements("test", "mpi", "benchmark"))
+
+
+def test_the_conda_environment_pins_what_the_project_pins():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    (pip,) = (entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
+    assert requirements() <= set(pip) <= requirements("test", "mpi")
+    assert len(pip) == len(set(pip))
+
+
+def test_our_profiling_package_hides_none_of_the_standard_librarys():
+    profiling = importlib.import_module("profiling")
+    # From Python 3.15 on there is a second place to look: the standard library's own package.
+    places = [Path(place) for place in profiling.__path__]
+    assert places[0] == ROOT / "profiling"
+    if sys.version_info >= (3, 15):
+        assert importlib.import_module("profiling.tracing") and len(places) > 1
+    subprocess.run([sys.executable, "-c", "import cProfile; cProfile.run('1')"], cwd=ROOT, check=True,
+                   capture_output=True)  # fmt: skip
+
+
+def test_a_second_profiling_package_on_the_path_is_reached_through_ours(tmp_path):
+    other = tmp_path / "profiling"
+    other.mkdir()
+    (other / "__init__.py").write_text("")
+    (other / "sampling.py").write_text("ANSWER = 42")
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); import profiling.sampling as s; print(s.ANSWER)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "42"
+
+
+def test_no_path_or_host_of_a_developers_machine_is_in_the_project():
+    tracked = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True)
+    home = str(Path.home())
+    for name in tracked.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".json"} and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert str(ROOT.parent) + "/" not in text and (home == "/" or home + "/" not in text), name
