@@ -1,0 +1,201 @@
+"""How does a table become a chart? Each function takes a table and gives a plotly figure as plain data.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart; series differ in symbol and dash as well.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A8A00", "#7F7F7F")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
+STAGE_COLOURS = {
+    "load": "#E69F00",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "update": "#009E73",
+    "other": "#7F7F7F",
+}
+_LAYOUT = {
+    "margin": {"l": 64, "r": 16, "t": 48, "b": 56},
+    "legend": {"orientation": "h", "y": -0.22, "x": 0},
+    "height": 380,
+    "hovermode": "closest",
+}
+
+Figure = dict[str, Any]
+
+
+def throughput(points: pd.DataFrame, label: str = "label") -> Figure:
+    """Images/s against ranks, a line a configuration, with the ideal line from each base point.
+
+    Args:
+        points: columns ``world_size, images_per_s, images_per_s_low, images_per_s_high`` (NaN: no interval),
+            ``facts`` (what the filters look at), and ``label``, which tells the series apart.
+    """
+    traces = []
+    for index, (name, series) in enumerate(_series(points, label)):
+        base = series.iloc[0]
+        ideal = base["images_per_s"] * series["world_size"] / base["world_size"]
+        traces.append(_line(series, name, index, "images_per_s", "images/s"))
+        if len(series) > 1:
+            traces.append(_ideal(series, ideal, name, index))
+    return {"data": traces, "layout": _against_ranks(points, "Throughput", "images/s")}
+
+
+def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
+    """Scaling efficiency in percent against ranks, with the ideal line at 100 %.
+
+    Args:
+        points: columns ``world_size, scaling_efficiency_pct``, the same with ``_low`` and ``_high``, ``facts``.
+    """
+    traces = [
+        _line(series, name, index, "scaling_efficiency_pct", "%")
+        for index, (name, series) in enumerate(_series(points, label))
+    ]
+    ranks = sorted(points["world_size"].unique())
+    ideal = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
+    ideal |= {"line": {"dash": "dash", "color": "#7F7F7F", "width": 1.5}, "hoverinfo": "skip"}
+    layout = _against_ranks(points, "Scaling efficiency", "% of ideal")
+    layout["yaxis"]["rangemode"] = "tozero"
+    return {"data": [*traces, ideal], "layout": layout}
+
+
+def stages(points: pd.DataFrame, label: str = "label") -> Figure:
+    """Milliseconds a batch spends in each stage, a bar a configuration.
+
+    Args:
+        points: columns ``load_ms, forward_ms, backward_ms, update_ms`` (absent ones are left out), ``facts``.
+    """
+    shown = [stage for stage in STAGE_COLOURS if f"{stage}_ms" in points]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": stage,
+            "y": points[label].tolist(),
+            "x": _plain(points[f"{stage}_ms"]),
+            "customdata": points["facts"].tolist(),
+            "marker": {"color": STAGE_COLOURS[stage]},
+            "hovertemplate": f"%{{y}}<br>{stage}: %{{x:.2f}} ms<extra></extra>",
+        }
+        for stage in shown
+    ]
+    layout = _bars("Where a batch's time goes", "ms a batch", len(points))
+    layout |= {"barmode": "stack"}
+    return {"data": traces, "layout": layout}
+
+
+def kernels(top: pd.DataFrame, title: str) -> Figure:
+    """The kernels that take most time, longest on top.
+
+    Args:
+        top: columns ``short_name, class, ms_per_batch``, in falling order.
+    """
+    classes = list(dict.fromkeys(top["class"]))
+    traces = []
+    for index, name in enumerate(classes):
+        of_class = top[top["class"] == name]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": [_shortened(kernel) for kernel in of_class["short_name"]],
+                "x": _plain(of_class["ms_per_batch"]),
+                "hovertext": of_class["short_name"].tolist(),
+                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms a batch<extra></extra>",
+                "marker": {"color": PALETTE[index % len(PALETTE)]},
+            }
+        )
+    layout = _bars(title, "ms a batch", len(top))
+    order = [_shortened(kernel) for kernel in top["short_name"]]
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
+    return {"data": traces, "layout": layout}
+
+
+def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
+    ordered = points.sort_values("world_size")
+    return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
+
+
+def _line(series: pd.DataFrame, name: str, index: int, column: str, unit: str) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "x": _plain(series["world_size"]),
+        "y": _plain(series[column]),
+        "name": name,
+        "mode": "lines+markers",
+        "meta": series["facts"].iloc[0],
+        "marker": {
+            "symbol": SYMBOLS[index % len(SYMBOLS)],
+            "size": 9,
+            "color": PALETTE[index % len(PALETTE)],
+        },
+        "line": {"color": PALETTE[index % len(PALETTE)], "width": 2},
+        "hovertemplate": f"{_escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>",
+    }
+    if f"{column}_low" in series:
+        above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]
+        trace["error_y"] = {"type": "data", "symmetric": False, "array": _plain(above)}
+        trace["error_y"] |= {"arrayminus": _plain(below), "thickness": 1.5, "width": 5}
+    return trace
+
+
+def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dict[str, Any]:
+    return {
+        "x": _plain(series["world_size"]),
+        "y": _plain(ideal),
+        "name": f"{name}, ideal",
+        "mode": "lines",
+        "meta": series["facts"].iloc[0],
+        "line": {"dash": "dot", "color": PALETTE[index % len(PALETTE)], "width": 1},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
+    ranks = _plain(sorted(points["world_size"].unique()))
+    # Node counts double, so the axis is logarithmic; the ticks are the measured counts.
+    xaxis = {
+        "title": {"text": "ranks (P)"},
+        "type": "log",
+        "tickvals": ranks,
+        "ticktext": [str(r) for r in ranks],
+    }
+    if len(ranks) == 1:
+        xaxis = {"title": {"text": "ranks (P)"}, "tickvals": ranks}
+    return {
+        **_LAYOUT,
+        "title": {"text": title, "font": {"size": 15}},
+        "xaxis": xaxis,
+        "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+    }
+
+
+def _bars(title: str, unit: str, count: int) -> dict[str, Any]:
+    return {
+        **_LAYOUT,
+        "title": {"text": title, "font": {"size": 15}},
+        "height": 130 + 26 * max(count, 3),
+        "margin": {"l": 16, "r": 16, "t": 48, "b": 56},
+        "legend": {"orientation": "h", "y": -60 / (130 + 26 * max(count, 3)), "x": 0},
+        "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        "yaxis": {"automargin": True, "autorange": "reversed"},
+    }
+
+
+def _shortened(name: str, length: int = 48) -> str:
+    # Plotly reads a few HTML tags in labels: a kernel's name must stay text.
+    return _escaped(name if len(name) <= length else name[: length - 1] + "…")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _plain(values: Sequence | pd.Series) -> list:
+    """Numbers as JSON can hold them: NaN and infinity become null."""
+    return [value if np.isfinite(value) else None for value in np.asarray(values, dtype=object).tolist()]
