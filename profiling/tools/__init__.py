@@ -1,1 +1,77 @@
-"""One file a profiler, both halves together: how it wraps a rank's command, how its output is read."""
+"""Which profilers are there? One file a profiler: how it wraps a rank's command, how its output is read.
+
+A tool's module offers what it can of:
+
+- ``recognise(path, head) -> bool``: is this file its output? ``head`` holds the file's first bytes,
+  decompressed.
+- ``read(path, rank=None) -> Converted``: the file as tables.
+- ``wrap(command, directory, rank) -> list[str]``: the command that runs a rank under the tool; pure.
+- ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
+
+Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
+"""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from profiling.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+
+TOOLS: dict[str, str] = {
+    "none": "profiling.tools.none",
+    "torch": "profiling.tools.torch_profiler",
+    "pyprof": "profiling.tools.pyprof",
+}
+
+
+@dataclass
+class Converted:
+    """What a tool's output became: tables by name (:data:`profiling.tables.SCHEMAS`), and what is to be said."""
+
+    tables: "dict[str, pa.Table]"
+    findings: list[str] = field(default_factory=list)
+
+
+class Capture(Protocol):
+    """A recording of one rank from inside its process; the training loop starts and stops it."""
+
+    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+        """Begin to record, at the start of batch ``first_batch``; layers of ``model`` are named."""
+
+    def stop(self) -> None:
+        """Cease to record and take the hooks off the model; a second call does nothing."""
+
+    def write(self) -> list[str]:
+        """Write the tables; what was found on the way is returned, one sentence each."""
+
+
+def tool(name: str) -> ModuleType:
+    """The module of a tool.
+
+    Raises:
+        UserError: there is none of this name; the message names the nearest.
+    """
+    if name not in TOOLS:
+        raise UserError(f"no profiler {name!r}{did_you_mean(name, TOOLS)}")
+    return import_module(TOOLS[name])
+
+
+def open_capture(profile: str, directory: Path, rank: int, keep_raw: bool = False) -> Capture:
+    """A capture for ``Run.profile``; one that records nothing where the tool works from outside the process.
+
+    Args:
+        directory: the rank's directory, where ``kernels.parquet`` and ``markers.parquet`` will be.
+        rank: global rank, for the tables' rows.
+        keep_raw: also keep what the tool itself writes, in ``directory/raw``.
+    """
+    module = tool(profile) if profile in TOOLS else tool("none")
+    if not hasattr(module, "open_capture"):
+        module = tool("none")
+    capture: Capture = module.open_capture(directory, rank, keep_raw)
+    return capture

@@ -1,0 +1,190 @@
+"""What kind of work is a kernel (or, on a CPU, an operator), by its name?
+
+One ordered table of patterns: the first that is found in the name gives the class. What a name cannot tell
+(an elementwise kernel that an optimizer launched) is told by the caller, who knows the context.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+# Order matters: collectives, copies and the loader first, because their names hold words of arithmetic
+# (ncclKernel_AllReduce, dali::...Resample...Kernel); "gemm" after "convolution", because implicit
+# convolutions are named after both; pointwise last, because its words are the most common ones.
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    (
+        "communication",
+        r"nccl|rccl|msccl|^(gloo|mpi|ucc|xccl|oneccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
+        r"|cross_device_reduce|symm_mem::|^_c10d_functional::",
+    ),
+    ("memcpy", r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$"),
+    ("memset", r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|^aten::(zero_|fill_|zeros|ones)$"),
+    ("loader", r"\bdali::|dali_|nvjpeg|jpeg|DataLoader|^image::|nvImageCodec"),
+    (
+        "optimizer",
+        r"multi_tensor_apply|_foreach_|_fused_(adam|sgd|adagrad)|fused_?(adam|sgd|lamb|adagrad)|^Optimizer\."
+        r"|distributed_adam|amp_(non_finite|update_scale|foreach)|_amp_",
+    ),
+    ("attention", r"flash|fmha|attention|_sdp|\bmha_|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"),
+    (
+        "loss",
+        r"nll_?loss|ClassNLL|cross_?entropy|mse_(kernel|loss)|smooth_l1|l1_loss|kl_div|binary_cross|bce_"
+        r"|soft_?max|ctc_?loss|ctc_|compute_(alpha|betas)_kernel",
+    ),
+    (
+        "normalization",
+        r"batch_?norm|RowwiseMoments|\bbn_(fw|bw)|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta|\blrn|response_norm"
+        r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|batch_norm",
+    ),
+    ("pooling", r"pool"),
+    ("embedding", r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel|split_embedding|^aten::(index|gather)$"),
+    (
+        "convolution",
+        r"conv(?!ert)|wgrad|dgrad|fprop|[shi]cudnn|winograd|implicit_?gemm|igemm_(fwd|bwd|wrw)|\bfft[123]d|im2col"
+        r"|col2im|vol2col|flip_filter|nchwToNhwc|nhwcToNchw|nchw2nhwc|scalePackedTensor|cask_cudnn|cudnn::gemm"
+        r"|pointwise_mult_and_sum_complex|depthwise|bwd_weight|bwd_data|SubTensorOp|batched_transpose_\d"
+        r"|transpose_(NCHW|CNHW)|cudnn::(cnn|ops|engines)|miopen|dgrad2d|first_layer|cudnn_.*_kernel_cudnn",
+    ),
+    (
+        "gemm",
+        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
+        r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
+        r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear",
+    ),
+    (
+        "reduction",
+        r"reduce|reduction|triton_(red|per)|DeviceScan|scan_kernel|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
+        r"|^aten::(_?(sum|mean|max|min|amax|amin|norm|linalg_vector_norm|var|std|var_mean|all|any|prod|topk|sort"
+        r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK",
+    ),
+    (
+        "pointwise",
+        r"elementwise|element_?wise|pointwise|triton_poi|TensorIterator|ApplyOp|dropout|\bscal_kernel|saxpy|axpy"
+        r"|CatArray|transpose_readWrite|transpose|index_kernel|indexing|scatter|OpTensor|addTensor|activation"
+        r"|^op_(generic_)?tensor|relu|LSTM_|GRU_|lstm_cell|gru_cell|elemWise|fill_kernel|copy_kernel|philox|distribution_|random"
+        r"|tril_triu|\bkernelPointwise|upsample|pad_"
+        r"|^aten::(_?(add|sub|rsub|mul|div|neg|abs|pow|sqrt|rsqrt|exp|log|sin|cos|tanh|sigmoid|silu|gelu|relu"
+        r"|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|selu|celu|mish|softplus|clamp|clamp_min|clamp_max"
+        r"|threshold|where|masked_fill|maximum|minimum|addcmul|addcdiv|lerp|reciprocal|sign|floor|ceil|round|eq"
+        r"|ne|lt|le|gt|ge|logical_and|logical_or|logical_not|bitwise_and|bitwise_or|bitwise_not|isfinite|isnan"
+        r"|nan_to_num|normal|uniform|bernoulli|random|cat|stack|native_dropout|dropout|tanh|fmod|remainder|hypot"
+        r"|square|special_\w+|to|contiguous|flip|roll|repeat|arange|scatter|scatter_add|index_put)_?"
+        r"(_backward|_out|_backward_out|\w*_backward\w*)?)$",
+    ),
+)  # fmt: skip
+_TABLE = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PATTERNS)
+
+# Kernels that only prepare data for a convolution or a GEMM: they take none of its FLOPs.
+_HELPER = re.compile(
+    r"nchwToNhwc|nhwcToNchw|nchw2nhwc|transpose|computeOffsets|OffsetsKernel|scalePackedTensor|flip_filter"
+    r"|SubTensorOp|generateWinogradTiles|compute_gemm_pointers|splitK_?reduce|ReduceSplitK|reduce_wgrad|im2col"
+    r"|col2im|elementwise_kernel|Memcpy|Memset",
+    re.IGNORECASE,
+)
+
+
+# Words that stand in many names and say nothing of the work: the library fbgemm's namespace, and, in mangled
+# names of old compilers, the file that the kernel was compiled from.
+_NOISE = re.compile(r"fbgemm_gpu::|_GLOBAL__N__\d+_tmpxft\w*?_cpp1_ii_[0-9a-f]{8}")
+
+
+@lru_cache(maxsize=1 << 16)
+def classify(name: str) -> str:
+    """The class of a kernel or operator, one of :data:`profiling.tables.CLASSES`; ``other`` if unknown.
+
+    Template arguments count (they hold what an elementwise kernel does), parameter types do not.
+    """
+    text = _NOISE.sub("", _without_parameters(name.strip()))
+    for kind, pattern in _TABLE:
+        if pattern.search(text):
+            return kind
+    return "other"
+
+
+@lru_cache(maxsize=1 << 16)
+def is_helper(name: str) -> bool:
+    """Whether a kernel only prepares or rearranges data for the arithmetic of the same operator."""
+    return _HELPER.search(name) is not None
+
+
+def classify_all(names: Iterable[str]) -> dict[str, str]:
+    """The class of each distinct name: name -> class."""
+    return {name: classify(name) for name in set(names)}
+
+
+# --- short names ---------------------------------------------------------------------------------------
+
+_COPY = re.compile(r"^\[?(?:CUDA |HIP )?(mem(?:cpy|set))\s*([A-Za-z]+)?", re.IGNORECASE)
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N_\w*::")
+_RETURN_TYPE = re.compile(
+    r"^(?:static |inline |const |__global__ )*(?:void|bool|int|float|double|long|char|size_t)\s+"
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def short_name(name: str) -> str:
+    """A name without return type, template arguments and parameters.
+
+    ``void at::native::reduce_kernel<512, 1, ...>(...)`` is ``at::native::reduce_kernel``;
+    ``Memcpy HtoD (Pageable -> Device)`` and ``[CUDA memcpy HtoD]`` are ``Memcpy HtoD``.
+    Of a mangled name the outermost qualified name is kept.
+    """
+    text = name.strip()
+    copy = _COPY.match(text)
+    if copy:
+        kind = copy[2] if copy[2] and copy[1].lower() == "memcpy" else ""
+        return f"{copy[1].capitalize()} {kind}".rstrip()
+    if text.startswith("_Z"):
+        return _outermost_name(text) or text
+    if "#" in text and "<" not in text:
+        return text  # a range such as enumerate(DataLoader)#... or Optimizer.step#SGD.step
+    plain = _without_arguments(_RETURN_TYPE.sub("", _ANONYMOUS.sub("", text)))
+    if plain != text and ("<" in text or "(" in text):
+        plain = plain.split()[-1] if plain.split() else ""
+    return plain.strip(": ") or text
+
+
+def _without_parameters(text: str) -> str:
+    """A C++ name up to its parameter list; other names as they are."""
+    depth = 0
+    for position, character in enumerate(text):
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(0, depth - 1)
+        elif character == "(" and depth == 0 and position:
+            # "operator()(...)" and "(anonymous namespace)::" are parts of a name.
+            if not text.startswith(("(anonymous", "()"), position):
+                return text[:position]
+    return text
+
+
+def _without_arguments(text: str) -> str:
+    """``text`` up to its parameter list, without what stands between ``<`` and ``>``."""
+    kept, depth = [], 0
+    for character in text:
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(0, depth - 1)
+        elif character in "([" and depth == 0:
+            break
+        elif depth == 0:
+            kept.append(character)
+    return "".join(kept)
+
+
+def _outermost_name(mangled: str) -> str:
+    """The qualified name at the head of an Itanium-mangled name: ``_ZN7cutlass6KernelI...`` -> ``cutlass::Kernel``."""
+    position, parts = 2, []
+    while position < len(mangled) and mangled[position] in "NKL":
+        position += 1
+    while match := re.compile(r"\d+").match(mangled, position):
+        start, length = match.end(), int(match[0])
+        part = mangled[start : start + length]
+        if len(part) < length:
+            break
+        position = start + length
+        if not part.startswith("_GLOBAL__N_"):
+            parts.append(part)
+    return "::".join(parts)
