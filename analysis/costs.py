@@ -1,0 +1,190 @@
+"""What did a batch's kernels cost: time, FLOPs and bytes?
+
+Costs are of steady, attributed batches and of the model's own kernels; the loader's kernels, collectives and
+copies are apart. They are a batch of a rank, so that tables with more batches do not weigh more in a sum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis import peaks
+from analysis.load import Source, Study
+from profiling.tools import pyprof
+
+# Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
+APART = ("loader", "communication", "memcpy", "memset")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one batch of one rank, mean over the attributed batches (ns, FLOP, bytes).
+
+    Attributes:
+        batches: attributed batches (of all ranks) in the table.
+        kernel_ns: time of the model's kernels, launch by launch.
+        counted_ns: that of launches to which FLOPs are credited.
+        flops, bytes: credited to them.
+        loader_ns, communication_ns, copy_ns: the classes apart.
+    """
+
+    batches: int
+    kernel_ns: float
+    counted_ns: float
+    flops: float
+    bytes: float
+    loader_ns: float
+    communication_ns: float
+    copy_ns: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a rank's device could do at best: FLOP/s and bytes/s, by datasheet and as measured; None: unknown."""
+
+    device: str
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    measured_flops_per_s: float | None = None
+    measured_bytes_per_s: float | None = None
+
+
+# --- bounds -------------------------------------------------------------------------------------------
+
+
+def bound_of(study: Study, source: Source) -> Bound:
+    """The peaks beside which a run's figures stand."""
+    manifest = source.manifest
+    if manifest is None:
+        peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
+        assert peak is not None  # it is an entry of our own file
+        precision = source.fields.get("compute") or "fp32"
+        return Bound(peak.name, peak.flops_per_s.get(precision), peak.bytes_per_s)
+    device = manifest.ranks[0].device
+    precision = str(source.fields["compute"])
+    found = peaks.find(device, study.own_peaks)
+    if found is None and device.lower() != "cpu":
+        study.find(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+    if found is not None and precision not in found.flops_per_s:
+        study.find(f"{found.name} has no datasheet peak for {precision}")
+    flops, moved = _measured(study, source, precision)
+    return Bound(
+        device,
+        found.flops_per_s.get(precision) if found else None,
+        found.bytes_per_s if found else None,
+        flops,
+        moved,
+    )
+
+
+def _measured(study: Study, source: Source, precision: str) -> tuple[float | None, float | None]:
+    calibration = study.calibration
+    if calibration is None:
+        return None, None
+    ranks = int(source.fields["gpus_per_node"])
+    moved = _at(calibration.copy_bytes_per_s, ranks)
+    if calibration.precision != precision:
+        study.find(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
+        return None, moved
+    return _at(calibration.gemm_flops_per_s, ranks), moved
+
+
+def _at(rates: dict[int, float], ranks: int) -> float | None:
+    # Ranks of a node share its cores and memory, so the peak of as many ranks counts; else the next fewer.
+    fewer = [count for count in rates if count <= ranks]
+    return rates[max(fewer)] if fewer else rates[min(rates)] if rates else None
+
+
+# --- costs --------------------------------------------------------------------------------------------
+
+
+def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
+    """The costs of each source by its id; those without attributed batches are absent, and a finding says so."""
+    found: dict[str, Costs] = {}
+    tables = [source for source in sources if source.kind == "pyprof"]
+    if tables:
+        found.update(_of_pyprof(study, tables))
+    for source in sources:
+        if source.kind == "run":
+            costs = _of_run(study, source)
+            if costs is not None:
+                found[source.id] = costs
+    return found
+
+
+_PYPROF = f"""
+with launches as (
+    select filename, "Sil(ns)" as ns, "FLOPs" as flops, "Bytes" as bytes, {pyprof.IS_LOADER} as loader
+    from read_parquet($paths, filename = true)
+    join (select unnest($paths) as path, unnest($starts) as start) on path = filename and "Idx" >= start
+)
+select filename, sum(ns) filter (not loader), sum(ns) filter (not loader and flops <> 0),
+    sum(flops) filter (not loader), sum(bytes) filter (not loader), coalesce(sum(ns) filter (loader), 0)
+from launches group by filename
+"""
+
+
+def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
+    batches = pyprof.find_batches(study.connection, [source.path for source in sources])
+    counted = [source for source in sources if batches[source.path].attributed_from is not None]
+    for source in sources:
+        if source not in counted:
+            study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
+    by_path = {str(source.path): source for source in counted}
+    found = {}
+    for some in pyprof.in_portions([source.path for source in counted]):
+        arguments = {
+            "paths": [str(path) for path in some],
+            "starts": [batches[path].attributed_from for path in some],
+        }
+        for name, *values in study.connection.execute(_PYPROF, arguments).fetchall():
+            source = by_path[name]
+            count = batches[source.path].backward
+            kernel, with_flops, flops, moved, loader = (float(value or 0) / count for value in values)
+            found[source.id] = Costs(count, kernel, with_flops, flops, moved, loader, 0.0, 0.0)
+    return found
+
+
+_RUN = f"""
+with attributed as (
+    select rank, batch_index from read_parquet($batches) where attributed
+), launches as (
+    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes, "class"::varchar as class,
+        "class"::varchar not in {APART!r} as model
+    from read_parquet($kernels) semi join attributed using (rank, batch_index)
+)
+select (select count(*) from attributed), sum(ns) filter (model), sum(ns) filter (model and flops > 0),
+    sum(flops) filter (model), sum(bytes) filter (model), sum(ns) filter (class = 'loader'),
+    sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
+from launches
+"""
+
+
+def _of_run(study: Study, source: Source) -> Costs | None:
+    kernels, batches = source.tables("kernels"), source.tables("batches")
+    if not kernels or not batches:
+        return None
+    values = query(study, source, _RUN, kernels=kernels, batches=batches)
+    if values is None:
+        return None
+    count, *sums = values[0]
+    if not count or sums[0] is None:
+        study.find(f"{source.id}: its kernels belong to no attributed batch, so no cost is counted")
+        return None
+    # Only ranks that have a table of kernels count: attribution may be on for some ranks alone.
+    share = len(kernels) / len(batches)
+    return Costs(count, *(float(value or 0) / (count * share) for value in sums))
+
+
+def query(study: Study, source: Source, sql: str, **paths: Any) -> list[tuple] | None:
+    """Rows of a query over a run's tables; None, and the run is taken out, if a table is damaged."""
+    import duckdb
+
+    arguments = {name: [str(path) for path in value] for name, value in paths.items()}
+    try:
+        return study.connection.execute(sql, arguments).fetchall()
+    except (duckdb.Error, OSError) as error:
+        study.fail(
+            source, f"a table is damaged or truncated ({str(error).splitlines()[0]}); run the point again"
+        )
+        return None

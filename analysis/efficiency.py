@@ -1,0 +1,183 @@
+"""How well do the kernels use the device?
+
+    python -m analysis.efficiency DIR --group-by batch,nodes
+    python -m analysis.efficiency DIR --method published      as the reference computed it
+
+Columns: the fields of --group-by, then
+
+    compute_efficiency_pct     time of launches that do arithmetic (FLOPs credited) over the time of all, %
+    tflops_per_s               FLOPs over kernel time, 1e12 a second
+    bandwidth_gb_per_s         bytes read and written over kernel time, 1e9 a second
+    bandwidth_efficiency_pct   that over the datasheet's memory bandwidth, %
+    flops_efficiency_pct       FLOP rate over the datasheet's peak, %
+
+The default (corrected) method takes the model's kernels of attributed batches, launch by launch, sums costs
+over a group first and forms ratios last; it adds flops_efficiency_of_measured_pct and
+bandwidth_efficiency_of_measured_pct (over the peaks measured on the machine), kernel_ms_per_batch,
+loader_ms_per_batch and attributed_batches. The published one takes all launches, groups by kernel name and
+takes plain means of ratios; it is for PyProf tables.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis import output
+from analysis.costs import bound_of, costs_of
+from analysis.load import Source, Study, load
+from analysis.output import Answer, Rows
+from profiling.errors import UserError, run_command
+from profiling.tools import pyprof
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS = (
+    "compute_efficiency_pct", "tflops_per_s", "bandwidth_gb_per_s", "bandwidth_efficiency_pct",
+    "flops_efficiency_pct",
+)  # fmt: skip
+MORE = (
+    "flops_efficiency_of_measured_pct", "bandwidth_efficiency_of_measured_pct", "kernel_ms_per_batch",
+    "loader_ms_per_batch", "attributed_batches",
+)  # fmt: skip
+DEFAULT_GROUP = ("batch", "nodes")
+
+_PUBLISHED = """
+with names as (
+    select filename, "Kernel", sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes
+    from read_parquet($paths, filename = true) group by all
+)
+select filename, sum(ns) filter (flops <> 0) / sum(ns), sum(flops) / sum(ns), sum(bytes) / sum(ns)
+from names group by filename
+"""
+
+
+def rows(study: Study, method: str = "corrected", group_by: Sequence[str] = DEFAULT_GROUP) -> Rows:
+    """The answer's rows, ordered by the group's fields.
+
+    Raises:
+        UserError: the study holds no kernels (of the kind that the method is for).
+    """
+    return _published(study, group_by) if method == "published" else _corrected(study, group_by)
+
+
+def table(study: Study, method: str = "corrected", group_by: Sequence[str] = DEFAULT_GROUP) -> "pd.DataFrame":
+    """The same as a DataFrame; columns and units are in this file's docstring."""
+    return output.to_frame(rows(study, method, group_by), columns_of(method, group_by))
+
+
+def columns_of(method: str, group_by: Sequence[str]) -> list[str]:
+    return [*group_by, *METRICS, *(MORE if method == "corrected" else ())]
+
+
+def _published(study: Study, group_by: Sequence[str]) -> Rows:
+    sources = study.of_kind("pyprof")
+    if not sources:
+        raise UserError(f"{study.path} holds no PyProf kernel table, which the published method is for")
+    by_path = {str(source.path): source for source in sources}
+    ratios: dict[tuple, list[list[float]]] = {}
+    for some in pyprof.in_portions([source.path for source in sources]):
+        found = study.connection.execute(_PUBLISHED, {"paths": [str(path) for path in some]}).fetchall()
+        for name, busy, flops_per_ns, bytes_per_ns in found:
+            bound = bound_of(study, by_path[name])
+            assert bound.flops_per_s and bound.bytes_per_s
+            values = [
+                100 * busy,
+                flops_per_ns / 1e3,
+                bytes_per_ns,
+                100 * bytes_per_ns * 1e9 / bound.bytes_per_s,
+                100 * flops_per_ns * 1e9 / bound.flops_per_s,
+            ]
+            ratios.setdefault(_key(by_path[name], group_by), []).append(values)
+    # Six decimals, as published; plain means over the configurations of a group.
+    return [
+        {
+            **dict(zip(group_by, key, strict=True)),
+            **{
+                name: round(sum(column) / len(column), 6)
+                for name, column in zip(METRICS, zip(*ratios[key], strict=True), strict=True)
+            },
+        }
+        for key in sorted(ratios, key=sortable)
+    ]
+
+
+def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
+    costs = costs_of(study, list(study.sources))
+    groups: dict[tuple, list[Source]] = {}
+    for source in study.sources:
+        if source.id in costs:
+            groups.setdefault(_key(source, group_by), []).append(source)
+    if not groups:
+        raise UserError(
+            f"{study.path} holds no kernels with FLOPs: it needs runs under a profiler (profile: torch), "
+            "or PyProf kernel tables"
+        )
+    made = []
+    for key in sorted(groups, key=sortable):
+        of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
+        time = sum(cost.kernel_ns for cost, _ in of_group)
+        flops = sum(cost.flops for cost, _ in of_group)
+        moved = sum(cost.bytes for cost, _ in of_group)
+
+        def over(total: float, name: str, of_group: list = of_group) -> float | None:
+            """``total`` over what the devices could have done in the kernels' time, %."""
+            peaks = [getattr(bound, name) for _, bound in of_group]
+            if not all(peaks):
+                return None
+            could = sum(cost.kernel_ns * peak for (cost, _), peak in zip(of_group, peaks, strict=True)) / 1e9
+            return 100 * total / could if could else None
+
+        made.append({
+            **dict(zip(group_by, key, strict=True)),
+            "compute_efficiency_pct": 100 * sum(cost.counted_ns for cost, _ in of_group) / time if time else None,
+            "tflops_per_s": flops / time / 1e3 if time else None,
+            "bandwidth_gb_per_s": moved / time if time else None,
+            "bandwidth_efficiency_pct": over(moved, "bytes_per_s"),
+            "flops_efficiency_pct": over(flops, "flops_per_s"),
+            "flops_efficiency_of_measured_pct": over(flops, "measured_flops_per_s"),
+            "bandwidth_efficiency_of_measured_pct": over(moved, "measured_bytes_per_s"),
+            "kernel_ms_per_batch": time / len(of_group) / 1e6,
+            "loader_ms_per_batch": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
+            "attributed_batches": sum(cost.batches for cost, _ in of_group),
+        })  # fmt: skip
+    return made
+
+
+def _key(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(source.fields.get(name) for name in group_by)
+
+
+def sortable(key: Sequence[Any]) -> tuple:
+    """A sort key for fields: numbers by value, what is not known last."""
+    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
+
+
+def main() -> int:
+    parser = output.parser("analysis.efficiency", __doc__)
+    parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
+    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
+    arguments = parser.parse_args()
+    group_by = output.parse_fields(arguments.group_by) or list(DEFAULT_GROUP)
+    study = load(arguments.path, arguments.peaks)
+    made = rows(study, arguments.method, group_by)
+    answer = Answer(
+        made,
+        columns_of(arguments.method, group_by),
+        title=f"Kernel efficiency, {arguments.method} method",
+        caption=_caption(study, arguments.method),
+    )
+    return output.emit(answer, study, arguments)
+
+
+def _caption(study: Study, method: str) -> str:
+    devices = sorted({bound_of(study, source).device for source in study.sources})
+    if method == "published":
+        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {', '.join(devices)}."
+    return (
+        "The model's kernels of attributed batches, by launch; the loader's, collectives and copies apart. "
+        f"Peaks: datasheet of {', '.join(devices)}."
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,368 @@
+"""What is in a folder of results, and what of it can be used?
+
+:func:`load` takes a sweep, one run, a folder of the reference's files (PyProf kernel tables, TAU tables), or
+one such file. It reads the facts of the runs; tables are read when an analysis asks for them, only the
+columns it needs. What failed, was left out or cannot be read is listed with its reason, never dropped silently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs import store
+from jobs.run import ID_FIELDS, Run, parse_id
+from jobs.store import Calibration, Manifest
+from profiling.errors import UserError
+from profiling.tools import pyprof
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+Kind = Literal["run", "pyprof"]
+FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+
+# The columns by which the reference's TAU tables are known.
+_TAU_POINT = {
+    "run",
+    "nodes",
+    "gpus_per_node",
+    "workers",
+    "data_loader",
+    "batch_size_per_gpu",
+    "gpu",
+    "thread",
+}
+_TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
+_TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point that does not count: its id, why in one line, and in what way."""
+
+    point: str
+    reason: str
+    kind: FailureKind
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run, or a PyProf kernel table, that counts.
+
+    Attributes:
+        id: the run's id (the file's name, if that is no run id).
+        fields: Run's fields that are known; of a reference file, those its name says.
+        path: the run's directory, or the file.
+        manifest: of a run of our own.
+    """
+
+    id: str
+    kind: Kind
+    fields: dict[str, Any]
+    repetition: int
+    exit_code: int | None
+    path: Path
+    manifest: Manifest | None = None
+
+    @property
+    def world_size(self) -> int | None:
+        nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
+        return nodes * gpus if nodes and gpus else None
+
+    def tables(self, name: str) -> list[Path]:
+        """The paths of table ``name`` of all ranks, in their order; those that exist."""
+        return sorted(self.path.glob(f"rank_*/{name}.parquet"))
+
+
+@dataclass
+class Study:
+    """What :func:`load` found.
+
+    Attributes:
+        path: what was loaded.
+        sources: the runs and PyProf tables that count.
+        tau_intervals, tau_atomics: the reference's TAU tables.
+        failed: the points that do not count, with reasons; analyses add those whose tables are unreadable.
+        findings: what a reader of the figures should know, a line each.
+        calibration: peaks measured on the machine of the sweep.
+        own_peaks: a peaks file of the user's.
+    """
+
+    path: Path
+    sources: list[Source] = field(default_factory=list)
+    tau_intervals: list[Path] = field(default_factory=list)
+    tau_atomics: list[Path] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    calibration: Calibration | None = None
+    own_peaks: Path | None = None
+
+    def of_kind(self, kind: Kind) -> list[Source]:
+        return [source for source in self.sources if source.kind == kind]
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """One row a run or PyProf table that counts.
+
+        Columns: ``id``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
+        them), ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the file), ``device``,
+        ``seconds`` (whole wall time), ``started``.
+        """
+        import pandas as pd
+
+        columns = [
+            "id", "kind", *Run.model_fields, "repetition", "exit_code", "world_size", "directory", "device",
+            "seconds", "started",
+        ]  # fmt: skip
+        return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
+
+    @cached_property
+    def connection(self) -> "duckdb.DuckDBPyConnection":
+        """A DuckDB connection of this study's own."""
+        import duckdb
+
+        return duckdb.connect()
+
+    def fail(self, source: Source, reason: str, kind: FailureKind = "unreadable") -> None:
+        """Take a run out, because of what an analysis found in it."""
+        if source in self.sources:
+            self.sources.remove(source)
+            self.failed.append(Failure(source.id, " ".join(reason.split()), kind))
+
+    def find(self, finding: str) -> None:
+        """Add a finding, once."""
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+
+def _row(source: Source) -> dict[str, Any]:
+    manifest = source.manifest
+    return {
+        "id": source.id,
+        "kind": source.kind,
+        **source.fields,
+        "repetition": source.repetition,
+        "exit_code": source.exit_code,
+        "world_size": source.world_size,
+        "directory": str(source.path),
+        "device": manifest.ranks[0].device if manifest and manifest.ranks else None,
+        "seconds": manifest.seconds if manifest else None,
+        "started": manifest.started if manifest else None,
+    }
+
+
+def load(path: Path | str, own_peaks: Path | None = None) -> Study:
+    """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
+
+    Raises:
+        UserError: it does not exist, is empty, or holds nothing known; one line that says what was expected.
+    """
+    path = Path(path)
+    study = Study(path, own_peaks=own_peaks)
+    if path.is_file():
+        _add_file(study, path, wanted=True)
+        return study
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
+    if (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
+        _add_run(study, path)
+        _read_calibration(study, path.parent)
+    elif _is_sweep(path):
+        _add_sweep(study, path)
+    else:
+        _add_folder(study, path)
+    _check_any(study)
+    return study
+
+
+def _check_any(study: Study) -> None:
+    if study.sources or study.tau_intervals or study.tau_atomics:
+        return
+    bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    if bad:
+        raise UserError(
+            f"{study.path} has no usable result: {len(bad)} points failed, "
+            f"the first is {bad[0].point}: {bad[0].reason}"
+        )
+    raise UserError(
+        f"{study.path} holds no results: it should hold runs (run_..._ret_0/manifest.json), "
+        "PyProf kernel tables or TAU tables (Parquet)"
+    )
+
+
+# --- our own results ----------------------------------------------------------------------------------
+
+
+def _is_sweep(path: Path) -> bool:
+    return (path / store.SWEEP).is_file() or any(
+        (directory / store.MANIFEST).is_file() for directory in path.glob("run_*")
+    )
+
+
+def _add_sweep(study: Study, path: Path) -> None:
+    for directory in sorted(path.glob("run_*")):
+        if directory.is_dir():
+            _add_run(study, directory)
+    _forget_superseded(study)
+    _read_sweep(study, path)
+    _read_calibration(study, path)
+
+
+def _add_run(study: Study, directory: Path) -> None:
+    name = directory.resolve().name
+    try:
+        run_id = parse_id(name)
+        manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    except UserError as error:
+        started = not (directory / store.MANIFEST).exists()
+        reason = "it has no manifest: it is still running, or was killed" if started else str(error)
+        study.failed.append(Failure(name, reason, "unfinished" if started else "unreadable"))
+        return
+    wrong = _why_not_right(manifest)
+    if wrong:
+        study.failed.append(Failure(name, wrong, "failed"))
+        return
+    fields = manifest.run.model_dump()
+    if any(fields[key] != value for key, value in run_id.fields.items()):
+        study.find(f"{name}: its manifest says another configuration than its name; the manifest counts")
+    study.sources.append(
+        Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
+    )
+    for finding in manifest.findings:
+        study.find(f"{name}: {finding}")
+
+
+def _why_not_right(manifest: Manifest) -> str:
+    """Why a run does not count although it ended; "" if it does."""
+    run, ranks = manifest.run, manifest.ranks
+    if manifest.exit_code:
+        return manifest.reason or f"exit code {manifest.exit_code}"
+    if len(ranks) != run.world_size:
+        return f"{len(ranks)} of {run.world_size} ranks left a report"
+    for rank in ranks:
+        if rank.batches_done != run.batches:
+            return f"rank {rank.rank} did {rank.batches_done} of {run.batches} batches"
+        if not rank.losses_finite:
+            return f"rank {rank.rank} had a loss that is not finite"
+        if rank.parameter_digest != ranks[0].parameter_digest:
+            return f"ranks 0 and {rank.rank} ended with different parameters"
+    return ""
+
+
+def _forget_superseded(study: Study) -> None:
+    """A point that failed and was done later is no failed point, but worth a line."""
+    done = {source.id.rpartition("_ret_")[0] for source in study.sources}
+    for failure in list(study.failed):
+        if failure.point.rpartition("_ret_")[0] in done:
+            study.failed.remove(failure)
+            study.find(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
+
+
+def _read_sweep(study: Study, path: Path) -> None:
+    import json
+
+    record = path / store.SWEEP
+    if not record.is_file():
+        return
+    try:
+        content = json.loads(record.read_bytes())
+        left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
+        order = [str(point) for point in content.get("order", [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        study.find(f"{record} is damaged ({error}): points that were left out are not known")
+        return
+    study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
+    known = {source.id.rpartition("_ret_")[0] for source in study.sources}
+    known |= {failure.point.rpartition("_ret_")[0] or failure.point for failure in study.failed}
+    study.failed += [
+        Failure(point, "not run yet; call jobs.sweep again", "unfinished")
+        for point in order
+        if point not in known and point not in {failure.point for failure in study.failed}
+    ]
+
+
+def _read_calibration(study: Study, path: Path) -> None:
+    record = path / store.CALIBRATION
+    try:
+        study.calibration = store.read_record(record, Calibration)
+    except UserError as error:
+        missing = "no peaks were measured for it" if not record.exists() else str(error)
+        study.find(f"{missing}: efficiencies stand beside the datasheet only")
+
+
+# --- the reference's files ----------------------------------------------------------------------------
+
+
+def _add_folder(study: Study, path: Path) -> None:
+    sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
+    if len(sweeps) == 1:
+        _add_sweep(study, sweeps[0])
+        return
+    if sweeps:
+        names = ", ".join(str(sweep) for sweep in sweeps)
+        raise UserError(f"{path} holds {len(sweeps)} sweeps; give one of them: {names}")
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts):
+            _add_file(study, file)
+
+
+def _add_file(study: Study, file: Path, wanted: bool = False) -> None:
+    """Add a file of the reference's; another one is an error if it was ``wanted``, else it is passed over."""
+    try:
+        columns = _columns(study, file)
+    except UserError as error:
+        if wanted:
+            raise
+        study.failed.append(Failure(file.name, str(error), "unreadable"))
+        return
+    if columns is None and wanted:
+        raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
+    if columns is None:
+        return
+    if pyprof.is_pyprof(columns):
+        study.sources.append(_pyprof_source(study, file))
+    elif columns >= _TAU_INTERVALS:
+        study.tau_intervals.append(file)
+    elif columns >= _TAU_ATOMICS:
+        study.tau_atomics.append(file)
+    elif wanted:
+        raise UserError(
+            f"{file} is a Parquet file of another kind (columns {', '.join(sorted(columns)[:6])} ...); "
+            "give a PyProf kernel table or a TAU table"
+        )
+
+
+def _columns(study: Study, file: Path) -> set[str] | None:
+    """The columns of a Parquet file; None if it is none."""
+    import duckdb
+
+    with file.open("rb") as content:
+        head = content.read(4)
+    if head != b"PAR1":
+        if not head and file.suffix in (".gzip", ".parquet"):
+            raise UserError(f"{file} is empty; fetch it again")
+        return None
+    query = "select name from parquet_schema($path) where num_children is null"
+    try:
+        return {name for (name,) in study.connection.execute(query, {"path": str(file)}).fetchall()}
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{file} is a damaged or truncated Parquet file ({why}); fetch it again") from None
+
+
+def _pyprof_source(study: Study, file: Path) -> Source:
+    name = file.name.partition(".")[0]
+    try:
+        run_id = parse_id(name)
+    except UserError:
+        study.find(f"{file.name} is not named after a run: its configuration is not known")
+        return Source(file.name, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
+    return Source(file.name, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
+
+
+def point_fields(sources: Sequence[Source]) -> list[str]:
+    """The fields of Run that ``sources`` say, in their order."""
+    return [name for name in Run.model_fields if any(name in source.fields for source in sources)]

@@ -1,0 +1,143 @@
+"""What did the reference compute? Its definitions, each as it published it.
+
+These are here to be compared with: several are wrong, and docs/methods.md says how (the default, corrected
+method is in the other files). All are pure functions; the constants are the reference's own settings.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jobs.run import parse_value
+
+BATCHES = 50  # optimizer steps of a timed run
+PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
+FIRST_ATTRIBUTED = 26  # from the 27th of 51 batches on attribution is on
+EPOCH_IMAGES = 1_000_000
+CUT_SIGMAS = 2.0
+
+# The columns of the reference's TAU tables that are fields of Run.
+TAU_FIELDS = {
+    "nodes": "nodes",
+    "gpus_per_node": "gpus_per_node",
+    "network_backend": "network",
+    "workers": "workers",
+    "neural_network": "model",
+    "data_loader": "loader",
+    "batch_size_per_gpu": "batch",
+    "grad_precision": "grad",
+    "compute_precision": "compute",
+}
+
+
+def compute_efficiency_pct(time_ns: np.ndarray, flops: np.ndarray) -> float:
+    """Time of kernel *names* whose FLOPs sum is not 0 over the time of all, in percent.
+
+    Args:
+        time_ns, flops: sums by kernel name.
+    """
+    return float(100 * time_ns[flops != 0].sum() / time_ns.sum())
+
+
+def rate_per_s(total: float, time_ns: float) -> float:
+    """FLOP rate (or bandwidth): sum of FLOPs (or Bytes) over the sum of ``Sil(ns)``, a second."""
+    return total / time_ns * 1e9
+
+
+def efficiency_pct(rate: float, peak: float) -> float:
+    """FLOPS (or bandwidth) efficiency: the rate over the peak, in percent."""
+    return 100 * rate / peak
+
+
+def tau_batch_duration_s(of_50_batches_s: Sequence[float], of_1_batch_s: Sequence[float]) -> float:
+    """(Max over repetitions of `.tau application` of the 50-batch runs - median of the 1-batch runs) / 50."""
+    return (max(of_50_batches_s) - float(np.median(of_1_batch_s))) / BATCHES
+
+
+def nvprof_batch_duration_s(end_of_batch_ns: np.ndarray) -> float:
+    """Median difference of successive `End of Batch` timestamps."""
+    return float(np.median(np.diff(end_of_batch_ns))) / 1e9
+
+
+def pyprof_batch_duration_s(forward_pass_ns: np.ndarray, first: int = FIRST_ATTRIBUTED) -> float:
+    """Median difference of successive `Forward Pass` timestamps from the 27th on."""
+    return float(np.median(np.diff(forward_pass_ns[first:]))) / 1e9
+
+
+def batch_duration_s(estimates: Sequence[float]) -> float:
+    """The least of the three estimates (of those that there are)."""
+    return min(estimate for estimate in estimates if np.isfinite(estimate))
+
+
+def scaled_efficiency_pct(
+    total: float, batch_s: float, peak: float, batches: int = PROFILED_BATCHES
+) -> float:
+    """Scaled FLOPS (or bandwidth) efficiency: sum FLOPs (or Bytes) / (25 x batch duration) / peak, in percent.
+
+    The reference printed the two under each other's header.
+    """
+    return 100 * total / (batches * batch_s) / peak
+
+
+def two_sigma_cut(values: np.ndarray) -> np.ndarray:
+    """The values that are within two (sample) standard deviations of their mean."""
+    if len(values) < 2:
+        return values
+    return values[np.abs(values - values.mean()) <= CUT_SIGMAS * values.std(ddof=1)]
+
+
+def epoch_duration_s(application_s: np.ndarray, batch: int, ranks: int, batches: int = BATCHES) -> float:
+    """Epoch duration: application time of 50 batches scaled to 1e6 images; 2-sigma cut; median.
+
+    Args:
+        application_s: by repetition, the maximum over ranks of the inclusive time of `.tau application`.
+        batch: batch size of one GPU.
+    """
+    return float(np.median(two_sigma_cut(application_s))) * EPOCH_IMAGES / (batches * batch * ranks)
+
+
+def scaling_efficiency_pct(base_s: float, base_ranks: int, epoch_s: float, ranks: int) -> float:
+    """t(smallest) / t(n) x n(smallest) / n of the epoch duration, in percent."""
+    return 100 * base_s / epoch_s * base_ranks / ranks
+
+
+def batch_independent_pct(smaller_s: float, larger_s: float, smaller: int, larger: int) -> float:
+    """The part of the *smaller* batch size's duration that does not depend on the batch size, in percent.
+
+    A duration a + b x batch through two batch sizes: a over the duration. Not the reference's: it says what
+    its epoch duration is made of.
+    """
+    slope = (larger_s - smaller_s) / (larger - smaller)
+    return 100 * (smaller_s - slope * smaller) / smaller_s
+
+
+def stage_durations_ns(
+    forward_pass_ns: np.ndarray, backward_pass_ns: np.ndarray, update_ns: np.ndarray, end_ns: np.ndarray
+) -> Mapping[str, np.ndarray]:
+    """Forward = Backward Pass - Forward Pass, backward = Model Update - Backward Pass, update = End of Batch -
+    Model Update, by timestamps, batch by batch."""
+    return {
+        "forward": backward_pass_ns - forward_pass_ns,
+        "backward": update_ns - backward_pass_ns,
+        "update": end_ns - update_ns,
+    }
+
+
+def batches_of_tau_table(path: Path) -> int:
+    """How many batches the runs of a TAU table did: its name says 1-batch runs (`batch1_...`), else 50.
+
+    The tables themselves hold nothing that is counted once a batch.
+    """
+    said = re.match(r"batch(\d+)(?!\d)", path.name)
+    return int(said[1]) if said else BATCHES
+
+
+def tau_fields(row: Mapping[str, object]) -> dict[str, object]:
+    """Run's fields of a row of a TAU table; values that no Run can have are kept as they are."""
+    fields: dict[str, object] = {"profile": "tau"}
+    for column, name in TAU_FIELDS.items():
+        if row.get(column) is not None:
+            fields[name] = parse_value(name, str(row[column]))
+    return fields

@@ -1,0 +1,250 @@
+"""What did PyProf write? Its kernel tables (Parquet, one row a kernel launch), as the reference keeps them.
+
+PyProf has no timestamps, only the order and the duration of launches. It calls every kernel "fprop" that it
+cannot assign, so un-attributed kernels get direction "none" here. Batches are told from what runs once in
+each: the loss. A batch begins with the first launch of its forward pass.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profiling.errors import UserError
+
+if TYPE_CHECKING:  # heavy to import, and not needed to recognise a file
+    import numpy as np
+    import pyarrow as pa
+
+    from profiling.tools import Converted
+
+# The columns that a PyProf table must have; Layer, Device, Stream, Grid and Block may be absent.
+NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
+
+_LOSSES = (
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "hinge_embedding_loss", "multi_margin_loss",
+)  # fmt: skip
+_IS_LOSS = f'coalesce("Op" in ({", ".join(repr(op) for op in _LOSSES)}), false)'
+IS_LOADER = (
+    "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjpeg::') "
+    "or coalesce(starts_with(\"Op\", '[Executor]'), false))"
+)
+
+# A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
+# the next batch. Only launches that PyProf assigned to an operator of the model are looked at.
+_BATCHES = f"""
+with model as (
+    select filename, "Idx" as idx, "Direction" as direction, {_IS_LOSS} as loss
+    from read_parquet($paths, filename = true) where "Module" = 'torch.nn.functional'
+), runs as (
+    select *, lag(loss) over (partition by filename, direction order by idx) as before from model
+)
+select filename,
+    count(*) filter (direction = 'fprop' and loss and not coalesce(before, false)),
+    count(*) filter (direction = 'bprop' and loss and not coalesce(before, false)),
+    coalesce(list(idx order by idx) filter (direction = 'fprop' and not loss and coalesce(before, true)), []),
+    coalesce(list(idx order by idx) filter (direction = 'fprop' and loss), []),
+    min(idx) filter (direction = 'bprop')
+from runs group by filename
+"""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one PyProf table, counted, not assumed.
+
+    Attributes:
+        forward: forward passes (batches) in the table.
+        backward: backward passes that PyProf attributed.
+        starts: ``Idx`` of the first launch of each forward pass.
+        losses: ``Idx`` of the launches of the loss's forward pass.
+        first_attributed: index of the first batch whose backward pass is attributed.
+    """
+
+    forward: int
+    backward: int
+    starts: tuple[int, ...]
+    losses: tuple[int, ...]
+    first_attributed: int
+
+    @property
+    def attributed_from(self) -> int | None:
+        """``Idx`` where the attributed batches begin; None if there are none."""
+        return self.starts[self.first_attributed] if self.backward else None
+
+
+def is_pyprof(columns: Iterable[str]) -> bool:
+    """Whether a Parquet file with these columns is a PyProf kernel table."""
+    return set(columns) >= NEEDED
+
+
+def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, Batches]:
+    """The batches of each table.
+
+    Args:
+        connection: of DuckDB.
+    """
+    found = {path: Batches(0, 0, (), (), 0) for path in paths}
+    by_name = {str(path): path for path in paths}
+    for some in in_portions(paths):
+        rows = connection.execute(_BATCHES, {"paths": [str(path) for path in some]}).fetchall()
+        for name, forward, backward, starts, losses, first_backward in rows:
+            before = sum(start <= first_backward for start in starts) if first_backward is not None else 1
+            if not starts or not before:
+                backward = 0
+            found[by_name[name]] = Batches(
+                forward, backward, tuple(starts), tuple(losses), max(before - 1, 0)
+            )
+    return found
+
+
+def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
+    """``paths`` a few at a time: enough to keep the cores busy, few enough that memory does not grow."""
+    size = 2 * (os.cpu_count() or 1)
+    return (paths[start : start + size] for start in range(0, len(paths), size))
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is a PyProf kernel table: Parquet, with its columns."""
+    if not head.startswith(b"PAR1"):
+        return False
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return is_pyprof(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return False  # damaged: another tool, or no tool, will say so
+
+
+def read(path: Path, rank: int | None = None) -> "Converted":
+    """A PyProf kernel table as table ``kernels`` (``start_ns`` is null: PyProf does not know it).
+
+    ``direction``: ``fprop`` and ``bprop`` as PyProf attributed them, ``update`` for tensor operations between
+    a batch's loss and the next forward pass (gradient compression, averaging, optimizer), ``loader`` for the
+    loader's kernels, ``none`` for what PyProf could not assign.
+
+    Args:
+        rank: by default the one that ends the reference's file names.
+
+    Raises:
+        UserError: not a readable Parquet file, or of another kind.
+    """
+    import duckdb
+
+    from profiling.tables import as_table
+    from profiling.tools import Converted
+
+    connection = duckdb.connect()
+    arguments = {"path": str(path)}
+    try:
+        have = connection.execute(_NAMES, arguments).fetchall()
+        lacks = sorted(NEEDED - {name for (name,) in have})
+        if lacks:
+            raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
+        batches = find_batches(connection, [path])[path]
+        optional = [name for name in ("Layer", "Device", "Stream", "Grid", "Block") if (name,) in have]
+        launches = connection.sql(_launches(optional), params=arguments).to_arrow_table()
+    except (duckdb.Error, OSError) as error:
+        raise UserError(f"{path} is not a readable Parquet file ({error}); fetch it again") from None
+    columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
+    return Converted(tables={"kernels": as_table("kernels", columns)}, findings=_findings(path, batches))
+
+
+_NAMES = "select name from parquet_schema($path) where num_children is null"
+
+
+def _launches(optional: Sequence[str]) -> str:
+    more = "".join(f', nullif("{name}"::varchar, \'-\') as "{name}"' for name in optional)
+    return (
+        'select "Idx" as idx, "Kernel" as name, "Direction" as direction, "Module" as module, '
+        '"Op" as operator, '
+        f'"Sil(ns)"::bigint as duration_ns, "FLOPs"::double as flops, "Bytes"::double as bytes{more}, '
+        f'{IS_LOADER} as is_loader, {_IS_LOSS} as is_loss from read_parquet($path) order by "Idx"'
+    )
+
+
+def _findings(path: Path, batches: Batches) -> list[str]:
+    if not batches.forward:
+        return [f"{path.name}: no loss found, so its batches cannot be counted"]
+    if batches.backward < batches.forward:
+        return [
+            f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "
+            "FLOPs and bytes are of the attributed ones only"
+        ]
+    return []
+
+
+def _rank_of(path: Path) -> int:
+    # The reference's file names end in the rank: ..._ret_0_3.gzip
+    last = path.name.partition(".")[0].rpartition("_")
+    return int(last[2]) if "_ret_" in last[0] and last[2].isdigit() else 0
+
+
+def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, Any]:
+    import numpy as np
+    import pyarrow as pa
+
+    from profiling.classify import classify_all, short_name
+
+    idx = launches["idx"].to_numpy()
+    batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), idx, side="right") - 1
+    direction = _directions(launches, idx, batch, batches)
+    name = launches["name"].combine_chunks().dictionary_encode()
+    names = name.dictionary.to_pylist()
+    classes = classify_all(names)
+    kinds = np.array([classes[text] for text in names], dtype=object)[name.indices.to_numpy()]
+    # An elementwise kernel's name does not say for whom it works; its place does.
+    kinds[(direction == "update") & (kinds == "pointwise")] = "optimizer"
+    kinds[launches["is_loss"].to_numpy()] = "loss"
+    kinds[launches["is_loader"].to_numpy()] = "loader"
+    short = np.array([short_name(text) for text in names], dtype=object)[name.indices.to_numpy()]
+    known = {
+        column.lower(): launches[column].cast(pa.int64())
+        if column in ("Device", "Stream")
+        else launches[column]
+        for column in ("Layer", "Device", "Stream", "Grid", "Block")
+        if column in launches.column_names
+    }
+    return {
+        **known,
+        "rank": np.full(len(idx), rank, dtype=np.int32),
+        "batch_index": pa.array(batch, pa.int32(), mask=batch < 0),  # null: before the first
+        "duration_ns": launches["duration_ns"],
+        "name": launches["name"],
+        "short_name": short,
+        "class": kinds,
+        "direction": direction,
+        "operator": launches["operator"],
+        "flops": launches["flops"],
+        "bytes": launches["bytes"],
+        "correlation": idx,
+    }
+
+
+def _directions(
+    launches: "pa.Table", idx: "np.ndarray", batch: "np.ndarray", batches: Batches
+) -> "np.ndarray":
+    import numpy as np
+
+    module = launches["module"].fill_null("na").to_numpy(zero_copy_only=False)
+    said = launches["direction"].fill_null("").to_numpy(zero_copy_only=False)
+    # Where each batch's loss ends; before the first batch nothing is after a loss.
+    losses = np.asarray(batches.losses, dtype=np.int64)
+    of_batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), losses, side="right") - 1
+    loss_end = np.full(max(len(batches.starts), 1), np.iinfo(np.int64).max)
+    loss_end[of_batch[of_batch >= 0]] = losses[of_batch >= 0]
+    after_loss = (batch >= 0) & (idx > loss_end[np.maximum(batch, 0)])
+
+    direction = np.full(len(idx), "none", dtype=object)
+    assigned = (module != "na") & (said == "fprop")
+    direction[assigned & ~after_loss] = "fprop"
+    direction[assigned & after_loss] = "update"
+    direction[said == "bprop"] = "bprop"
+    # What fills the gradient of the loss belongs to the backward pass.
+    operator = launches["operator"].fill_null("").to_numpy(zero_copy_only=False)
+    direction[assigned & (operator == "backward")] = "bprop"
+    direction[launches["is_loader"].to_numpy()] = "loader"
+    return direction
