@@ -19,8 +19,10 @@ if TYPE_CHECKING:  # heavy to import, and not needed to recognise a file
 
     from profiling.tools import Converted
 
-# The columns that a PyProf table must have; Layer, Device, Stream, Grid and Block may be absent.
+# The columns that a PyProf table must have; _OPTIONAL ones may be absent.
 NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
+
+_OPTIONAL = ("Layer", "Device", "Stream", "Grid", "Block")
 
 _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
@@ -145,7 +147,7 @@ def read(path: Path, rank: int | None = None) -> "Converted":
         if lacks:
             raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
         batches = find_batches(connection, [path])[path]
-        optional = [name for name in ("Layer", "Device", "Stream", "Grid", "Block") if (name,) in have]
+        optional = [name for name in _OPTIONAL if (name,) in have]
         launches = connection.sql(_launches(optional), params=arguments).to_arrow_table()
     except (duckdb.Error, OSError) as error:
         raise UserError(f"{path} is not a readable Parquet file ({error}); fetch it again") from None
@@ -201,11 +203,10 @@ def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, 
     kinds[launches["is_loss"].to_numpy()] = "loss"
     kinds[launches["is_loader"].to_numpy()] = "loader"
     short = np.array([short_name(text) for text in names], dtype=object)[name.indices.to_numpy()]
+    numbers = ("Device", "Stream")
     known = {
-        column.lower(): launches[column].cast(pa.int64())
-        if column in ("Device", "Stream")
-        else launches[column]
-        for column in ("Layer", "Device", "Stream", "Grid", "Block")
+        column.lower(): launches[column].cast(pa.int64() if column in numbers else pa.string())
+        for column in _OPTIONAL
         if column in launches.column_names
     }
     return {
