@@ -1,0 +1,45 @@
+"""How do ranks exchange gradients? One file a backend, one line in :data:`BACKENDS`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from jobs.run import Run
+from profiling.errors import UserError, did_you_mean
+from train.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+BACKENDS = {"single": "train.backends.single", "ddp": "train.backends.ddp"}
+
+
+class Backend(Protocol):
+    """What the training loop asks of a backend."""
+
+    description: str  # e.g. "ddp/gloo"
+
+    def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
+        """The model whose backward pass exchanges gradients."""
+
+    def gather(self, value: str) -> list[str]:
+        """``value`` of every rank, in rank order, on every rank."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def close(self) -> None:
+        """Leave the group; the process may then end."""
+
+
+def open_backend(run: Run, world: World, device: "torch.device") -> Backend:
+    """The backend of a run, joined with the other ranks.
+
+    Raises:
+        UserError: no such backend, or the ranks do not meet.
+    """
+    name = run.backend
+    if name == "auto":
+        name = "single" if world.size == 1 else "ddp"
+    if name not in BACKENDS:
+        raise UserError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}")
+    return import_module(BACKENDS[name]).open_backend(run, world, device)

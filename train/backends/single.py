@@ -1,0 +1,32 @@
+"""One rank: there is nobody to exchange gradients with."""
+
+from typing import TYPE_CHECKING
+
+from jobs.run import Run
+from train.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Single:
+    """The backend of one rank."""
+
+    description = "single"
+
+    def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
+        return model
+
+    def gather(self, value: str) -> list[str]:
+        return [value]
+
+    def barrier(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def open_backend(run: Run, world: World, device: "torch.device") -> Single:
+    """The backend of one rank."""
+    return Single()

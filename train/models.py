@@ -1,0 +1,105 @@
+"""Which network is trained, and how much arithmetic is one image?"""
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from profiling.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+CLASSES = 1000
+
+_KEPT: list[Any] = []  # torch.library forgets what a collected Library defined
+
+
+def import_torchvision() -> ModuleType:
+    """torchvision, beside either build of torch.
+
+    PyPI's torchvision is built for CUDA; beside a CPU torch its compiled operators cannot load, and importing
+    it fails for want of two of them, which no classification model or transform uses. They are declared then.
+    """
+    if "torchvision" not in sys.modules:
+        _declare_missing_operators()
+    import torchvision
+
+    return torchvision
+
+
+def _declare_missing_operators() -> None:
+    import importlib.util
+    from pathlib import Path
+
+    import torch
+
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        raise UserError("torchvision is not installed; make .venv/.ready installs it (or pip install -e .)")
+    compiled = sorted(Path(found.origin).parent.glob("_C*.so")) + sorted(
+        Path(found.origin).parent.glob("_C*.pyd")
+    )
+    try:
+        for library in compiled:
+            torch.ops.load_library(str(library))
+    except OSError:
+        compiled = []
+    if not compiled:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+
+
+def model_names() -> list[str]:
+    """The names a run may give: torchvision's classification models."""
+    models = import_torchvision().models
+    return models.list_models(module=models)
+
+
+def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
+    """A torchvision classification model with random weights.
+
+    Raises:
+        UserError: there is none of this name (the nearest is named), or its output is not one score a class.
+    """
+    models = import_torchvision().models
+    if name not in model_names():
+        raise UserError(f"no torchvision classification model {name!r}{did_you_mean(name, model_names())}")
+    # Two old models return auxiliary scores unless told otherwise, and draw their weights slowly.
+    extra = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    return models.get_model(name, weights=None, num_classes=classes, **extra)
+
+
+def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple[float, float]:
+    """FLOPs of one image (1 multiply-add = 2): (forward, training).
+
+    Counted on torch's meta device, where nothing is computed, from convolutions and matrix products alone, as
+    is customary. Training is three times forward (each layer's gradients by its weights and by its inputs cost
+    as much as its forward pass), less the gradient by the input of the first layer: the image needs none.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        model = build_model(name, classes).eval()  # of one image batch norm would refuse to learn
+        images = torch.empty(1, 3, image_size, image_size)
+    first: list[float] = []
+    hooks = [
+        module.register_forward_hook(lambda module, _, out: first.append(_layer_flops(module, out)))
+        for module in model.modules()
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)
+    ]
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    forward = float(counter.get_total_flops())
+    return forward, 3 * forward - first[0]
+
+
+def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:
+    """2 x output elements x inputs an output element, of a convolution or a linear layer."""
+    weight = layer.weight
+    assert hasattr(weight, "numel")
+    return 2.0 * out.numel() * (weight.numel() // weight.shape[0])
