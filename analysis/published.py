@@ -10,26 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jobs.run import parse_value
-
 BATCHES = 50  # optimizer steps of a timed run
 PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf table by
 FIRST_ATTRIBUTED = 26  # from the 27th of 51 batches on attribution is on
 EPOCH_IMAGES = 1_000_000
 CUT_SIGMAS = 2.0
-
-# The columns of the reference's TAU tables that are fields of Run.
-TAU_FIELDS = {
-    "nodes": "nodes",
-    "gpus_per_node": "gpus_per_node",
-    "network_backend": "network",
-    "workers": "workers",
-    "neural_network": "model",
-    "data_loader": "loader",
-    "batch_size_per_gpu": "batch",
-    "grad_precision": "grad",
-    "compute_precision": "compute",
-}
 
 
 def compute_efficiency_pct(time_ns: np.ndarray, flops: np.ndarray) -> float:
@@ -74,7 +59,7 @@ def batch_duration_s(estimates: Sequence[float]) -> float:
 def scaled_efficiency_pct(
     total: float, batch_s: float, peak: float, batches: int = PROFILED_BATCHES
 ) -> float:
-    """Scaled FLOPS (or bandwidth) efficiency: sum FLOPs (or Bytes) / (25 x batch duration) / peak, in percent.
+    """Scaled FLOPS (or bandwidth) efficiency: sum FLOPs (or Bytes) / (25 x batch duration) / peak, %.
 
     The reference printed the two under each other's header.
     """
@@ -103,21 +88,19 @@ def scaling_efficiency_pct(base_s: float, base_ranks: int, epoch_s: float, ranks
     return 100 * base_s / epoch_s * base_ranks / ranks
 
 
-def batch_independent_pct(smaller_s: float, larger_s: float, smaller: int, larger: int) -> float:
-    """The part of the *smaller* batch size's duration that does not depend on the batch size, in percent.
+def batch_independent_s(smaller_s: float, larger_s: float, smaller: int, larger: int) -> float:
+    """The part of a duration that does not depend on the batch size, in s: a of a + b x batch.
 
-    A duration a + b x batch through two batch sizes: a over the duration. Not the reference's: it says what
-    its epoch duration is made of.
+    Not the reference's: it says what its epoch duration is made of.
     """
-    slope = (larger_s - smaller_s) / (larger - smaller)
-    return 100 * (smaller_s - slope * smaller) / smaller_s
+    return smaller_s - (larger_s - smaller_s) / (larger - smaller) * smaller
 
 
 def stage_durations_ns(
     forward_pass_ns: np.ndarray, backward_pass_ns: np.ndarray, update_ns: np.ndarray, end_ns: np.ndarray
 ) -> Mapping[str, np.ndarray]:
-    """Forward = Backward Pass - Forward Pass, backward = Model Update - Backward Pass, update = End of Batch -
-    Model Update, by timestamps, batch by batch."""
+    """Forward = Backward Pass - Forward Pass, backward = Model Update - Backward Pass, update = End of Batch
+    - Model Update, by timestamps, batch by batch."""
     return {
         "forward": backward_pass_ns - forward_pass_ns,
         "backward": update_ns - backward_pass_ns,
@@ -132,12 +115,3 @@ def batches_of_tau_table(path: Path) -> int:
     """
     said = re.match(r"batch(\d+)(?!\d)", path.name)
     return int(said[1]) if said else BATCHES
-
-
-def tau_fields(row: Mapping[str, object]) -> dict[str, object]:
-    """Run's fields of a row of a TAU table; values that no Run can have are kept as they are."""
-    fields: dict[str, object] = {"profile": "tau"}
-    for column, name in TAU_FIELDS.items():
-        if row.get(column) is not None:
-            fields[name] = parse_value(name, str(row[column]))
-    return fields
