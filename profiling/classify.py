@@ -17,7 +17,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"nccl|rccl|msccl|^(gloo|mpi|ucc|xccl|oneccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
         r"|cross_device_reduce|symm_mem::|^_c10d_functional::",
     ),
-    ("memcpy", r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$"),
+    (
+        "memcpy",
+        r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$",
+    ),
     ("memset", r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|^aten::(zero_|fill_|zeros|ones)$"),
     ("loader", r"\bdali::|dali_|nvjpeg|jpeg|DataLoader|^image::|nvImageCodec"),
     (
@@ -37,7 +40,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|batch_norm",
     ),
     ("pooling", r"pool"),
-    ("embedding", r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel|split_embedding|^aten::(index|gather)$"),
+    ("embedding", r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel"
+        r"|^aten::(index|gather)$"),
     (
         "convolution",
         r"conv(?!ert)|wgrad|dgrad|fprop|[shi]cudnn|winograd|implicit_?gemm|igemm_(fwd|bwd|wrw)|\bfft[123]d|im2col"
@@ -144,6 +148,9 @@ def short_name(name: str) -> str:
     return plain.strip(": ") or text
 
 
+_IN_NAMES = ("(anonymous", "()")  # "(anonymous namespace)::" and "operator()(...)"
+
+
 def _without_parameters(text: str) -> str:
     """A C++ name up to its parameter list; other names as they are."""
     depth = 0
@@ -152,10 +159,8 @@ def _without_parameters(text: str) -> str:
             depth += 1
         elif character == ">":
             depth = max(0, depth - 1)
-        elif character == "(" and depth == 0 and position:
-            # "operator()(...)" and "(anonymous namespace)::" are parts of a name.
-            if not text.startswith(("(anonymous", "()"), position):
-                return text[:position]
+        elif character == "(" and depth == 0 and position and not text.startswith(_IN_NAMES, position):
+            return text[:position]
     return text
 
 
@@ -175,7 +180,7 @@ def _without_arguments(text: str) -> str:
 
 
 def _outermost_name(mangled: str) -> str:
-    """The qualified name at the head of an Itanium-mangled name: ``_ZN7cutlass6KernelI...`` -> ``cutlass::Kernel``."""
+    """The qualified name at the head of a mangled name: ``_ZN7cutlass6KernelI...`` is ``cutlass::Kernel``."""
     position, parts = 2, []
     while position < len(mangled) and mangled[position] in "NKL":
         position += 1

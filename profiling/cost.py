@@ -201,9 +201,9 @@ def _nothing(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | Non
     return Cost(0, 0)
 
 
-# --- which operator has which formula; the first pattern that matches the whole name without "aten::" -------
+# --- which operator has which formula: the first pattern that matches the whole name without "aten::" ---
 
-# A composite only calls other operators, which are counted; it has a cost where nothing was recorded below it.
+# A composite only calls other operators, which are counted; its own cost is for where none was recorded.
 _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
     (
         r"empty(_like|_strided|_quantized)?|new_empty\w*|as_strided|resize|resize_as|view|view_as|_unsafe_view|reshape"
@@ -214,21 +214,50 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
         _nothing,
         False,
     ),
-    (r"conv[123]d|conv_transpose[123]d|_?convolution|convolution_overrideable|_convolution_mode", _convolution, False),
+    (
+        r"conv[123]d|conv_transpose[123]d|_?convolution|convolution_overrideable|_convolution_mode",
+        _convolution,
+        False,
+    ),
     (r"\w*convolution\w*_backward\w*|\w*conv\w*[23]d\w*_backward\w*", _convolution_backward, True),
     (r"\w*convolution\w*|\w*conv_?\w*[23]d\w*", _convolution, True),
     (r"linear|matmul|_?mkldnn_linear|chain_matmul", _matrix_product, False),
-    (r"mm|addmm|bmm|baddbmm|addbmm|mv|addmv|_addmm_activation|_int_mm|_scaled_mm|_linear_pointwise", _matrix_product, True),
-    (r"_scaled_dot_product_\w*attention\w*|_flash_attention_(for|back)ward|_efficient_attention_\w+", _attention, True),
-    (r"batch_norm|_batch_norm_impl_index(_backward)?|layer_norm|group_norm|instance_norm|rms_norm", _every_element, False),
+    (
+        r"mm|addmm|bmm|baddbmm|addbmm|mv|addmv|_addmm_activation|_int_mm|_scaled_mm|_linear_pointwise",
+        _matrix_product,
+        True,
+    ),
+    (
+        r"_scaled_dot_product_\w*attention\w*|_flash_attention_(for|back)ward|_efficient_attention_\w+",
+        _attention,
+        True,
+    ),
+    (
+        r"batch_norm|_batch_norm_impl_index(_backward)?|layer_norm|group_norm|instance_norm|rms_norm",
+        _every_element,
+        False,
+    ),
     (r"\w*(batch|layer|group|instance|rms)_norm\w*|_batch_norm_\w+", _every_element, True),
     (r"max_pool[123]d|adaptive_avg_pool[123]d|avg_pool1d", _pooling, False),
     (r"\w*pool\w*", _pooling, True),
     (r"to|contiguous|clone|_to_copy|stack|repeat|type_as|float|half|bfloat16", _copy, False),
-    (r"copy|_?cat|_copy_from|_foreach_copy|index_select|index|gather|embedding|constant_pad_nd|flip|roll", _copy, True),
-    (r"zeros\w*|ones\w*|full\w*|new_zeros|new_ones|new_full|arange|scalar_tensor|zeros_like|ones_like", _fill, False),
+    (
+        r"copy|_?cat|_copy_from|_foreach_copy|index_select|index|gather|embedding|constant_pad_nd|flip"
+        r"|roll",
+        _copy,
+        True,
+    ),
+    (
+        r"zeros\w*|ones\w*|full\w*|new_zeros|new_ones|new_full|arange|scalar_tensor|zeros_like|ones_like",
+        _fill,
+        False,
+    ),
     (r"zero|fill|_foreach_zero|normal|uniform|random|bernoulli|randperm", _fill, True),
-    (r"cross_entropy_loss|log_softmax|softmax|nll_loss|nll_loss_nd|dropout|relu|gelu_composite", _every_element, False),
+    (
+        r"cross_entropy_loss|log_softmax|softmax|nll_loss|nll_loss_nd|dropout|relu|gelu_composite",
+        _every_element,
+        False,
+    ),
     (r"mean|std|var", _reduction, False),
     (r"sum|max|min|amax|amin|norm|linalg_vector_norm|argmax|argmin|prod|any|all|topk|sort|cumsum|nll_loss\w*"
      r"|_log_softmax|_softmax|embedding_dense_backward|count_nonzero|isfinite|isnan|isinf", _reduction, True),
@@ -262,11 +291,12 @@ def _family(name: str) -> tuple[str, Formula, bool] | None:
 def is_bookkeeping(name: str) -> bool:
     """Whether an operator only allocates, or looks at memory in another way: it does no work of its own."""
     family = _family(name)
-    return family is not None and family[1] is _nothing
+    # Inner calls of some views are recorded without a namespace.
+    return name in ("detach", "detach_") or (family is not None and family[1] is _nothing)
 
 
 def is_primitive(name: str) -> bool:
-    """Whether the work of an operator is its own: what it calls is how it does it, and is not counted again."""
+    """Whether an operator's work is its own: what it calls is how it does it, and is not counted again."""
     family = _family(name)
     return family is not None and family[2]
 

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 _ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long int": 8, "long": 8, "long long": 8, "int": 4,
     "short": 2, "short int": 2, "signed char": 1, "char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
-    "complexfloat": 8, "complexdouble": 16, "complex<float>": 8, "complex<double>": 16, "int64": 8, "int32": 4,
+    "complexfloat": 8, "complexdouble": 16, "complex<float>": 8, "complex<double>": 16, "int64": 8,
+    "int32": 4,
     "int16": 2, "int8": 1, "uint8": 1, "float32": 4, "float64": 8, "float16": 2,
 }  # fmt: skip
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Bytes of one element of a type such as ``c10::BFloat16`` or ``Float``; None if it is no tensor's type."""
+    """Bytes of one element of a type such as ``c10::BFloat16`` or ``Float``; None if no tensor has it."""
     plain = dtype.removeprefix("c10::").removeprefix("torch.").lower()
     return 1 if plain.startswith("float8") else _ELEMENT_BYTES.get(plain)
 
@@ -35,7 +36,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Inputs:
-    """An operator's inputs as the profiler recorded them; one entry an argument, None where it is no tensor."""
+    """An operator's inputs as recorded; one entry an argument, None where it is no tensor."""
 
     tensors: tuple[Tensor | None, ...] = ()
     lists: tuple[tuple[Tensor, ...], ...] = ()  # arguments that are lists of tensors, in order
@@ -49,7 +50,7 @@ class Inputs:
 
 
 def parse_inputs(dims: Any, types: Any, strides: Any = None, concrete: Any = None) -> Inputs:
-    """Inputs from the lists of a trace (``Input Dims``, ``Input type``, ``Input Strides``, ``Concrete Inputs``).
+    """Inputs from a trace's ``Input Dims``, ``Input type``, ``Input Strides`` and ``Concrete Inputs``.
 
     What is not of the expected form is left out, never guessed.
     """
@@ -68,7 +69,11 @@ def parse_inputs(dims: Any, types: Any, strides: Any = None, concrete: Any = Non
             single.append(None)
             if isinstance(size, list) and size and all(_are_sizes(one) for one in size):
                 lists.append(tuple(_tensor(one, None, usual) for one in size))
-    values = tuple(_literal(text) for text in concrete) if isinstance(concrete, list) else ()
+    values = (
+        tuple(_literal(value) if isinstance(value, str) else value for value in concrete)
+        if isinstance(concrete, list)
+        else ()
+    )
     return Inputs(tuple(single), tuple(lists), values)
 
 
@@ -84,8 +89,8 @@ def _tensor(sizes: list[int], strides: Any, element: int) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _literal(text: Any) -> Any:
+def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text if text in ("same", "valid") else None

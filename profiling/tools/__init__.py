@@ -4,7 +4,7 @@ A tool's module offers what it can of:
 
 - ``recognise(path, head) -> bool``: is this file its output? ``head`` holds the file's first bytes,
   decompressed.
-- ``read(path, rank=None) -> Converted``: the file as tables.
+- ``read(path) -> Converted``: the file as tables.
 - ``wrap(command, directory, rank) -> list[str]``: the command that runs a rank under the tool; pure.
 - ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
 
@@ -32,7 +32,7 @@ TOOLS: dict[str, str] = {
 
 @dataclass
 class Converted:
-    """What a tool's output became: tables by name (:data:`profiling.tables.SCHEMAS`), and what is to be said."""
+    """What a tool's output became: tables by name, and what is to be said of them."""
 
     tables: "dict[str, pa.Table]"
     findings: list[str] = field(default_factory=list)

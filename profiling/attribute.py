@@ -1,0 +1,294 @@
+"""Whose work is each kernel, and what does it cost? From a profiler's events to the tables.
+
+On a GPU a row is a device activity: its launch tells the operator, and through it batch, direction and layer.
+On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted once, at the innermost operator
+whose work is its own, and divided over the kernels it launched by their time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from profiling.classify import classify, is_helper
+from profiling.coding import coded, is_empty, or_null, short_names
+from profiling.context import (
+    LAYER_PREFIX,
+    LOADING,
+    NONE,
+    UPDATING,
+    Context,
+    find_context,
+    layer_name,
+    name_flags,
+    works,
+)  # fmt: skip
+from profiling.credit import Credit, credit_operators
+from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events
+from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
+from profiling.tools import Converted
+
+_CLASS = {name: number for number, name in enumerate(CLASSES)}
+_COMMUNICATION, _MEMCPY, _MEMSET = (_CLASS[name] for name in ("communication", "memcpy", "memset"))
+
+
+def attribute(
+    events: Events, rank: int | None = None, first_batch: int | None = None, subject: str = "the trace"
+) -> Converted:
+    """Tables ``kernels`` and ``markers`` of a rank, and what was found on the way.
+
+    Args:
+        rank: for the rows; None: the trace's own, else 0.
+        first_batch: see :func:`profiling.context.find_context`.
+        subject: names the trace in findings.
+    """
+    rank = (events.rank or 0) if rank is None else rank
+    context = find_context(events, first_batch)
+    on_device = len(events.device["name"]) > 0
+    rows = _device_rows(events, context) if on_device else _host_rows(events, context)
+    tables = {"kernels": _kernels(rows, events, context, rank), "markers": _markers(events, context, rank)}
+    return Converted(
+        tables, [f"{subject}: {finding}" for finding in _findings(events, context, rows, on_device)]
+    )
+
+
+@dataclass
+class _Rows:
+    """What becomes the table, before the numbers become names; arrays of one length."""
+
+    name: np.ndarray
+    kind: np.ndarray  # index of CLASSES
+    operator: np.ndarray  # host event, -1: none
+    host: np.ndarray  # host event that says where the row stands, -1: none
+    time_ns: np.ndarray  # when it was launched
+    start_ns: np.ndarray
+    duration_ns: np.ndarray
+    device: np.ndarray
+    stream: np.ndarray
+    flops: np.ndarray
+    bytes: np.ndarray
+    correlation: np.ndarray
+    grid: np.ndarray | None = None
+    block: np.ndarray | None = None
+
+
+def _classes(names: Sequence[str]) -> np.ndarray:
+    return np.array([_CLASS[classify(name)] for name in names], dtype=np.int64)
+
+
+def _device_rows(events: Events, context: Context) -> _Rows:
+    device, host = events.device, context.nest.host
+    launch = _launch_of(device, events.launches)
+    launched = launch >= 0
+    place = np.full(len(launch), -1, dtype=np.int64)
+    time_ns = np.where(launched, events.launches["start_ns"][launch], -1)
+    place[launched] = context.nest.innermost(events.launches["thread"][launch[launched]], time_ns[launched])
+    _link_by_external(device, events.launches, host, place, time_ns)
+    operator = np.where(place >= 0, context.operator[place], -1)
+    kind = _classes(events.names)[device["name"]]
+    unknown = (kind == _CLASS["other"]) & (operator >= 0)
+    kind[unknown] = _classes(events.names)[host["name"][operator[unknown]]]
+    asked = np.concatenate([operator, place[kind == _COMMUNICATION]])
+    credit = credit_operators(events, context, np.unique(asked[asked >= 0]))
+    flops, moved = _share(events, device, operator, kind, credit)
+    collective = kind == _COMMUNICATION
+    moved[collective] = _message(device, place, credit)[collective]
+    return _Rows(
+        name=device["name"], kind=kind, operator=operator, host=place, time_ns=time_ns,
+        start_ns=device["start_ns"], duration_ns=device["duration_ns"], device=device["device"],
+        stream=device["stream"], flops=flops, bytes=moved, correlation=device["correlation"],
+        grid=device["grid"], block=device["block"],
+    )  # fmt: skip
+
+
+def _launch_of(device: Columns, launches: Columns) -> np.ndarray:
+    """The launch of each device activity, by correlation; -1: not recorded (it came before the trace)."""
+    order = np.argsort(launches["correlation"], kind="stable")
+    known = launches["correlation"][order]
+    if not len(known):
+        return np.full(len(device["name"]), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(known, device["correlation"]), len(known) - 1)
+    found = (known[place] == device["correlation"]) & (device["correlation"] >= 0)
+    return np.where(found, order[place], -1)
+
+
+def _link_by_external(
+    device: Columns, launches: Columns, host: Columns, place: np.ndarray, time_ns: np.ndarray
+) -> None:
+    # Without records of launches the operator's own number is the only link. With them it must not be used:
+    # some versions write the correlation there.
+    if len(launches["start_ns"]):
+        return
+    order = np.argsort(host["external"], kind="stable")
+    known = host["external"][order]
+    if not len(known):
+        return
+    at = np.minimum(np.searchsorted(known, device["external"]), len(known) - 1)
+    found = (known[at] == device["external"]) & (device["external"] > 0)
+    place[found] = order[at[found]]
+    time_ns[found] = host["start_ns"][place[found]]
+
+
+def _share(
+    events: Events, device: Columns, operator: np.ndarray, kind: np.ndarray, credit: Credit
+) -> tuple[np.ndarray, np.ndarray]:
+    """FLOPs and bytes of each device activity: its share of its operator's, by time.
+
+    FLOPs go to the kernels that do the arithmetic, not to those that rearrange data for it. Copies, sets and
+    collectives do none, and have bytes of their own.
+    """
+    flops = np.full(len(operator), np.nan)
+    moved = np.full(len(operator), np.nan)
+    alone = np.isin(kind, (_MEMCPY, _MEMSET, _COMMUNICATION))
+    shared = np.flatnonzero((operator >= 0) & ~alone)
+    whose = operator[shared]
+    time = device["duration_ns"][shared].astype(np.float64) + 1  # so that no sum is zero
+    helper = name_flags(events.names, is_helper)[device["name"][shared]]
+    size = len(credit.flops)
+    works_time = np.bincount(whose, np.where(helper, 0, time), size)
+    all_time = np.bincount(whose, time, size)
+    only_helpers = works_time[whose] == 0
+    part = np.where(
+        only_helpers, time / all_time[whose], np.where(helper, 0, time / np.maximum(works_time[whose], 1))
+    )
+    flops[shared] = credit.flops[whose] * part
+    moved[shared] = credit.bytes[whose] * time / all_time[whose]
+    flops[alone] = 0
+    copies = np.isin(kind, (_MEMCPY, _MEMSET))
+    within = name_flags(events.names, lambda name: "DtoD" in name or "PtoP" in name)[device["name"]]
+    moved[copies] = (device["bytes"] * np.where(within, 2, 1))[copies]
+    return flops, moved
+
+
+def _message(device: Columns, place: np.ndarray, credit: Credit) -> np.ndarray:
+    """Bytes of each collective's message: its own record's, else that of the call which launched it."""
+    if not len(credit.message_bytes):
+        return device["message_bytes"]
+    of_call = np.where(place >= 0, credit.message_bytes[place], np.nan)
+    return np.where(np.isnan(device["message_bytes"]), of_call, device["message_bytes"])
+
+
+def _host_rows(events: Events, context: Context) -> _Rows:
+    nested, host = context.nest, context.nest.host
+    index = np.arange(len(host["name"]))
+    is_operator = (host["kind"] == OPERATOR) & ~context.node
+    # The outermost operator of its own work, or, where none is known, one that calls no other.
+    primitive = context.operator == index
+    calls_none = ~nested.any_below(works(context))
+    communicates = context.by_name(lambda name: name.startswith("c10d::") or name == "record_param_comms")
+    candidate = is_operator & ~communicates & (_is_own(context, primitive) | calls_none)
+    outermost = nested.outermost(np.where(candidate, index, -1))
+    rows = np.flatnonzero((candidate & (outermost == index)) | context.loose)
+    credit = credit_operators(events, context, rows)
+    kind = _classes(events.names)[host["name"][rows]]
+    return _Rows(
+        name=host["name"][rows], kind=kind, operator=rows, host=rows, time_ns=host["start_ns"][rows],
+        start_ns=host["start_ns"][rows], duration_ns=(host["end_ns"] - host["start_ns"])[rows],
+        device=np.full(len(rows), -1), stream=np.array(events.threads, dtype=np.int64)[host["thread"][rows]],
+        flops=np.where(kind == _COMMUNICATION, 0, credit.flops[rows]),
+        bytes=np.where(kind == _COMMUNICATION, credit.message_bytes[rows], credit.bytes[rows]),
+        correlation=host["external"][rows],
+    )  # fmt: skip
+
+
+def _is_own(context: Context, primitive: np.ndarray) -> np.ndarray:
+    from profiling.cost import is_primitive
+
+    return primitive & context.by_name(is_primitive)
+
+
+def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
+    host = context.nest.host
+    placed = rows.host >= 0
+    direction = np.where(placed, context.direction[rows.host], NONE) if len(host["name"]) else _none(rows)
+    kind = rows.kind.copy()
+    copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
+    # The next batch is copied to the GPU beside the forward pass, not in it.
+    stray = placed & ((direction == NONE) | (context.guessed[rows.host] if len(host["name"]) else False))
+    direction[(kind == _CLASS["loader"]) | (copied_in & stray)] = LOADING
+    # An elementwise kernel's name does not say for whom it works; its place does.
+    kind[(direction == UPDATING) & (kind == _CLASS["pointwise"])] = _CLASS["optimizer"]
+    batch = np.where(rows.time_ns >= 0, context.batch_of(rows.time_ns), -1)
+    layer = np.where(placed, context.layer[rows.host], -1) if len(host["name"]) else np.full(len(placed), -1)
+    operator = np.where(rows.operator >= 0, host["name"][rows.operator], -1) if len(host["name"]) else layer
+    texts = {
+        "name": (rows.name, events.names),
+        "short_name": (rows.name, None),
+        "class": (kind, CLASSES),
+        "direction": (direction, DIRECTIONS),
+        "operator": (operator, events.names),
+        "layer": (layer, [layer_name(name) for name in events.names]),
+    }
+    columns = {
+        name: coded(codes, values or short_names(events.names, rows.name))
+        for name, (codes, values) in texts.items()
+    }
+    for name, codes in (("grid", rows.grid), ("block", rows.block)):
+        if codes is not None:
+            columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
+    columns |= {
+        "rank": pa.array(np.full(len(rows.name), rank, dtype=np.int32)),
+        "batch_index": or_null(batch, pa.int32()),
+        "start_ns": pa.array(rows.start_ns),
+        "duration_ns": pa.array(rows.duration_ns),
+        "device": pa.array(rows.device.astype(np.int32)),
+        "stream": pa.array(rows.stream),
+        "flops": pa.array(rows.flops, from_pandas=True),
+        "bytes": pa.array(rows.bytes, from_pandas=True),
+        "correlation": or_null(rows.correlation, pa.int64()),
+    }
+    table = as_table("kernels", columns)
+    return table.take(pa.array(np.argsort(rows.start_ns, kind="stable")))
+
+
+def _none(rows: _Rows) -> np.ndarray:
+    return np.full(len(rows.name), NONE)
+
+
+def _markers(events: Events, context: Context, rank: int) -> pa.Table:
+    """The ranges that were opened; layers and collectives are told by the kernels' table."""
+    host = context.nest.host
+    layers = (host["kind"] == LAYER) | context.by_name(lambda name: name.startswith(LAYER_PREFIX))
+    rows = np.flatnonzero((host["kind"] == RANGE) & ~layers & ~context.loose)
+    rows = rows[np.argsort(host["start_ns"][rows], kind="stable")]
+    is_mark = name_flags(events.names, lambda name: name == END_OF_BATCH)[host["name"][rows]]
+    columns = {
+        "rank": pa.array(np.full(len(rows), rank, dtype=np.int32)),
+        "name": coded(host["name"][rows], events.names),
+        "kind": coded(np.where(is_mark, 0, 1), ("mark", "range")),
+        "start_ns": pa.array(host["start_ns"][rows]),
+        "end_ns": pa.array(np.where(is_mark, host["start_ns"][rows], host["end_ns"][rows])),
+        "thread": pa.array(np.array(events.threads, dtype=np.int64)[host["thread"][rows]]),
+    }
+    return as_table("markers", columns)
+
+
+def _findings(events: Events, context: Context, rows: _Rows, on_device: bool) -> list[str]:
+    found = list(events.findings)
+    if events.malformed:
+        found.append(
+            f"{events.malformed} events lack a required field or hold an absurd one; they are left out"
+        )
+    if on_device and events.world_size > 1 and not (rows.kind == _COMMUNICATION).any():
+        found.append(
+            f"one of {events.world_size} ranks, and no collective on its GPU: communication is not recorded, "
+            "not absent; profile with CUDA activities on"
+        )
+    unlinked = int((rows.host < 0).sum())
+    if unlinked:
+        found.append(
+            f"{unlinked} of {len(rows.host)} device activities have no recorded launch (it came before "
+            "the trace): they have no batch, direction or operator"
+        )
+    if not context.batch_source:
+        found.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
+    elif context.batch_source == "Optimizer.step":
+        found.append(
+            "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
+        )
+    if not events.inputs:
+        found.append(
+            "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
+        )
+    return found

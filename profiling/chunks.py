@@ -1,0 +1,189 @@
+"""How is a large JSON trace read a piece at a time, without a parser that walks it character by character?
+
+The text is cut where one event ends and the next begins, and each piece is parsed by a fast parser. A cut is
+a guess (``},{`` may stand in a text, or in an event's own list), proved by the piece being valid JSON: only
+whole events are.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from profiling.errors import UserError
+
+CHUNK_BYTES = 8 << 20
+_HEAD_BYTES = 64 << 20  # where the events must have begun
+_GUESSES = 8
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+
+
+def open_text(path: Path) -> BinaryIO:
+    """A file's bytes, decompressed if it is gzip.
+
+    Raises:
+        UserError: it does not exist, is a folder, or may not be read.
+    """
+    try:
+        with path.open("rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+        return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read_head(path: Path, size: int = 1 << 20) -> bytes:
+    """The first bytes of a file, decompressed; as many as can be read."""
+    head = bytearray()
+    with open_text(path) as stream:
+        try:
+            while len(head) < size and (more := stream.read(min(size - len(head), 1 << 16))):
+                head += more
+        except _BROKEN:
+            return bytes(head)
+    return bytes(head)
+
+
+def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
+    """The events of a trace, some thousand at a time.
+
+    Args:
+        facts: receives the trace's other fields, before and after the events.
+
+    Raises:
+        UserError: unreadable, truncated, or no trace; the message says where.
+    """
+    with open_text(path) as stream:
+        reader = _Reader(path, stream)
+        is_object = reader.enter(facts)
+        while not reader.ended:
+            yield from reader.next_chunk()
+        yield reader.finish(facts, is_object)
+
+
+class _Reader:
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self.path, self.stream = path, stream
+        self.buffer = b""
+        self.before = 0  # bytes of text that have been handed on
+        self.ended = False
+        self.wanted = CHUNK_BYTES
+
+    def fail(self, what: str, at: int) -> UserError:
+        return UserError(f"{self.path} {what} at byte {at} of its text; write or fetch it again")
+
+    def fill(self, size: int) -> None:
+        """Read until the buffer holds ``size`` bytes or the file ends."""
+        pieces = [self.buffer]
+        held = len(self.buffer)
+        try:
+            while held < size and not self.ended:
+                piece = self.stream.read(min(size - held, CHUNK_BYTES))
+                self.ended = not piece
+                pieces.append(piece)
+                held += len(piece)
+        except _BROKEN as error:
+            raise self.fail(f"is truncated or damaged ({error})", self.before + held) from None
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
+        self.buffer = b"".join(pieces)
+
+    def enter(self, facts: dict[str, Any]) -> bool:
+        """Go to the first event; whether the trace is an object (else it is a bare list)."""
+        self.fill(1 << 16)
+        start = self.buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if start.startswith(b"["):
+            self.skip(len(self.buffer) - len(start) + 1)
+            return False
+        if not start.startswith(b"{"):
+            raise UserError(f"{self.path} is no JSON trace: it does not begin with {{ or [")
+        match = self.find_events(facts)
+        while match is None and not self.ended and len(self.buffer) < _HEAD_BYTES:
+            self.fill(2 * len(self.buffer))
+            match = self.find_events(facts)
+        if match is None:
+            raise UserError(f'{self.path} is no trace of PyTorch\'s profiler: it has no "traceEvents"')
+        self.skip(match.end())
+        return True
+
+    def find_events(self, facts: dict[str, Any]) -> re.Match[bytes] | None:
+        for match in _EVENTS.finditer(self.buffer):
+            head = _parse(self.buffer[: match.start()] + b'"":0}')
+            if isinstance(head, dict):  # else the words stand inside a text
+                facts.update(head)
+                return match
+        return None
+
+    def skip(self, size: int) -> None:
+        self.buffer = self.buffer[size:]
+        self.before += size
+
+    def next_chunk(self) -> Iterator[list[Any]]:
+        self.fill(self.wanted)
+        for cut in _cuts(self.buffer):
+            events = _parse(b"[" + self.buffer[:cut] + b"]")
+            if isinstance(events, list):
+                self.skip(cut + 1)
+                self.wanted = CHUNK_BYTES
+                yield events
+                return
+            place = _error_place(b"[" + self.buffer[:cut] + b"]")
+            if place < cut - 1:
+                break  # not the cut is wrong, the text is: or the events end here
+        self.wanted = 2 * len(self.buffer) + CHUNK_BYTES
+
+    def finish(self, facts: dict[str, Any], is_object: bool) -> list[Any]:
+        """The last events, and the fields after them."""
+        text = "[" + self.buffer.decode("utf-8", "replace")
+        try:
+            events, end = json.JSONDecoder(strict=False).raw_decode(text)
+        except json.JSONDecodeError as error:
+            raise self.fail("is truncated or damaged", self.before + max(0, error.pos - 1)) from None
+        except RecursionError:
+            raise self.fail("is nested too deeply", self.before) from None
+        rest = text[end:].strip().removeprefix(",").encode()
+        after = _parse(b"{" + rest) if is_object else {}
+        if not isinstance(after, dict) or (not is_object and rest):
+            raise self.fail("is truncated or damaged", self.before + end - 1)
+        facts.update(after)
+        return cast(list[Any], events)
+
+
+def _cuts(text: bytes) -> Iterator[int]:
+    """Where commas between two objects stand, from the end; at most a few."""
+    position, found = len(text), 0
+    while found < _GUESSES:
+        position = text.rfind(b"{", 0, position)
+        if position < 0:
+            return
+        before = text[max(0, position - 256) : position].rstrip()
+        if before.endswith(b",") and before[:-1].rstrip().endswith(b"}"):
+            found += 1
+            yield max(0, position - 256) + len(before) - 1
+
+
+def _parse(text: bytes) -> Any:
+    """Parsed JSON; None if it is none. What older writers let through (NaN, broken UTF-8) is read too."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(text.decode("utf-8", "replace"), strict=False)
+        except (json.JSONDecodeError, RecursionError):
+            return None
+
+
+def _error_place(text: bytes) -> int:
+    try:
+        json.loads(text.decode("utf-8", "replace"), strict=False)
+    except json.JSONDecodeError as error:
+        return error.pos
+    except RecursionError:
+        return 0
+    return len(text)

@@ -1,0 +1,279 @@
+"""What does a Kineto JSON file (PyTorch's profiler) say, in columns?
+
+The file is read, decompressed and parsed a few megabytes at a time: a trace of a million events never stands
+in memory as Python objects. Both schemas are read: the one of PyTorch before 1.11 (``Operator``, ``Kernel``,
+``Runtime``, ``Input dims``) and the later one (``cpu_op``, ``kernel``, ``cuda_runtime``, ``Input Dims``).
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from profiling.chunks import read_chunks
+from profiling.errors import UserError
+from profiling.events import LAYER, OPERATOR, RANGE, Builder, Events, is_range
+from profiling.shapes import Inputs, element_bytes, parse_inputs
+
+_OPERATORS, _RANGES, _OLD, _LAYERS, _LAUNCHES, _DEVICE = (
+    "operator",
+    "range",
+    "old",
+    "layer",
+    "launch",
+    "device",
+)
+_CATEGORIES = {
+    "cpu_op": _OPERATORS, "Operator": _OLD, "user_annotation": _RANGES, "python_function": _LAYERS,
+    "cuda_runtime": _LAUNCHES, "cuda_driver": _LAUNCHES, "hip_runtime": _LAUNCHES, "Runtime": _LAUNCHES,
+    "xpu_runtime": _LAUNCHES, "privateuse1_runtime": _LAUNCHES,
+    "kernel": _DEVICE, "Kernel": _DEVICE, "gpu_memcpy": _DEVICE, "Memcpy": _DEVICE, "gpu_memset": _DEVICE,
+    "Memset": _DEVICE,
+}  # fmt: skip
+_LAYER_PREFIX = "nn.Module: "
+_ABSURD = 1e16  # microseconds: three centuries
+_NOTHING: dict[str, Any] = {}
+
+
+def read_events(path: Path) -> Events:
+    """The events of a trace, plain or gzip.
+
+    Raises:
+        UserError: unreadable, truncated, no trace of PyTorch's profiler, or empty; it names file and place.
+    """
+    builder = Builder(_decode_inputs)
+    facts: dict[str, Any] = {}
+    with _without_garbage_collector():
+        for chunk in read_chunks(path, facts):
+            _add_chunk(builder, chunk)
+    rank, world_size = _distributed(facts)
+    events = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    if not len(events.host["name"]) and not len(events.device["name"]):
+        extra = f" ({events.malformed} damaged ones)" if events.malformed else ""
+        raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
+    return events
+
+
+@contextmanager
+def _without_garbage_collector() -> Iterator[None]:
+    # Parsing makes millions of objects and no cycles: searching for cycles takes half of the time.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _distributed(facts: dict[str, Any]) -> tuple[int | None, int]:
+    said = facts.get("distributedInfo")
+    said = said if isinstance(said, dict) else {}
+    rank = _integer(said.get("rank"), -1)
+    return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(said.get("world_size"), 1))
+
+
+def _integer(value: Any, default: int = -1) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if -(1 << 62) < number < 1 << 62 else default
+
+
+def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
+    groups: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _CATEGORIES.values()}
+    route = {category: groups[kind].append for category, kind in _CATEGORIES.items()}
+    for event in chunk:
+        try:
+            category = event.get("cat")
+            append = route.get(category)
+        except (AttributeError, TypeError):
+            builder.malformed += 1
+            continue
+        if append is not None:
+            append(event)
+        elif category is None and event.get("ph") == "X":
+            builder.malformed += 1
+    layers = [event for event in groups[_LAYERS] if str(event.get("name")).startswith(_LAYER_PREFIX)]
+    _add(builder, groups[_OPERATORS], _host(OPERATOR, False))
+    _add(builder, groups[_OLD], _host(OPERATOR, True))
+    _add(builder, groups[_RANGES], _host(RANGE, False))
+    _add(builder, layers, _host(LAYER, False))
+    _add(builder, groups[_LAUNCHES], _launch)
+    _add(builder, groups[_DEVICE], _device)
+
+
+Adder = Callable[[Builder, list[dict[str, Any]]], None]
+
+
+def _add(builder: Builder, events: list[dict[str, Any]], add: Adder) -> None:
+    if not events:
+        return
+    try:
+        add(builder, events)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        # Somewhere a field is absent or absurd: find these events, leave them out, count them.
+        sound = [event for event in events if _is_sound(event)]
+        builder.malformed += len(events) - len(sound)
+        if sound:
+            add(builder, [_tidied(event) for event in sound])
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    def is_number(value: Any) -> bool:
+        return isinstance(value, int | float) and -_ABSURD < value < _ABSURD
+
+    return (
+        isinstance(event.get("name"), str)
+        and is_number(event.get("ts"))
+        and is_number(event.get("dur"))
+        and event["dur"] >= 0
+        and isinstance(event.get("tid"), int | str)
+        and isinstance(event.get("pid"), int | str)
+    )
+
+
+_INTEGERS = (
+    "Sequence number",
+    "Fwd thread id",
+    "External id",
+    "external id",
+    "correlation",
+    "device",
+    "stream",
+)
+
+
+def _tidied(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    args = dict(args) if isinstance(args, dict) else {}
+    for key in _INTEGERS:
+        if key in args:
+            args[key] = _integer(args[key])
+    if not isinstance(args.get("bytes", 0), int | float):
+        del args["bytes"]
+    return {**event, "args": args}
+
+
+def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Start and duration in nanoseconds, exactly: the parts of a float are scaled apart."""
+    start = np.array([event["ts"] for event in events], dtype=np.float64)
+    duration = np.array([event["dur"] for event in events], dtype=np.float64)
+    if not ((np.abs(start) < _ABSURD) & (duration >= 0) & (duration < _ABSURD)).all():
+        raise ValueError("a time that cannot be")
+    whole = np.floor(start)
+    start_ns = whole.astype(np.int64) * 1000 + np.rint((start - whole) * 1000).astype(np.int64)
+    return start_ns, np.rint(duration * 1000).astype(np.int64)
+
+
+def _args(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event.get("args") or _NOTHING for event in events]
+
+
+def _numbers(args: list[dict[str, Any]], key: str, default: int = -1) -> np.ndarray:
+    return np.array([one.get(key, default) for one in args], dtype=np.int64)
+
+
+def _external(args: list[dict[str, Any]]) -> np.ndarray:
+    return np.array(
+        [one["External id"] if "External id" in one else one.get("external id", -1) for one in args],
+        dtype=np.int64,
+    )
+
+
+def _names(events: list[dict[str, Any]]) -> list[str]:
+    names = [event["name"] for event in events]
+    if not set(map(type, names)) <= {str}:
+        raise TypeError("a name that is no text")
+    return names
+
+
+def _host(kind: int, old_schema: bool) -> Adder:
+    def add(builder: Builder, events: list[dict[str, Any]]) -> None:
+        names, args = _names(events), _args(events)
+        start_ns, duration_ns = _times(events)
+        kinds = (
+            [kind] * len(events)
+            if kind != OPERATOR
+            else [RANGE if is_range(name, old_schema) else OPERATOR for name in names]
+        )
+        columns = {
+            "name": builder.names.of(names),
+            "start_ns": start_ns,
+            "end_ns": start_ns + duration_ns,
+            "thread": builder.threads.of([(event["pid"], event["tid"]) for event in events]),
+            "sequence": _numbers(args, "Sequence number"),
+            "forward_thread": _numbers(args, "Fwd thread id", 0),
+            "external": _external(args),
+            "inputs": _inputs(builder, args),
+            "kind": kinds,
+            "message_bytes": [_message_bytes(one) for one in args],
+        }
+        builder.host.add(columns)
+
+    return add
+
+
+def _inputs(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
+    numbers = [-1] * len(args)
+    for position, one in enumerate(args):
+        dims = one.get("Input Dims") or one.get("Input dims")
+        if dims:
+            key = orjson.dumps(
+                (dims, one.get("Input type"), one.get("Input Strides"), one.get("Concrete Inputs"))
+            )
+            numbers[position] = builder.inputs.of((key,))[0]
+    return numbers
+
+
+def _decode_inputs(key: bytes) -> Inputs:
+    return parse_inputs(*orjson.loads(key))
+
+
+def _message_bytes(args: dict[str, Any]) -> float:
+    """Bytes of a collective's message as nccl-tests counts them: the larger of what goes in and comes out."""
+    if "In msg nelems" not in args:
+        return float("nan")
+    elements = max(_integer(args["In msg nelems"], 0), _integer(args.get("Out msg nelems"), 0))
+    element = element_bytes(str(args.get("dtype")))
+    return float(elements * element) if element else float("nan")
+
+
+def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
+    _names(events)
+    args = _args(events)
+    columns = {
+        "start_ns": _times(events)[0],
+        "thread": builder.threads.of([(event["pid"], event["tid"]) for event in events]),
+        "correlation": _numbers(args, "correlation"),
+        "external": _external(args),
+    }
+    builder.launches.add(columns)
+
+
+def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
+    names, args = _names(events), _args(events)
+    start_ns, duration_ns = _times(events)
+    columns = {
+        "name": builder.names.of(names),
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "device": _numbers(args, "device", 0),
+        "stream": _numbers(args, "stream"),
+        "correlation": _numbers(args, "correlation"),
+        "external": _external(args),
+        "bytes": [one.get("bytes", float("nan")) for one in args],
+        "message_bytes": [_message_bytes(one) for one in args],
+        "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
+        "block": builder.names.of([_triple(one.get("block")) for one in args]),
+    }
+    builder.device.add(columns)
+
+
+def _triple(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else ""

@@ -1,0 +1,195 @@
+"""What did PyTorch's profiler record? Kineto JSON files, and recordings of this process, as tables.
+
+A file is read without torch. Inside a training process, :class:`TorchCapture` records from one batch on,
+names the layers, and writes ``kernels.parquet`` and ``markers.parquet`` when it ends.
+"""
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from profiling.tables import write
+from profiling.tools import Converted
+
+if TYPE_CHECKING:
+    import torch
+
+    from profiling.events import Events
+
+_OURS = re.compile(
+    rb'"traceEvents"[\s\S]*"cat"\s*:\s*"(cpu_op|Operator|user_annotation|kernel|Kernel|cuda_runtime|Runtime)"'
+)
+_RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})", re.IGNORECASE)
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is a Kineto trace, by its first bytes (decompressed)."""
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return False
+    return b'"deviceProperties"' in head or b'"schemaVersion"' in head or _OURS.search(head) is not None
+
+
+def read(path: Path, rank: int | None = None) -> Converted:
+    """A Kineto trace (JSON, plain or gzip) as tables ``kernels`` and ``markers``.
+
+    Args:
+        rank: for the rows; by default what the trace says (``distributedInfo``), else the file's name
+            (``rank3``), else 0.
+
+    Raises:
+        UserError: unreadable, truncated, foreign or empty; the message names file and place.
+    """
+    from profiling.attribute import attribute
+    from profiling.kineto import read_events
+
+    events = read_events(path)
+    if rank is None and events.rank is None and (said := _RANK_IN_NAME.search(path.name)):
+        rank = int(said[1])
+    return attribute(events, rank, subject=path.name)
+
+
+class TorchCapture:
+    """Records a rank with ``torch.profiler``, input shapes included; see :class:`profiling.tools.Capture`."""
+
+    def __init__(self, directory: Path, rank: int, keep_raw: bool = False) -> None:
+        self.directory, self.rank, self.keep_raw = directory, rank, keep_raw
+        self.first_batch = 0
+        self._profiler: Any = None
+        self._running = False
+        self._hooks: list[Any] = []
+
+    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+        """Begin to record, at the start of batch ``first_batch``.
+
+        Args:
+            model: its leaf modules get hooks that open a range with the layer's name; not if it is compiled,
+                for a hook would break the graph.
+        """
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self.first_batch = first_batch
+        if model is not None and not _is_compiled(model):
+            self._hooks = _name_layers(model)
+        self._profiler = profile(activities=activities, record_shapes=True)
+        self._profiler.start()
+        self._running = True
+
+    def stop(self) -> None:
+        """Cease to record and take the hooks off the model; a second call does nothing."""
+        if self._running:
+            self._running = False
+            self._profiler.stop()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def write(self) -> list[str]:
+        """Write the tables to the rank's directory; what was found on the way is returned."""
+        from profiling.attribute import attribute
+
+        self.stop()
+        if self._profiler is None:
+            return ["the profiler never ran: no batch was to be attributed"]
+        if self.keep_raw:
+            raw = self.directory / "raw"
+            raw.mkdir(parents=True, exist_ok=True)
+            self._profiler.export_chrome_trace(str(raw / "trace.json.gz"))
+        converted = attribute(self._events(), self.rank, self.first_batch, subject="torch profiler")
+        for name, table in converted.tables.items():
+            write(table, self.directory, name)
+        self._profiler = None
+        return converted.findings
+
+    def _events(self) -> "Events":
+        results = self._profiler.profiler.kineto_results.events()
+        if all(str(event.device_type()) == "DeviceType.CPU" for event in results):
+            return _events_of(results)
+        # What a kernel's launch and a collective's message were like stands in the JSON only.
+        from profiling.kineto import read_events
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self._profiler.export_chrome_trace(str(path))
+            return read_events(path)
+
+
+def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> TorchCapture:
+    """See :func:`profiling.tools.open_capture`."""
+    return TorchCapture(directory, rank, keep_raw)
+
+
+def _is_compiled(model: "torch.nn.Module") -> bool:
+    modules = list(model.modules())
+    return any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in modules)
+
+
+def _name_layers(model: "torch.nn.Module") -> list[Any]:
+    """Hooks on each leaf module that open and close the range ``Layer: NAME`` around its forward pass."""
+    from torch.profiler import record_function
+
+    from profiling.context import LAYER_PREFIX
+
+    hooks: list[Any] = []
+    open_ranges: list[Any] = []  # leaves do not nest, but a leaf may be called within another's hook
+
+    def leave(*_: Any) -> None:
+        open_ranges.pop().__exit__(None, None, None)
+
+    def enter_as(label: str) -> Any:
+        def enter(*_: Any) -> None:
+            open_ranges.append(record_function(label))
+            open_ranges[-1].__enter__()
+
+        return enter
+
+    for name, module in model.named_modules():
+        if not list(module.children()):
+            label = LAYER_PREFIX + (name.removeprefix("module.") or type(module).__name__)
+            hooks.append(module.register_forward_pre_hook(enter_as(label)))
+            hooks.append(module.register_forward_hook(leave, always_call=True))
+    return hooks
+
+
+def _events_of(results: Sequence[Any]) -> "Events":
+    """The events of a recording without a device, straight from the profiler's memory."""
+    import orjson
+
+    from profiling.events import OPERATOR, RANGE, Builder, is_range
+    from profiling.shapes import parse_inputs
+
+    builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
+    kinds = {"cpu_op": OPERATOR, "user_annotation": RANGE}
+    host = [event for event in results if event.activity_type() in kinds and not event.is_hidden_event()]
+    names = [event.name() for event in host]
+    start = [event.start_ns() for event in host]
+
+    def inputs_of(event: Any) -> int:
+        shapes = event.structured_input_shapes()
+        if not shapes:
+            return -1
+        parts = (shapes, event.dtypes(), event.structured_input_strides(), event.concrete_inputs())
+        return builder.inputs.of((orjson.dumps(parts, default=str),))[0]
+
+    columns = {
+        "name": builder.names.of(names),
+        "start_ns": start,
+        "end_ns": [begin + event.duration_ns() for begin, event in zip(start, host, strict=True)],
+        "thread": builder.threads.of([(e.device_index(), e.device_resource_id()) for e in host]),
+        "sequence": [event.sequence_nr() for event in host],
+        "forward_thread": [event.fwd_thread_id() for event in host],
+        "external": [event.correlation_id() for event in host],
+        "inputs": [inputs_of(event) for event in host],
+        "kind": [
+            RANGE if is_range(name, False) else kinds[event.activity_type()]
+            for name, event in zip(names, host, strict=True)
+        ],
+        "message_bytes": [float("nan")] * len(host),
+    }
+    builder.host.add(columns)
+    return builder.finish()
