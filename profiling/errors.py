@@ -18,6 +18,8 @@ EXIT_INTERRUPTED = 130  # Ctrl-C, as shells have it
 class UserError(Exception):
     """Something the user can put right. The message is one line: what is wrong, where, what to do."""
 
+    exit_code = EXIT_WRONG_USE
+
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones."""
@@ -33,7 +35,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         sys.stdout.flush()
     except UserError as error:
         _complain(str(error))
-        code = EXIT_WRONG_USE
+        code = error.exit_code
     except KeyboardInterrupt:
         _complain("interrupted")
         code = EXIT_INTERRUPTED

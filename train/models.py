@@ -40,8 +40,8 @@ def _declare_missing_operators() -> None:
         Path(found.origin).parent.glob("_C*.pyd")
     )
     try:
-        for library in compiled:
-            torch.ops.load_library(str(library))
+        for file in compiled:
+            torch.ops.load_library(str(file))
     except OSError:
         compiled = []
     if not compiled:
@@ -74,9 +74,9 @@ def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
 def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple[float, float]:
     """FLOPs of one image (1 multiply-add = 2): (forward, training).
 
-    Counted on torch's meta device, where nothing is computed, from convolutions and matrix products alone, as
-    is customary. Training is three times forward (each layer's gradients by its weights and by its inputs cost
-    as much as its forward pass), less the gradient by the input of the first layer: the image needs none.
+    Counted on torch's meta device, where nothing is computed, from convolutions and matrix products alone,
+    as is customary. Training is three times forward (each layer's gradients by its weights and by its inputs
+    cost as much as its forward pass), less the gradient by the input of the first layer: nobody needs that.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -100,6 +100,5 @@ def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple
 
 def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:
     """2 x output elements x inputs an output element, of a convolution or a linear layer."""
-    weight = layer.weight
-    assert hasattr(weight, "numel")
+    weight = layer.get_parameter("weight")
     return 2.0 * out.numel() * (weight.numel() // weight.shape[0])

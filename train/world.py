@@ -88,7 +88,7 @@ def _numbers(environment: Mapping[str, str], names: tuple[str, ...], launcher: s
     local_rank = _number(environment, names[2], rank % max(1, local_size))
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
         raise UserError(
-            f"{launcher} says rank {rank} of {size}, local rank {local_rank} of {local_size}: that cannot be; "
+            f"{launcher} says rank {rank} of {size}, local rank {local_rank} of {local_size}; "
             "start the ranks with one launcher only"
         )
     return rank, size, local_rank, local_size

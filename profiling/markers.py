@@ -1,0 +1,186 @@
+"""How does a collector see where a batch's stages begin and end?
+
+One call marks a stage for every collector that is attached: NVTX (nvprof, Nsight Systems, Nsight Compute;
+also without CUDA), the torch profiler (record_function) and TAU (pytau). One that is absent costs nothing.
+"""
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+
+STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
+# Set in the processes that a collector of NVTX starts.
+_NVTX_COLLECTOR = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NVPROF_TMPDIR")
+
+
+class Emitter(Protocol):
+    """One collector's way to hear of ranges; ranges are strictly nested."""
+
+    def push(self, name: str) -> None: ...
+
+    def pop(self, name: str) -> None: ...
+
+    def mark(self, name: str) -> None: ...
+
+
+class Range:
+    """A stage as a context manager, made once and used for every batch."""
+
+    def __init__(self, name: str, emitters: Sequence[Emitter]) -> None:
+        self._name, self._emitters = name, emitters
+
+    def __enter__(self) -> None:
+        for emitter in self._emitters:
+            emitter.push(self._name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In reverse order: a collector that times another's calls sees them nested.
+        for emitter in reversed(self._emitters):
+            emitter.pop(self._name)
+
+
+class Markers:
+    """The stages of a batch, as context managers, and the mark at its end.
+
+    Attributes:
+        forward, backward, update: ranges, to be entered one after the other.
+    """
+
+    def __init__(self, emitters: Sequence[Emitter]) -> None:
+        self._emitters = emitters
+        self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES[:3])
+
+    def end_of_batch(self) -> None:
+        """Mark the end of a batch."""
+        for emitter in self._emitters:
+            emitter.mark(END_OF_BATCH)
+
+
+def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
+    """Markers for the collectors that are attached to this process."""
+    found = (_nvtx(environment), _torch(), _tau())
+    return Markers([emitter for emitter in found if emitter is not None])
+
+
+# --- the torch profiler -------------------------------------------------------------------------------
+
+
+class TorchRanges:
+    """record_function ranges while a torch profiler is on; else each would cost 4 microseconds in vain."""
+
+    def __init__(self, record: Callable[[str], Any], enabled: Callable[[], bool]) -> None:
+        self._record, self._enabled = record, enabled
+        self._open: list[Any] = []
+
+    def push(self, name: str) -> None:
+        # What was pushed is popped, also when the profiler is switched on or off between.
+        self._open.append(self._record(name) if self._enabled() else None)
+        if self._open[-1] is not None:
+            self._open[-1].__enter__()
+
+    def pop(self, name: str) -> None:
+        opened = self._open.pop()
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def mark(self, name: str) -> None:
+        self.push(name)
+        self.pop(name)
+
+
+def _torch() -> Emitter | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from torch.autograd import profiler
+
+    return TorchRanges(profiler.record_function, lambda: profiler._is_profiler_enabled)
+
+
+# --- NVTX ---------------------------------------------------------------------------------------------
+
+
+class Nvtx:
+    """NVTX ranges and marks through functions that every collector of the last ten years hears."""
+
+    def __init__(
+        self, push: Callable[[str], Any], pop: Callable[[], Any], mark: Callable[[str], Any]
+    ) -> None:
+        self.push, self._pop, self.mark = push, pop, mark
+
+    def pop(self, name: str) -> None:
+        self._pop()
+
+
+def _nvtx(environment: Mapping[str, str]) -> Emitter | None:
+    return _nvtx_of_torch() or _nvtx_of_library(environment)
+
+
+def _nvtx_of_torch() -> Emitter | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    from torch.cuda import nvtx
+
+    return Nvtx(nvtx.range_push, nvtx.range_pop, nvtx.mark)
+
+
+def _nvtx_of_library(environment: Mapping[str, str]) -> Emitter | None:
+    """The C library's functions, where a collector is attached and the library is found.
+
+    The pip package nvtx emits through an extended interface that older collectors do not hear.
+    """
+    if not any(name in environment for name in _NVTX_COLLECTOR):
+        return None
+    name = ctypes.util.find_library("nvToolsExt") or "libnvToolsExt.so.1"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError:
+        return None
+    return Nvtx(
+        lambda text: library.nvtxRangePushA(text.encode()),
+        library.nvtxRangePop,
+        lambda text: library.nvtxMarkA(text.encode()),
+    )
+
+
+# --- TAU ----------------------------------------------------------------------------------------------
+
+
+class Tau:
+    """TAU timers. They must be nested and closed: an open one would lose the thread's profile."""
+
+    def __init__(self, pytau: Any) -> None:
+        self._pytau = pytau
+        # Made once: an unknown id crashes the process.
+        self._timers = {name: pytau.profileTimer(name, "", "PYTORCH") for name in STAGES}
+
+    def push(self, name: str) -> None:
+        self._pytau.start(self._timers[name])
+
+    def pop(self, name: str) -> None:
+        self._pytau.stop(self._timers[name])
+
+    def mark(self, name: str) -> None:
+        # A timer that is stopped at once: its calls count the batches.
+        self.push(name)
+        self.pop(name)
+
+
+def _tau() -> Emitter | None:
+    """TAU's module imports only in a process that TAU has started."""
+    try:
+        import pytau
+    except ImportError:
+        return None
+    return Tau(pytau)

@@ -1,0 +1,69 @@
+"""Train as one rank; its flags are the fields of a run.
+
+    python -m train --model resnet50 --loader synthetic --batch 32
+    mpirun -np 4 python -m train --model resnet50 --loader dali-gpu --batch 64 --data DIR
+    torchrun --nproc-per-node 2 -m train --model resnet18 --loader pytorch --data DIR
+
+Each rank writes batches.parquet and rank.json below --out; python -m jobs.sweep runs many such runs.
+Exit code 0: done; 1: done, but the figures do not count (one line says why); 2: wrong use.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from train.world import World, read_world
+
+
+def main() -> int:
+    parser = make_parser("python -m train", __doc__)
+    add_run_flags(parser)
+    parser.add_argument("--out", type=Path, help="the run's directory [results/by-hand/ID]")
+    parser.add_argument("--keep-raw", action="store_true", help="keep what the profiler wrote, too")
+    arguments = parser.parse_args()
+    world = read_world(os.environ)
+    run = in_world(run_from_flags(arguments), arguments, world)
+    out = arguments.out or Path("results") / "by-hand" / format_id(run)
+
+    from train.rank import run_rank  # torch is imported only when the flags are right
+
+    def say(text: str) -> None:
+        if world.rank == 0:
+            print(text, flush=True)
+
+    finished = run_rank(run, world, out, arguments.keep_raw, say)
+    if finished.wrong:
+        raise NotRight(finished.wrong)
+    say(
+        f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, start included; in {out}"
+    )
+    return EXIT_DONE
+
+
+class NotRight(UserError):
+    """The run ended, but its figures do not count."""
+
+    exit_code = EXIT_FAILED
+
+
+def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
+    """``run`` with the nodes and ranks that the launcher started, where the flags do not say them.
+
+    Raises:
+        UserError: the flags say another number of ranks than were started.
+    """
+    said = arguments.nodes is not None or arguments.gpus_per_node is not None
+    if not said:
+        return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})
+    if run.world_size != world.size:
+        raise UserError(
+            f"{run.nodes} x {run.gpus_per_node} ranks asked, {world.size} started ({world.launcher}); use "
+            f"torchrun, mpirun -np {run.world_size} or python -m jobs.sweep, or leave both flags out"
+        )
+    return run
+
+
+if __name__ == "__main__":
+    run_command(main)

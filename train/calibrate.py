@@ -1,0 +1,142 @@
+"""What can this machine do at best? Measured at the start of a sweep, in 3 seconds at most.
+
+    python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
+
+A matrix product, a copy in memory, an allreduce over all ranks: the bounds beside which efficiencies stand.
+Ranks share a CPU's cores and memory, so each count of ranks (1, 2, 4 ... and all) is measured together.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from jobs.run import make_parser, make_run
+from jobs.store import Calibration, write_record
+from profiling.errors import run_command
+from train.backends import Backend, open_backend
+from train.precision import Precision
+from train.rank import choose_device
+from train.world import World, read_world
+
+TOTAL_S = 2.4  # of measuring; the rest of the 3 s is for barriers and allocation
+GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
+COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+# ResNet50's gradients in fp32: the message whose bandwidth matters here.
+ALLREDUCE_BYTES = 25_557_032 * 4
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def counts_of(local_size: int) -> list[int]:
+    """Numbers of ranks a node that are measured together: powers of two, and all."""
+    powers = [1 << power for power in range(local_size.bit_length()) if 1 << power <= local_size]
+    return sorted({*powers, local_size})
+
+
+def rate(work: float, action: Callable[[], object], synchronize: Callable[[], None], seconds: float) -> float:
+    """The best ``work`` a second of ``action`` within ``seconds``: a bound is what the machine can do."""
+    action()
+    synchronize()
+    best, end = 0.0, time.perf_counter() + seconds
+    while best == 0.0 or time.perf_counter() < end:
+        start = time.perf_counter()
+        action()
+        synchronize()
+        best = max(best, work / (time.perf_counter() - start))
+    return best
+
+
+def gemm_rate(device: torch.device, precision: str, seconds: float) -> float:
+    """FLOP/s of a square matrix product (2 n^3 FLOPs)."""
+    size, kind = GEMM_SIZE[device.type], _TYPES[precision]
+    # Random, not zeros: some devices are faster on zeros than on any real data.
+    left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    out = torch.empty(size, size, device=device, dtype=kind)
+    return rate(2 * size**3, lambda: torch.mm(left, right, out=out), _synchronizer(device), seconds)
+
+
+def copy_rate(device: torch.device, seconds: float) -> float:
+    """Bytes/s read plus written by a copy within the device's memory."""
+    source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
+    target = torch.empty_like(source)
+    return rate(2 * source.nbytes, lambda: target.copy_(source), _synchronizer(device), seconds)
+
+
+def allreduce_rate(device: torch.device, world: World, seconds: float) -> float:
+    """Bus bytes/s of an allreduce, as nccl-tests defines it: bytes / time x 2(P-1)/P. On every rank alike."""
+    tensor = torch.randn(ALLREDUCE_BYTES // 4, device=device)
+    synchronize = _synchronizer(device)
+
+    def timed() -> float:
+        start = time.perf_counter()
+        torch.distributed.all_reduce(tensor)
+        synchronize()
+        return time.perf_counter() - start
+
+    # Every rank must do the same number: the first, untimed one tells rank 0 how many fit.
+    tensor.zero_()
+    count = torch.tensor([max(2, min(50, round(seconds / max(timed(), 1e-6))))])
+    count = count.to(device)
+    torch.distributed.broadcast(count, 0)
+    best = min(timed() for _ in range(int(count.item())))
+    return tensor.nbytes / best * 2 * (world.size - 1) / world.size
+
+
+def _synchronizer(device: torch.device) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def calibrate(world: World, device: torch.device, precision: str, backend: Backend) -> Calibration | None:
+    """Measure together with the other ranks; the result is rank 0's (None on the others)."""
+    start = time.perf_counter()
+    counts = counts_of(world.local_size)
+    share = TOTAL_S / (2 * len(counts) + (1 if world.size > 1 else 0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gemm, copy, bus = {}, {}, {}
+    for count in counts:
+        backend.barrier()
+        if world.local_rank < count:
+            if device.type == "cpu":
+                torch.set_num_threads(max(1, cores // count))
+            gemm[count] = gemm_rate(device, precision, share)
+            copy[count] = copy_rate(device, share)
+    if world.size > 1:
+        backend.barrier()
+        bus[world.local_size] = allreduce_rate(device, world, share)
+    if world.rank:
+        return None
+    return Calibration(
+        gemm_flops_per_s=gemm,
+        copy_bytes_per_s=copy,
+        allreduce_bus_bytes_per_s=bus,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        precision=precision,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def main() -> None:
+    parser = make_parser("python -m train.calibrate", __doc__)
+    parser.add_argument("--out", type=Path, required=True, help="the file to write")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"), help="[auto]")
+    parser.add_argument("--precision", default="fp32", choices=sorted(_TYPES), help="of the product [fp32]")
+    arguments = parser.parse_args()
+    world = read_world(os.environ)
+    ranks = {"nodes": world.nodes, "gpus_per_node": world.local_size}
+    run = make_run({**ranks, "device": arguments.device, "compute": arguments.precision})
+    device = choose_device(run, world)
+    Precision(run, device)  # sets whether fp32 products may use TF32
+    backend = open_backend(run, world, device)
+    try:
+        result = calibrate(world, device, arguments.precision, backend)
+        backend.barrier()
+    finally:
+        backend.close()
+    if result is not None:
+        write_record(arguments.out, result)
+
+
+if __name__ == "__main__":
+    run_command(main)

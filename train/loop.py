@@ -1,0 +1,88 @@
+"""The training loop: load, forward, backward, update, and the mark at the end of a batch.
+
+Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from jobs.run import Run
+from profiling.markers import Markers
+from profiling.tools import Capture
+from train.precision import Precision
+from train.timing import Clock
+
+Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), labels (N,)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the loop leaves: the instants of :mod:`train.timing`, and each batch's loss."""
+
+    instants_ns: np.ndarray
+    losses: list[float]
+
+
+def train(
+    run: Run,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[Batch],
+    precision: Precision,
+    markers: Markers,
+    clock: Clock,
+    capture: Capture,
+    on_batch: Callable[[int, torch.Tensor], None],
+) -> Recorded:
+    """Train for ``run.batches`` batches.
+
+    Args:
+        capture: starts at the run's first attributed batch and records to the end.
+        on_batch: is told of each batch's index and loss (a tensor on the device) when it has been issued.
+    """
+    criterion = torch.nn.CrossEntropyLoss()
+    synchronize = torch.cuda.synchronize if run.sync_stages and torch.cuda.is_available() else _no_wait
+    # Losses stay on the device: reading one would wait for it.
+    losses = torch.zeros(run.batches, device=next(model.parameters()).device)
+    model.train()
+    clock.start()
+    for index in range(run.batches):
+        if index == run.first_attributed:
+            capture.start(getattr(model, "module", model), first_batch=index)
+        images, labels = next(batches)
+        if run.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+
+        clock.tick()
+        with markers.forward:
+            with precision.forward():
+                loss = criterion(model(images), labels)
+            synchronize()
+
+        clock.tick()
+        with markers.backward:
+            precision.backward(loss)
+
+        clock.tick()
+        with markers.update:
+            precision.step(optimizer)
+            # After the update, so that the gradients' memory is free while the next batch is loaded; to None,
+            # which spares the writing of zeros.
+            optimizer.zero_grad(set_to_none=True)
+            synchronize()
+
+        clock.tick()
+        losses[index] = loss.detach()
+        on_batch(index, loss)
+        markers.end_of_batch()
+        clock.tick()
+    instants_ns = clock.instants_ns()
+    capture.stop()
+    return Recorded(instants_ns, losses.tolist())
+
+
+def _no_wait() -> None:
+    return None

@@ -1,0 +1,120 @@
+"""When did each stage of each batch begin and end, without slowing the loop that is timed?
+
+On a GPU the loop records events into the device's stream and goes on; their times are read after the loop. On
+a CPU the stages run where the clock is read, so it is read directly. Both give five instants a batch: Forward
+Pass, Backward Pass and Model Update begin, the update ends, the batch ends.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+INSTANTS = 5  # a batch: forward begins, backward begins, update begins, update ends, batch ends
+
+
+class Clock(Protocol):
+    """What the training loop asks of a clock."""
+
+    def start(self) -> None:
+        """The loop begins now."""
+
+    def tick(self) -> None:
+        """One of the batch's instants is now (five a batch, in order)."""
+
+    def instants_ns(self) -> np.ndarray:
+        """All instants in ns since the epoch, shape (1 + 5 x batches,); the first is the loop's begin."""
+
+
+class HostClock:
+    """The host's monotonic clock, for stages that run on the host."""
+
+    def __init__(self) -> None:
+        self._ticks: list[int] = []
+        self._epoch_ns = 0
+
+    def start(self) -> None:
+        # Set against the epoch once: the wall clock may be adjusted while the loop runs.
+        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
+        self.tick()
+
+    def tick(self) -> None:
+        self._ticks.append(time.perf_counter_ns())
+
+    def instants_ns(self) -> np.ndarray:
+        return np.asarray(self._ticks, dtype=np.int64) + self._epoch_ns
+
+
+class DeviceClock:
+    """Events in the device's stream; nothing waits for them until the loop has ended.
+
+    Args:
+        make_event: a new timing event with ``record()``, ``synchronize()`` and ``elapsed_time(later)`` in ms
+            (``torch.cuda.Event(enable_timing=True)``).
+        synchronize: waits for the device.
+    """
+
+    def __init__(self, make_event: Callable[[], Any], synchronize: Callable[[], None]) -> None:
+        self._make_event, self._synchronize = make_event, synchronize
+        self._events: list[Any] = []
+        self._epoch_ns = 0
+
+    def start(self) -> None:
+        # The one synchronisation: it ties the device's time to the host's.
+        self._synchronize()
+        self.tick()
+        self._synchronize()
+        self._epoch_ns = time.time_ns()
+
+    def tick(self) -> None:
+        event = self._make_event()
+        event.record()
+        self._events.append(event)
+
+    def instants_ns(self) -> np.ndarray:
+        self._events[-1].synchronize()
+        # Elapsed times come as 32-bit milliseconds: between neighbours they keep their half microsecond; from
+        # the first event they would lose it within seconds.
+        steps_ms = [a.elapsed_time(b) for a, b in zip(self._events, self._events[1:], strict=False)]
+        steps_ns = np.rint(np.asarray([0.0, *steps_ms]) * 1e6).astype(np.int64)
+        return np.cumsum(steps_ns) + self._epoch_ns
+
+
+def open_clock(device_type: str) -> Clock:
+    """The clock on which stages of a device run."""
+    if device_type == "cpu":
+        return HostClock()
+    import torch
+
+    return DeviceClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+
+
+def batch_columns(
+    instants_ns: np.ndarray, rank: int, images: int, losses: Sequence[float], first_attributed: int | None
+) -> dict[str, Any]:
+    """The columns of the ``batches`` table (:mod:`profiling.tables`).
+
+    Args:
+        instants_ns: shape (1 + 5 x batches,), as a clock gives them.
+        images: of one batch.
+        first_attributed: the first batch that was recorded by a profiler; None if none was.
+    """
+    batches = (len(instants_ns) - 1) // INSTANTS
+    inner = instants_ns[1 : 1 + batches * INSTANTS].reshape(batches, INSTANTS)
+    forward, backward, update, updated, end = inner.T
+    start = np.concatenate([instants_ns[:1], end[:-1]])[:batches]
+    index = np.arange(batches)
+    return {
+        "rank": np.full(batches, rank),
+        "batch_index": index,
+        "start_ns": start,
+        "load_ns": forward - start,
+        "forward_ns": backward - forward,
+        "backward_ns": update - backward,
+        "update_ns": updated - update,
+        "end_ns": end,
+        "images": np.full(batches, images),
+        "loss": np.asarray(losses, dtype=float),
+        "attributed": index >= first_attributed if first_attributed is not None else np.zeros(batches, bool),
+    }
