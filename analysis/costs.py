@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis import peaks
-from analysis.load import Source, Study
+from analysis.study import Source, Study
 from profiling.tools import pyprof
 
 # Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
@@ -40,7 +40,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a rank's device could do at best: FLOP/s and bytes/s, by datasheet and as measured; None: unknown."""
+    """What a rank's device could do FLOP/s and bytes/s, by datasheet and as measured (None: unknown)."""
 
     device: str
     flops_per_s: float | None
@@ -99,7 +99,7 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
 
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """The costs of each source by its id; those without attributed batches are absent, and a finding says so."""
+    """The costs of each source by its id; without attributed batches it is absent, and a finding says so."""
     found: dict[str, Costs] = {}
     tables = [source for source in sources if source.kind == "pyprof"]
     if tables:
@@ -149,7 +149,8 @@ _RUN = f"""
 with attributed as (
     select rank, batch_index from read_parquet($batches) where attributed
 ), launches as (
-    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes, "class"::varchar as class,
+    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
+        "class"::varchar as class,
         "class"::varchar not in {APART!r} as model
     from read_parquet($kernels) semi join attributed using (rank, batch_index)
 )

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import output
 from analysis.costs import bound_of, costs_of
-from analysis.load import Source, Study, load
-from analysis.output import Answer, Rows
+from analysis.load import load
+from analysis.study import Source, Study
+from analysis.terminal import Answer, Rows
 from profiling.errors import UserError, run_command
 from profiling.tools import pyprof
 
@@ -116,6 +117,7 @@ def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
     for key in sorted(groups, key=sortable):
         of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
         time = sum(cost.kernel_ns for cost, _ in of_group)
+        counted = sum(cost.counted_ns for cost, _ in of_group)
         flops = sum(cost.flops for cost, _ in of_group)
         moved = sum(cost.bytes for cost, _ in of_group)
 
@@ -129,7 +131,7 @@ def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
 
         made.append({
             **dict(zip(group_by, key, strict=True)),
-            "compute_efficiency_pct": 100 * sum(cost.counted_ns for cost, _ in of_group) / time if time else None,
+            "compute_efficiency_pct": 100 * counted / time if time else None,
             "tflops_per_s": flops / time / 1e3 if time else None,
             "bandwidth_gb_per_s": moved / time if time else None,
             "bandwidth_efficiency_pct": over(moved, "bytes_per_s"),

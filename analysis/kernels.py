@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import costs, output
-from analysis.load import Source, Study, load
-from analysis.output import Answer, Column, Rows
+from analysis.load import load
+from analysis.study import Source, Study
+from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import make_parser
 from profiling.errors import UserError, run_command
 from profiling.tables import DIRECTIONS
@@ -46,14 +47,16 @@ COLUMNS = (
 _METRIC_COLUMN = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
 
 _CORRECTED = """
-select short_name::varchar, "class"::varchar, direction::varchar, count(*), sum(duration_ns), min(duration_ns),
-    max(duration_ns), sum(coalesce(flops, 0)), sum(coalesce(bytes, 0))
+select short_name::varchar, "class"::varchar, direction::varchar, count(*), sum(duration_ns),
+    min(duration_ns), max(duration_ns), sum(coalesce(flops, 0)), sum(coalesce(bytes, 0))
 from {launches} where {counted} group by all order by sum(duration_ns) desc
 """
 
 
 def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
-    """The kernels of ``run`` (an id), or of all runs with kernels, largest first; columns: this file's docstring.
+    """The kernels of ``run`` (an id), or of all runs that have some, largest first.
+
+    Columns: see this file's docstring.
 
     Raises:
         UserError: no run has kernels, or none of this id.
@@ -176,7 +179,7 @@ def _only(study: Study) -> Source:
     if len(sources) != 1:
         examples = ", ".join(source.id for source in sources[:3])
         raise UserError(
-            f"{study.path} holds {len(sources)} runs with kernels; to compare two, give one run (or file) each"
+            f"{study.path} holds {len(sources)} runs with kernels; give one run (or file)"
             + (f", e.g. {examples}" if examples else "")
         )
     return sources[0]
@@ -199,7 +202,7 @@ def _by_name(study: Study, direction: str | None, order: str) -> list[tuple]:
 
 
 def published_durations(first: Study, second: Study | None, direction: str | None) -> tuple[Rows, list[str]]:
-    """Sum of ``Sil(ns)`` by kernel name of one direction, in s, largest first; two runs joined on the name."""
+    """Sum of ``Sil(ns)`` by kernel name of one direction, s, largest first; two runs joined on the name."""
     of_a = {name: ns / 1e9 for name, ns, _ in _by_name(first, direction, "ns desc")}
     if second is None:
         return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], ["kernel", "a_s"]
@@ -248,14 +251,20 @@ def main() -> int:
     made, columns = _answer(study, other, arguments)
     top = arguments.top or (25 if arguments.format == "table" else len(made))
     note = [f"({len(made) - top} more kernels; --top N shows more)"] if len(made) > top else []
+    title = f"Kernels, {arguments.method} method" + (
+        f", {arguments.direction}" if arguments.direction else ""
+    )
+    own = arguments.method == "corrected" and other is None
     answer = Answer(
         made[:top],
         columns,
-        shown=[] if arguments.method == "published" or other else _shown(columns),
-        title=f"Kernels, {arguments.method} method"
-        + (f", {arguments.direction}" if arguments.direction else ""),
+        parts=[Part(title, made[:top], _shown(columns))] if own else [],
+        title=title,
         notes=note if arguments.format == "table" else [],
     )
+    if other is not None:
+        study.failed += other.failed
+        study.findings += other.findings
     return output.emit(answer, study, arguments)
 
 
@@ -287,9 +296,9 @@ def _shown(columns: list[str]) -> list[Column]:
         Column("class", lambda row: row["class"], left=True),
         Column("pass", lambda row: row["direction"], left=True),
         Column("ms a\nbatch", lambda row: row["ms_per_batch"]),
-        Column("share\n%", lambda row: round(row["share_pct"], 1) if row["share_pct"] else None),
-        Column("calls a\nbatch", lambda row: round(row["calls_per_batch"], 1)),
-        Column("mean\nus", lambda row: round(row["mean_us"], 1)),
+        Column("share\n%", lambda row: f"{row['share_pct'] or 0:.1f}"),
+        Column("calls a\nbatch", lambda row: f"{row['calls_per_batch']:.1f}"),
+        Column("mean\nus", lambda row: f"{row['mean_us']:.1f}"),
         Column("FLOPS\neff. %", lambda row: row["flops_efficiency_pct"]),
     ]
 

@@ -1,28 +1,19 @@
 """What is in a folder of results, and what of it can be used?
 
 :func:`load` takes a sweep, one run, a folder of the reference's files (PyProf kernel tables, TAU tables), or
-one such file. It reads the facts of the runs; tables are read when an analysis asks for them, only the
-columns it needs. What failed, was left out or cannot be read is listed with its reason, never dropped silently.
+one such file. It reads the facts of the runs; tables are read when an analysis asks for them, and of these
+only the columns it needs. What failed, was left out or cannot be read is listed with its reason, never
+dropped silently.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
+from analysis.study import Failure, Source, Study
 from jobs import store
-from jobs.run import ID_FIELDS, Run, parse_id
+from jobs.run import ID_FIELDS, parse_id
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
 from profiling.tools import pyprof
-
-if TYPE_CHECKING:
-    import duckdb
-    import pandas as pd
-
-Kind = Literal["run", "pyprof"]
-FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
 
 # The columns by which the reference's TAU tables are known.
 _TAU_POINT = {
@@ -37,121 +28,6 @@ _TAU_POINT = {
 }
 _TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
 _TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A point that does not count: its id, why in one line, and in what way."""
-
-    point: str
-    reason: str
-    kind: FailureKind
-
-
-@dataclass(frozen=True)
-class Source:
-    """A run, or a PyProf kernel table, that counts.
-
-    Attributes:
-        id: the run's id (the file's name, if that is no run id).
-        fields: Run's fields that are known; of a reference file, those its name says.
-        path: the run's directory, or the file.
-        manifest: of a run of our own.
-    """
-
-    id: str
-    kind: Kind
-    fields: dict[str, Any]
-    repetition: int
-    exit_code: int | None
-    path: Path
-    manifest: Manifest | None = None
-
-    @property
-    def world_size(self) -> int | None:
-        nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
-        return nodes * gpus if nodes and gpus else None
-
-    def tables(self, name: str) -> list[Path]:
-        """The paths of table ``name`` of all ranks, in their order; those that exist."""
-        return sorted(self.path.glob(f"rank_*/{name}.parquet"))
-
-
-@dataclass
-class Study:
-    """What :func:`load` found.
-
-    Attributes:
-        path: what was loaded.
-        sources: the runs and PyProf tables that count.
-        tau_intervals, tau_atomics: the reference's TAU tables.
-        failed: the points that do not count, with reasons; analyses add those whose tables are unreadable.
-        findings: what a reader of the figures should know, a line each.
-        calibration: peaks measured on the machine of the sweep.
-        own_peaks: a peaks file of the user's.
-    """
-
-    path: Path
-    sources: list[Source] = field(default_factory=list)
-    tau_intervals: list[Path] = field(default_factory=list)
-    tau_atomics: list[Path] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    calibration: Calibration | None = None
-    own_peaks: Path | None = None
-
-    def of_kind(self, kind: Kind) -> list[Source]:
-        return [source for source in self.sources if source.kind == kind]
-
-    @property
-    def runs(self) -> "pd.DataFrame":
-        """One row a run or PyProf table that counts.
-
-        Columns: ``id``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
-        them), ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the file), ``device``,
-        ``seconds`` (whole wall time), ``started``.
-        """
-        import pandas as pd
-
-        columns = [
-            "id", "kind", *Run.model_fields, "repetition", "exit_code", "world_size", "directory", "device",
-            "seconds", "started",
-        ]  # fmt: skip
-        return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
-
-    @cached_property
-    def connection(self) -> "duckdb.DuckDBPyConnection":
-        """A DuckDB connection of this study's own."""
-        import duckdb
-
-        return duckdb.connect()
-
-    def fail(self, source: Source, reason: str, kind: FailureKind = "unreadable") -> None:
-        """Take a run out, because of what an analysis found in it."""
-        if source in self.sources:
-            self.sources.remove(source)
-            self.failed.append(Failure(source.id, " ".join(reason.split()), kind))
-
-    def find(self, finding: str) -> None:
-        """Add a finding, once."""
-        if finding not in self.findings:
-            self.findings.append(finding)
-
-
-def _row(source: Source) -> dict[str, Any]:
-    manifest = source.manifest
-    return {
-        "id": source.id,
-        "kind": source.kind,
-        **source.fields,
-        "repetition": source.repetition,
-        "exit_code": source.exit_code,
-        "world_size": source.world_size,
-        "directory": str(source.path),
-        "device": manifest.ranks[0].device if manifest and manifest.ranks else None,
-        "seconds": manifest.seconds if manifest else None,
-        "started": manifest.started if manifest else None,
-    }
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -361,8 +237,3 @@ def _pyprof_source(study: Study, file: Path) -> Source:
         study.find(f"{file.name} is not named after a run: its configuration is not known")
         return Source(file.name, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
     return Source(file.name, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
-
-
-def point_fields(sources: Sequence[Source]) -> list[str]:
-    """The fields of Run that ``sources`` say, in their order."""
-    return [name for name in Run.model_fields if any(name in source.fields for source in sources)]

@@ -14,8 +14,8 @@ import numpy as np
 
 from analysis import costs, peaks, published
 from analysis.efficiency import sortable
-from analysis.load import Source, Study
-from analysis.output import Rows
+from analysis.study import Source, Study
+from analysis.terminal import Rows
 from jobs.run import ID_FIELDS
 from profiling.errors import UserError
 from profiling.tools import pyprof
@@ -33,7 +33,8 @@ TAU_COLUMNS = (
 
 _SUMS = """
 select filename,
-    coalesce(sum("FLOPs") filter ("Direction" = 'fprop'), 0), coalesce(sum("FLOPs") filter ("Direction" = 'bprop'), 0)
+    coalesce(sum("FLOPs") filter ("Direction" = 'fprop'), 0),
+    coalesce(sum("FLOPs") filter ("Direction" = 'bprop'), 0)
 from read_parquet($paths, filename = true) group by filename
 """
 
@@ -72,7 +73,7 @@ def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
 def pyprof_rows(study: Study) -> Rows:
     """A row a PyProf table: Run's fields, then :data:`PYPROF_COLUMNS`.
 
-    ``fprop_batches``, ``bprop_batches``: forward passes, and attributed backward passes, counted in the table.
+    ``fprop_batches``, ``bprop_batches``: forward passes and attributed backward passes, as counted.
     ``tflop_per_batch``: credited FLOPs of a batch, forward over its passes plus backward over its own, 1e12.
     ``*_flop_coverage_pct``: credited FLOPs over the analytic count (backward: twice the forward), %.
     ``kernel_ms``: time of the model's kernels in an attributed batch, ms; the efficiencies are over it, %.
@@ -139,9 +140,9 @@ def _over(total: float, time_s: float, peak: float | None) -> float | None:
 
 _APPLICATION = """
 select nodes::int as nodes, gpus_per_node::int as gpus_per_node, network_backend::varchar as network,
-    'tau' as profile, workers::int as workers, neural_network::varchar as model, data_loader::varchar as loader,
-    batch_size_per_gpu::int as batch, grad_precision::varchar as grad, compute_precision::varchar as compute,
-    run, max(inc_time) / 1e6 as application_s
+    'tau' as profile, workers::int as workers, neural_network::varchar as model,
+    data_loader::varchar as loader, batch_size_per_gpu::int as batch, grad_precision::varchar as grad,
+    compute_precision::varchar as compute, run, max(inc_time) / 1e6 as application_s
 from read_parquet($path) where function = '.tau application' group by all order by all
 """
 
@@ -225,3 +226,57 @@ def _add_batch_independent(row: dict[str, Any], rows: Rows) -> None:
             smallest["application_s"], largest["application_s"], smallest["batch"], largest["batch"]
         )
         row["batch_independent_pct"] = 100 * fixed / row["application_s"]
+
+
+# --- our own runs, by the published definitions -----------------------------------------------------------
+
+
+def run_rows(study: Study) -> Rows:
+    """A row a configuration of our own runs, timed as the reference timed its own: whole wall time.
+
+    Columns as :func:`tau_rows`; the application time is that of the unprofiled runs, start-up included.
+    """
+    seconds: dict[tuple, list[float]] = {}
+    batches: dict[tuple, int] = {}
+    sources = study.of_kind("run")
+    unprofiled = [source for source in sources if source.fields["profile"] == "none"] or sources
+    for source in unprofiled:
+        assert source.manifest is not None
+        key = tuple(source.fields[name] for name in ID_FIELDS)
+        seconds.setdefault(key, []).append(source.manifest.seconds)
+        batches[key] = source.fields["batches"]
+    rows = [
+        _tau_row(dict(zip(ID_FIELDS, key, strict=True)), np.array(values), batches[key])
+        for key, values in seconds.items()
+    ]
+    for row in rows:
+        _add_scaling(row, rows)
+        _add_batch_independent(row, rows)
+    rows.sort(key=lambda row: sortable([row[name] for name in (*ID_FIELDS[2:], "gpus_per_node", "nodes")]))
+    return rows
+
+
+def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
+    """Rows of reference files by fields: plain means of figures over a group, as the reference formed them.
+
+    Counts (batches, repetitions) are summed.
+    """
+    if not group_by:
+        return rows
+    groups: dict[tuple, Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in group_by), []).append(row)
+    made = []
+    for key in sorted(groups, key=sortable):
+        members = groups[key]
+        group: dict[str, Any] = dict(zip(group_by, key, strict=True))
+        for name in dict.fromkeys(name for member in members for name in member):
+            if name in ID_FIELDS:
+                continue
+            values = [member[name] for member in members if member.get(name) is not None]
+            if name in ("world_size", "base_nodes"):
+                group[name] = values[0] if len(set(values)) == 1 else None
+            elif values:
+                group[name] = sum(values) if isinstance(values[0], int) else sum(values) / len(values)
+        made.append(group)
+    return made

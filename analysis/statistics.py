@@ -1,8 +1,8 @@
 """How sure is a figure?
 
-After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of repetition
-is the run; batch durations inside a run are autocorrelated, so intervals inside a run resample blocks of
-batches; the centre is the median; rates are work over total time.
+After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of
+repetition is the run; batch durations inside a run are autocorrelated, so intervals inside a run resample
+blocks of batches; the centre is the median; rates are work over total time.
 
 Every resampling takes a seed; the default :data:`SEED` is recorded with the results.
 """
@@ -19,7 +19,7 @@ LEVEL = 0.95
 # Elements of one resampled matrix: bounds memory (8 bytes each) when a run has very many batches.
 _MOST_ELEMENTS = 4_000_000
 # A batch is off the steady level when it is further from it than this many standard deviations.
-_OFF_LEVEL_SIGMAS = 3.0
+_OFF_LEVEL_SIGMAS = 4.0
 _CLIP_SIGMAS = 8.0
 _SHORTEST_SERIES = 4
 
@@ -111,7 +111,7 @@ def block_length(values: np.ndarray) -> int:
 def block_resamples(
     values: np.ndarray, statistic: Statistic, resamples: int = RESAMPLES, seed: int = SEED
 ) -> np.ndarray:
-    """``statistic`` of ``resamples`` series made of random blocks of ``values`` (circular block bootstrap)."""
+    """``statistic`` of ``resamples`` series of random blocks of ``values`` (circular block bootstrap)."""
     count, length = len(values), block_length(values)
     generator = np.random.default_rng(seed)
     blocks = -(-count // length)

@@ -1,0 +1,202 @@
+"""How does training scale, and how well does a batch use the device?
+
+    python -m analysis.scaled DIR                                   results of a sweep, or reference files
+    python -m analysis.scaled DIR --method corrected,published      both, a row each
+    python -m analysis.scaled DIR --group-by batch,nodes --explain
+    python -m analysis.scaled DIR --scaling strong                  the global batch is constant
+
+A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs:
+
+    batch_ms                         median batch of the job (slowest rank), ms; _low and _high: 95 % interval
+    p95_ms, p99_ms, max_ms           percentiles and maximum over the steady batches of all timed runs, ms
+    images_per_s                     images over total time, all ranks; _low, _high
+    speedup, scaling_efficiency_pct  against the base point (base, base_world_size, base_images_per_s);
+                                     _low, _high
+    interval_note                    why there is no interval
+    repetitions, timed_by            timed runs, and of which kind; warmup_dropped: their batches left out
+    load_ms ... update_ms            medians of the stages, ms; startup_s: process start to first batch, s
+    perturbation                     a batch that the profiler records over its unprofiled twin's
+    tflop_per_batch                  credited FLOPs of a rank's batch, 1e12
+    flop_coverage_pct                these over the analytic count, %
+    kernel_ms                        time of the model's kernels in a batch, ms
+    {flops,bandwidth}_efficiency_of_kernels_pct   FLOPs (bytes) over kernel time and the datasheet's peak, %
+    {flops,bandwidth}_efficiency_of_batch_pct     the same over the whole batch (the reference's "scaled"), %
+    mfu_pct                          analytic FLOPs over the whole batch and the datasheet's peak, %
+    ..._of_measured_pct              the same beside the peak measured on the machine
+    exposed_communication_ms         collectives while nothing is computed, ms a batch; empty: not known
+    peak_..., measured_...           the peaks themselves
+
+PyProf tables have no durations: see analysis/reference.py for their columns, and for those of TAU tables,
+which only the published method reads.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis import output, reference
+from analysis.efficiency import sortable
+from analysis.load import load
+from analysis.scaled_parts import parts
+from analysis.study import Study
+from analysis.terminal import Answer, Rows
+from jobs.run import ID_FIELDS, Run
+from profiling.errors import UserError, did_you_mean, run_command
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METHODS = ("corrected", "published")
+
+
+def rows(
+    study: Study, methods: Sequence[str] = ("corrected",), group_by: Sequence[str] = (), scaling: str = "weak"
+) -> Rows:
+    """The answer's rows, by method, then by configuration.
+
+    Raises:
+        UserError: nothing in the study can answer.
+    """
+    made: Rows = []
+    for method in methods:
+        found = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
+        made += [{"method": method, **row} for row in found]
+    if not made:
+        raise UserError(_nothing(study, methods))
+    return made
+
+
+def table(
+    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: str = "weak"
+) -> "pd.DataFrame":
+    """The same as a DataFrame; columns and units are in this file's docstring."""
+    made = rows(study, method.split(","), group_by, scaling)
+    return output.to_frame(made, columns_of(made, group_by))
+
+
+def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
+    """The columns of these rows, in order: those of the kinds of results that they are of."""
+    have = {name for row in made for name in row}
+    fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
+    known = ["method", *fields, "world_size", *reference.PYPROF_COLUMNS, *reference.TAU_COLUMNS]
+    if "scaling" in have:
+        from analysis.figures import TIME_COLUMNS, USE_COLUMNS
+
+        known += [*TIME_COLUMNS, *USE_COLUMNS]
+    return [name for name in dict.fromkeys(known) if name in have]
+
+
+def _nothing(study: Study, methods: Sequence[str]) -> str:
+    if study.tau_intervals and list(methods) == ["corrected"]:
+        return (
+            f"{study.path} holds TAU application times only: they hold start-up and no batch, so there is no "
+            "corrected figure; see --method published"
+        )
+    return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"
+
+
+# --- corrected ----------------------------------------------------------------------------------------
+
+
+def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
+    made = _of_runs(study, group_by, scaling) if study.of_kind("run") else []
+    if study.of_kind("pyprof"):
+        made += reference.grouped(reference.pyprof_rows(study), group_by)
+    if study.tau_intervals and made:
+        study.find("TAU tables hold no durations of batches: they are in the published method only")
+    return made
+
+
+def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
+    from analysis.figures import coverage_findings, figures
+    from analysis.scaling import Point, points_of
+
+    points = points_of(study, "strong" if scaling == "strong" else "weak")
+    for finding in coverage_findings(points):
+        study.find(finding)
+    groups: dict[tuple, list[Point]] = {}
+    for number, point in enumerate(points):
+        key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
+        groups.setdefault(key, []).append(point)
+    made = []
+    for key, members in groups.items():
+        fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
+        sizes = {point.world_size for point in members}
+        fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
+        made.append({**fields, **figures(members, "strong" if scaling == "strong" else "weak")})
+    order = list(group_by) or [*ID_FIELDS[2:], *_outside(), "world_size", "nodes"]
+    return sorted(made, key=lambda row: sortable([row.get(name) for name in order]))
+
+
+def _outside() -> list[str]:
+    return [name for name in Run.model_fields if name not in ID_FIELDS]
+
+
+def _fields(point: Any) -> dict[str, Any]:
+    return {**point.fields, "profile": _value(point, "profile")}
+
+
+def _value(point: Any, name: str) -> Any:
+    if name in point.fields:
+        return point.fields[name]
+    runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]
+    values = dict.fromkeys(source.fields[name] for source, _ in runs)
+    return next(iter(values)) if len(values) == 1 else "+".join(str(value) for value in values)
+
+
+# --- published ----------------------------------------------------------------------------------------
+
+
+def _published(study: Study, group_by: Sequence[str]) -> Rows:
+    made = reference.tau_rows(study)
+    if study.of_kind("run"):
+        made += reference.run_rows(study)
+    if study.of_kind("pyprof"):
+        study.find(
+            "the published scaled efficiency of PyProf tables needs durations of batches, which they do not "
+            "hold; analysis.efficiency --method published gives the rest"
+        )
+    return reference.grouped(made, group_by)
+
+
+# --- command ------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    parser = output.parser("analysis.scaled", __doc__)
+    parser.add_argument(
+        "--method",
+        default="corrected",
+        metavar="METHOD,...",
+        help="corrected, published, or both [corrected]",
+    )
+    parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
+    parser.add_argument(
+        "--scaling", choices=("weak", "strong"), default="weak",
+        help="weak: the batch of a GPU is constant; strong: the global batch is [weak]",
+    )  # fmt: skip
+    parser.add_argument("--explain", action="store_true", help="say what each correction moved, and why")
+    arguments = parser.parse_args()
+    methods = _methods(arguments.method)
+    group_by = output.parse_fields(arguments.group_by, ("world_size",))
+    study = load(arguments.path, arguments.peaks)
+    made = rows(study, methods, group_by, arguments.scaling)
+    notes: list[str] = []
+    if arguments.explain:
+        from analysis.explain import explain
+
+        own = _of_runs(study, (), arguments.scaling) if study.of_kind("run") else []
+        notes = explain(study, own)
+    answer = Answer(made, columns_of(made, group_by), parts=parts(made, group_by), notes=notes)
+    return output.emit(answer, study, arguments)
+
+
+def _methods(text: str) -> list[str]:
+    methods = [name.strip() for name in text.split(",") if name.strip()]
+    for name in methods:
+        if name not in METHODS:
+            raise UserError(f"--method: unknown method {name!r}{did_you_mean(name, METHODS)}")
+    return list(dict.fromkeys(methods)) or ["corrected"]
+
+
+if __name__ == "__main__":
+    run_command(main)

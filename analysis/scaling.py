@@ -1,0 +1,159 @@
+"""How does a configuration scale, from runs of our own?
+
+A :class:`Point` is a configuration at one world size, with all its runs: the unprofiled ones time it (its
+profiled ones, if there are no others), the profiled ones say what its kernels cost. analysis.figures says
+what they add up to.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from analysis import statistics
+from analysis.batches import Series, all_series
+from analysis.costs import Bound, Costs, bound_of, costs_of
+from analysis.overlap import Communication, communication_of
+from analysis.study import Source, Study
+from jobs.run import Run
+
+Scaling = Literal["weak", "strong"]
+NAN = float("nan")
+
+# In these the runs of one point may differ.
+_OF_A_RUN = ("profile", "attribute_from", "seed")
+POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
+
+
+@dataclass
+class Point:
+    """A configuration at one world size.
+
+    Attributes:
+        fields: its values of :data:`POINT_FIELDS`.
+        timed, profiled: its runs with their batches.
+        cost: of its kernels, mean over its profiled runs; communication likewise.
+        base: the point it is compared with (itself, if it is the smallest).
+    """
+
+    fields: dict[str, Any]
+    timed: list[tuple[Source, Series]] = field(default_factory=list)
+    profiled: list[tuple[Source, Series]] = field(default_factory=list)
+    timed_by: str = "unprofiled runs"
+    cost: Costs | None = None
+    communication: Communication | None = None
+    bound: Bound = field(default_factory=lambda: Bound("", None, None))
+    base: "Point | None" = None
+
+    def __post_init__(self) -> None:
+        self.batch_resamples: np.ndarray | None = None  # of the median batch, ns
+        self.rate_resamples: np.ndarray | None = None  # of images/s
+        self.batch = self.rate = statistics.Estimate(NAN, NAN, NAN)
+
+    @property
+    def world_size(self) -> int:
+        return self.fields["nodes"] * self.fields["gpus_per_node"]
+
+    @property
+    def images(self) -> float:
+        """Images of one batch of the job."""
+        return float(np.mean([series.images[series.steady].mean() for _, series in self.timed]))
+
+    @property
+    def label(self) -> str:
+        nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
+        return f"{nodes} node{'s' if nodes > 1 else ''} x {gpus}, {self.fields['grad']} gradients"
+
+    def measure(self) -> None:
+        """Centre and resamples of the batch and of the rate, from the timed runs."""
+        seed = statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
+        series = [one.steady_ns.astype(float) for _, one in self.timed]
+        images = self.images
+
+        def rate(step_ns: np.ndarray) -> np.ndarray:
+            return images / step_ns.mean(axis=-1) * 1e9
+
+        self.batch = statistics.between_runs(series, seed=seed)
+        self.rate = statistics.between_runs(series, rate, seed=seed)
+        if len(series) > 1:
+            self.batch_resamples = statistics.run_resamples(series, seed=seed)
+            self.rate_resamples = statistics.run_resamples(series, rate, seed=seed)
+
+
+# --- points -------------------------------------------------------------------------------------------
+
+
+def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
+    """The points of a study, each with its base; runs that cannot be used are taken out of the study."""
+    series = all_series(study)
+    found: dict[tuple, Point] = {}
+    for source in study.of_kind("run"):
+        key = tuple(str(source.fields[name]) for name in POINT_FIELDS)
+        point = found.setdefault(key, Point({name: source.fields[name] for name in POINT_FIELDS}))
+        runs = point.timed if source.fields["profile"] == "none" else point.profiled
+        runs.append((source, series[source.id]))
+    points = list(found.values())
+    for point in points:
+        if not point.timed:
+            point.timed, point.timed_by = point.profiled, "profiled runs"
+        point.measure()
+        point.bound = bound_of(study, point.timed[0][0])
+        _add_costs(study, point)
+    for point in points:
+        point.base = base_of(study, point, points, scaling)
+    if any(point.timed_by == "profiled runs" for point in points):
+        study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
+    return points
+
+
+def _add_costs(study: Study, point: Point) -> None:
+    sources = [source for source, _ in point.profiled]
+    found = list(costs_of(study, sources).values())
+    if found:
+        names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
+        means = {name: float(np.mean([getattr(cost, name) for cost in found])) for name in names}
+        point.cost = Costs(sum(cost.batches for cost in found), **means)
+    talks = [talk for talk in (communication_of(study, source) for source in sources) if talk]
+    if talks:
+        point.communication = Communication(
+            float(np.mean([talk.exposed_ns for talk in talks])),
+            float(np.mean([talk.overlapped_ns for talk in talks])),
+        )
+
+
+def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scaling) -> Point:
+    """The smallest world size of the otherwise equal configuration.
+
+    One rank sends no gradients, so its precision of gradients is no matter: where a configuration has no
+    point of one rank with its own, the one with any other stands in.
+    """
+    alike = [other for other in points if _key(other, scaling) == _key(point, scaling)]
+    base = min(alike, key=_size)
+    if base.world_size > 1:
+        ones = [
+            other
+            for other in points
+            if other.world_size == 1 and _key(other, scaling, "grad") == _key(point, scaling, "grad")
+        ]
+        if ones:
+            base = min(ones, key=lambda other: other.fields["grad"] != "fp32")
+            study.find(
+                f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
+                f"with the one-rank point said to be {base.fields['grad']}"
+            )
+    return base
+
+
+def _size(point: Point) -> tuple[int, int]:
+    return point.world_size, point.fields["nodes"]
+
+
+def _key(point: Point, scaling: Scaling, *without: str) -> tuple:
+    fields = dict(point.fields)
+    if scaling == "strong":
+        fields["batch"] *= point.world_size  # the global batch
+    return tuple(
+        str(value) for name, value in fields.items() if name not in ("nodes", "gpus_per_node", *without)
+    )

@@ -1,0 +1,233 @@
+"""A sweep's results with planted truth: real records and tables, made by arithmetic instead of training.
+
+Everything that an analysis should find is known: the duration of a batch by world size, the noise, the slow
+batches at the head, the time of kernels and of communication and how much of it is hidden, FLOPs and bytes.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jobs import store
+from jobs.run import Run, format_id
+from jobs.store import Calibration, Manifest, RankReport
+from profiling import tables
+
+START_NS = 1_790_000_000_000_000_000
+MS = 1_000_000
+
+
+@dataclass
+class Truth:
+    """What is planted.
+
+    Attributes:
+        batch_ms: world size -> duration of a steady batch of the job, ms.
+        noise_ms: standard deviation of a batch's duration, ms.
+        run_noise_ms: standard deviation between runs, ms.
+        warmup: slow batches at the head of each run, of ``warmup_factor`` times the duration.
+        perturbation: how much slower a batch is that the profiler records.
+        slowest_extra_ms: how much later the last rank ends a batch than the others (the job's batch is its).
+        kernel_ms: time of model kernels in a batch of one rank, ms, the rest is idle.
+        communication_ms, hidden_ms: collectives in a batch (where P > 1), and how much of it is hidden.
+        flops, bytes: of one batch of one rank.
+        device: what the ranks report.
+    """
+
+    batch_ms: dict[int, float] = field(default_factory=lambda: {1: 100.0, 2: 110.0, 4: 125.0})
+    noise_ms: float = 1.0
+    run_noise_ms: float = 0.0
+    warmup: int = 3
+    warmup_factor: float = 4.0
+    perturbation: float = 1.25
+    slowest_extra_ms: float = 0.0
+    kernel_ms: float = 60.0
+    communication_ms: float = 20.0
+    hidden_ms: float = 15.0
+    flops: float = 7.4e11
+    bytes: float = 4e10
+    training_flops_per_image: float = 2.4e10
+    device: str = "NVIDIA A100-SXM4-40GB"
+
+
+def run_of(**fields: Any) -> Run:
+    """A run with the defaults of these tests."""
+    return Run(**{"batches": 40, "batch": 32, "workers": 2, "loader": "synthetic", **fields})
+
+
+def write_sweep(
+    directory: Path,
+    runs: list[Run],
+    truth: Truth | None = None,
+    repetitions: dict[str, int] | None = None,
+    calibration: bool = True,
+    excluded: tuple[tuple[str, str], ...] = (),
+) -> Truth:
+    """Write a sweep's results.
+
+    Args:
+        repetitions: by profile; by default two of each unprofiled run and one of each profiled.
+    """
+    truth = truth or Truth()
+    repetitions = repetitions or {"none": 2, "torch": 1}
+    directory.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        for repetition in range(repetitions.get(run.profile, 1)):
+            write_run(directory, run, truth, repetition)
+    write_sweep_record(directory, excluded)
+    if calibration:
+        store.write_record(
+            directory / store.CALIBRATION,
+            Calibration(
+                gemm_flops_per_s={1: 15e12, 2: 14e12},
+                copy_bytes_per_s={1: 1.2e12, 2: 1.1e12},
+                allreduce_bus_bytes_per_s={2: 2e11},
+                device=truth.device,
+                seconds=1.0,
+            ),
+        )
+    return truth
+
+
+def write_sweep_record(directory: Path, excluded: tuple[tuple[str, str], ...] = ()) -> None:
+    import json
+
+    left_out = [{"id": name, "reason": reason} for name, reason in excluded]
+    record = {"sweep": {}, "order_seed": 1, "launcher": "local", "order": [], "excluded": left_out}
+    store.write_text(directory / store.SWEEP, json.dumps(record))
+
+
+def write_run(
+    directory: Path,
+    run: Run,
+    truth: Truth,
+    repetition: int = 0,
+    exit_code: int = 0,
+    reason: str = "",
+    **report: Any,
+) -> Path:
+    """Write one run's directory; ``report`` changes fields of the ranks' reports."""
+    ended = directory / format_id(run, repetition, exit_code)
+    ended.mkdir(parents=True)
+    seed = zlib.crc32(format_id(run, repetition).encode())
+    generator = np.random.default_rng(seed)
+    durations = _durations(run, truth, generator)
+    for rank in range(run.world_size):
+        _write_rank(tables.rank_directory(ended, rank), rank, run, truth, durations)
+    reports = [_report(rank, run, truth, **report) for rank in range(run.world_size)]
+    seconds = float(durations.sum()) / 1e9 + 20
+    manifest = Manifest(
+        run=run,
+        repetition=repetition,
+        exit_code=exit_code,
+        reason=reason,
+        command=["python", "-m", "train"],
+        started="2026-01-01T00:00:00+00:00",
+        ended="2026-01-01T00:01:00+00:00",
+        seconds=seconds,
+        ranks=reports,
+    )
+    store.write_record(ended / store.MANIFEST, manifest)
+    (ended / store.LOG).write_text(reason)
+    return ended
+
+
+def _durations(run: Run, truth: Truth, generator: np.random.Generator) -> np.ndarray:
+    centre = truth.batch_ms[run.world_size] + generator.normal(0, truth.run_noise_ms)
+    milliseconds = centre + generator.normal(0, truth.noise_ms, run.batches)
+    milliseconds[: truth.warmup] *= truth.warmup_factor
+    if run.profile != "none":
+        milliseconds[run.first_attributed :] *= truth.perturbation
+    return (milliseconds * MS).round().astype(np.int64)
+
+
+def _report(rank: int, run: Run, truth: Truth, **changes: Any) -> RankReport:
+    values = {
+        "rank": rank,
+        "world_size": run.world_size,
+        "hostname": "node0",
+        "device": truth.device,
+        "backend": "ddp/nccl" if run.world_size > 1 else "single",
+        "batches_done": run.batches,
+        "images_done": run.batches * run.batch,
+        "losses_finite": True,
+        "parameter_digest": "0" * 64,
+        "training_flops_per_image": truth.training_flops_per_image,
+        "forward_flops_per_image": truth.training_flops_per_image / 3,
+        "startup_ns": 5_000 * MS,
+    }
+    return RankReport(**{**values, **changes})
+
+
+def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: np.ndarray) -> None:
+    # All ranks but the last end each batch earlier; the next batch of each starts where its own ended.
+    early = 0 if rank == run.world_size - 1 else round(truth.slowest_extra_ms * MS)
+    ends = START_NS + np.cumsum(durations)
+    starts = np.concatenate([[START_NS], ends[:-1]])
+    own = ends - starts - early
+    load, forward, update = own // 10, own * 3 // 10, own // 10
+    attributed = np.arange(run.batches) >= run.first_attributed if run.profile != "none" else None
+    columns = {
+        "rank": np.full(run.batches, rank),
+        "batch_index": np.arange(run.batches),
+        "start_ns": starts,
+        "load_ns": load,
+        "forward_ns": forward,
+        "backward_ns": own - load - forward - update,
+        "update_ns": update,
+        "end_ns": starts + own,
+        "images": np.full(run.batches, run.batch),
+        "loss": np.linspace(7, 1, run.batches),
+        "attributed": attributed if attributed is not None else np.zeros(run.batches, dtype=bool),
+    }
+    tables.write(tables.as_table("batches", columns), directory, "batches")
+    store.write_record(directory / store.RANK_REPORT, _report(rank, run, truth))
+    if attributed is not None:
+        rows = [
+            row
+            for i in np.flatnonzero(attributed)
+            for row in _kernels(rank, int(i), int(starts[i]), run, truth)
+        ]
+        names = list(rows[0])
+        tables.write(
+            tables.as_table("kernels", {n: [row[n] for row in rows] for n in names}), directory, "kernels"
+        )
+
+
+def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[dict[str, Any]]:
+    """Four kernels of arithmetic back to back, two that credit FLOPs; a collective beside and after them."""
+    piece = truth.kernel_ms * MS / 4
+    parts = [
+        ("conv_fprop", "convolution", "fprop", truth.flops / 3, truth.bytes / 4),
+        ("relu", "pointwise", "fprop", 0.0, truth.bytes / 4),
+        ("conv_bprop", "convolution", "bprop", truth.flops * 2 / 3, truth.bytes / 4),
+        ("sgd", "optimizer", "update", 0.0, truth.bytes / 4),
+    ]
+
+    def row(
+        name: str, kind: str, direction: str, at: float, length: float, flops: float, moved: float
+    ) -> dict:
+        return {
+            "rank": rank,
+            "batch_index": batch,
+            "start_ns": start + round(at),
+            "duration_ns": round(length),
+            "name": f"void {name}<float>(float*)",
+            "short_name": name,
+            "class": kind,
+            "direction": direction,
+            "device": 0,
+            "stream": 20 if kind == "communication" else 7,
+            "flops": flops,
+            "bytes": moved,
+        }
+
+    rows = [row(*part[:3], number * piece, piece, *part[3:]) for number, part in enumerate(parts)]
+    rows.append(row("copy", "memcpy", "loader", 4 * piece, 2 * MS, 0.0, 1e9))
+    if run.world_size > 1:
+        at = truth.kernel_ms * MS - truth.hidden_ms * MS
+        rows.append(row("ncclAllReduce", "communication", "bprop", at, truth.communication_ms * MS, 0.0, 1e8))
+    return rows
