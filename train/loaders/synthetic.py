@@ -1,0 +1,32 @@
+"""No data at all: one random batch, made on the device once. The bound for every other loader."""
+
+import torch
+
+from jobs.run import Run
+from train.models import CLASSES
+
+
+class Synthetic:
+    """The same random batch, for ever."""
+
+    def __init__(self, run: Run, rank: int, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + rank)
+        size = (run.batch, 3, run.image_size, run.image_size)
+        self._images = torch.randn(size, generator=generator).to(device)
+        self._labels = torch.randint(CLASSES, (run.batch,), generator=generator).to(device)
+        self.images_corrupt = 0
+        self.findings: list[str] = []
+
+    def __iter__(self) -> "Synthetic":
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._images, self._labels
+
+    def close(self) -> None:
+        return None
+
+
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Synthetic:
+    """The synthetic loader of a rank; ranks differ in their seed."""
+    return Synthetic(run, rank, device)
