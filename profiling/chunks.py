@@ -21,6 +21,7 @@ CHUNK_BYTES = 8 << 20
 _HEAD_BYTES = 64 << 20  # where the events must have begun
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
@@ -97,7 +98,7 @@ class _Reader:
     def enter(self, facts: dict[str, Any]) -> bool:
         """Go to the first event; whether the trace is an object (else it is a bare list)."""
         self.fill(1 << 16)
-        start = self.buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
+        start = self.buffer.removeprefix(_BOM).lstrip()
         if start.startswith(b"["):
             self.skip(len(self.buffer) - len(start) + 1)
             return False
@@ -114,7 +115,7 @@ class _Reader:
 
     def find_events(self, facts: dict[str, Any]) -> re.Match[bytes] | None:
         for match in _EVENTS.finditer(self.buffer):
-            head = _parse(self.buffer[: match.start()] + b'"":0}')
+            head = _parse(self.buffer[: match.start()].removeprefix(_BOM) + b'"":0}')
             if isinstance(head, dict):  # else the words stand inside a text
                 facts.update(head)
                 return match

@@ -153,6 +153,8 @@ _IN_NAMES = ("(anonymous", "()")  # "(anonymous namespace)::" and "operator()(..
 
 def _without_parameters(text: str) -> str:
     """A C++ name up to its parameter list; other names as they are."""
+    if "#" in text and "<" not in text:
+        return text  # a range, see short_name
     depth = 0
     for position, character in enumerate(text):
         if character == "<":

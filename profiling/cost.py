@@ -189,7 +189,7 @@ def _copy(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) 
     if not tensors:
         return None
     moved = sum(tensor.bytes for tensor in tensors)
-    return Cost(0, moved if name == "copy_" else 2 * moved)
+    return Cost(0, moved if name == "copy" else 2 * moved)
 
 
 def _fill(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:

@@ -147,6 +147,8 @@ class Builder:
 def _thread_number(key: Any, number: int) -> int:
     thread = key[1] if isinstance(key, tuple) else key
     try:
-        return int(thread)
+        said = int(thread)
     except (TypeError, ValueError, OverflowError):
-        return -2 - number  # a thread that is only a word; below the -1 that means "none"
+        said = 1 << 62
+    # A thread that is only a word gets a number below the -1 that means "none".
+    return said if -(1 << 62) < said < 1 << 62 else -2 - number

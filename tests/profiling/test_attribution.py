@@ -1,0 +1,226 @@
+"""From events to rows: batch, direction, layer, operator, cost; on small traces whose truth is known."""
+
+from itertools import pairwise
+
+import pytest
+
+from profiling.tables import SCHEMAS
+from profiling.tools.torch_profiler import read
+from tests.profiling.traces import Trace, tensors, training_step
+
+
+def rows_of(trace, tmp_path, **given):
+    converted = read(trace.write(tmp_path / "trace.json"), **given)
+    assert converted.tables["kernels"].schema == SCHEMAS["kernels"]
+    return converted.tables["kernels"].to_pylist(), converted
+
+
+def one(rows, **wanted):
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    assert len(found) == 1, (wanted, found)
+    return found[0]
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    trace = Trace(baseTimeNanoseconds=10**18)
+    end = training_step(trace, 1000.5)
+    training_step(trace, end)
+    return rows_of(trace, tmp_path)
+
+
+def test_batches_end_at_their_marks_by_launch_not_by_execution(gpu):
+    rows, converted = gpu
+    assert [row["batch_index"] for row in rows] == [0] * 8 + [1] * 8
+    # The first batch's kernels run after its mark: they are launched before it.
+    assert converted.findings == []
+
+
+def test_directions_follow_the_markers(gpu):
+    rows, _ = gpu
+    told = {row["short_name"]: row["direction"] for row in rows}
+    assert told == {
+        "Memcpy HtoD": "loader",
+        "nchwToNhwcKernel": "fprop",
+        "sm80_xmma_fprop_implicit_gemm_f32": "fprop",
+        "nll_loss_forward_reduce": "fprop",
+        "sm80_xmma_dgrad_implicit_gemm_f32": "bprop",
+        "sm80_xmma_wgrad_implicit_gemm_f32": "bprop",
+        "multi_tensor_apply_kernel": "update",
+        "vectorized_elementwise_kernel": "update",
+    }
+
+
+def test_a_backward_kernel_has_the_layer_of_its_forward_operator(gpu):
+    rows, _ = gpu
+    layers = {row["direction"]: row["layer"] for row in rows if "implicit_gemm" in row["name"]}
+    assert layers == {"fprop": "conv1", "bprop": "conv1"}
+    assert one(rows, short_name="nll_loss_forward_reduce", batch_index=0)["layer"] is None
+
+
+def test_an_operators_flops_go_once_to_the_kernels_that_do_them(gpu):
+    rows, _ = gpu
+    flops = 2 * (2 * 4 * 64) * 27
+    convolution = one(rows, short_name="sm80_xmma_fprop_implicit_gemm_f32", batch_index=0)
+    assert convolution["flops"] == flops
+    assert convolution["operator"] == "aten::cudnn_convolution"
+    assert one(rows, short_name="nchwToNhwcKernel", batch_index=0)["flops"] == 0
+    backward = [row["flops"] for row in rows if row["direction"] == "bprop" and row["batch_index"] == 0]
+    assert sum(backward) == pytest.approx(2 * flops)
+    assert backward[0] < backward[1]  # by time
+
+
+def test_bytes_are_divided_and_copies_have_their_own(gpu):
+    rows, _ = gpu
+    first = [row for row in rows if row["batch_index"] == 0]
+    forward = [row["bytes"] for row in first if row["operator"] == "aten::cudnn_convolution"]
+    assert sum(forward) == pytest.approx(4 * (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64))
+    assert one(first, class_="memcpy")["bytes"] == 4096 if "class_" in first[0] else True
+    assert one(first, short_name="Memcpy HtoD")["bytes"] == 4096
+
+
+def test_what_an_optimizer_launches_is_its_own(gpu):
+    rows, _ = gpu
+    assert {row["class"] for row in rows if row["direction"] == "update"} == {"optimizer"}
+
+
+def test_rows_say_where_and_when(gpu):
+    rows, _ = gpu
+    row = one(rows, short_name="sm80_xmma_fprop_implicit_gemm_f32", batch_index=0)
+    assert (row["device"], row["stream"], row["grid"], row["block"]) == (0, 7, "2,1,1", "64,1,1")
+    assert row["start_ns"] == 10**18 + 1_115_500
+    assert row["duration_ns"] == 4000
+
+
+def test_markers_are_kept_with_the_end_of_a_batch_as_a_mark(gpu):
+    _, converted = gpu
+    markers = converted.tables["markers"].to_pylist()
+    names = [row["name"] for row in markers]
+    assert names.count("Forward Pass") == names.count("End of Batch") == 2
+    assert "Layer: conv1" not in names
+    for row in markers:
+        assert (
+            (row["kind"] == "mark") == (row["name"] == "End of Batch") == (row["start_ns"] == row["end_ns"])
+        )
+
+
+def test_profiler_steps_number_the_batches_of_a_file(tmp_path):
+    trace = Trace()
+    training_step(trace, 0, batch=41, markers=False)
+    trace.kernel("late", 500, 600, 601)
+    rows, _ = rows_of(trace, tmp_path)
+    assert {row["batch_index"] for row in rows if row["name"] != "late"} == {41}
+    assert one(rows, name="late")["batch_index"] is None
+
+
+def test_without_markers_autograd_tells_the_direction(tmp_path):
+    trace = Trace()
+    training_step(trace, 0, markers=False)
+    rows, converted = rows_of(trace, tmp_path)
+    told = {row["short_name"]: row["direction"] for row in rows}
+    assert told["sm80_xmma_fprop_implicit_gemm_f32"] == "fprop"
+    assert told["sm80_xmma_dgrad_implicit_gemm_f32"] == "bprop"
+    assert told["Memcpy HtoD"] == "loader"
+    assert told["multi_tensor_apply_kernel"] == "update"
+    assert any("Optimizer.step" in finding for finding in converted.findings)
+
+
+def test_a_kernel_launched_before_the_trace_is_kept_and_said(tmp_path):
+    trace = Trace()
+    training_step(trace, 0)
+    trace.events = [event for event in trace.events if event["args"].get("correlation") != 9]
+    trace.kernel("orphan", 1, 2, 3)
+    del trace.events[-2]  # its launch
+    rows, converted = rows_of(trace, tmp_path)
+    orphan = one(rows, name="orphan")
+    assert (orphan["batch_index"], orphan["direction"], orphan["operator"]) == (None, "none", None)
+    assert any("no recorded launch" in finding for finding in converted.findings)
+
+
+def test_on_a_cpu_the_rows_are_leaf_operators_each_once(tmp_path):
+    trace = Trace()
+    trace.range("Forward Pass", 0, 100)
+    inputs = tensors([3, 5], [7, 5], [7])
+    trace.host("aten::linear", 1, 30, more=inputs)
+    trace.host("aten::t", 2, 5, more=tensors([7, 5]))
+    trace.host("aten::transpose", 3, 4, more=tensors([7, 5]))
+    trace.host("aten::addmm", 6, 29, more=tensors([7], [3, 5], [5, 7]))
+    trace.host("aten::empty", 7, 8)
+    trace.host("aten::mul_", 40, 60, more=tensors([3, 7], []))
+    trace.host("aten::to", 41, 50)
+    trace.host("aten::_to_copy", 42, 49)
+    trace.host("aten::copy_", 43, 48, more=tensors([], []))
+    trace.range("End of Batch", 110, 111)
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["name"] for row in rows] == ["aten::t", "aten::addmm", "aten::mul_"]
+    assert sum(row["flops"] for row in rows) == 2 * 3 * 5 * 7 + 21
+    assert {row["device"] for row in rows} == {-1}
+    assert {row["direction"] for row in rows} == {"fprop"}
+    spans = [(row["start_ns"], row["start_ns"] + row["duration_ns"]) for row in rows]
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def test_gloo_collectives_are_communication_wherever_they_end(tmp_path):
+    trace = Trace(distributedInfo={"backend": "gloo", "rank": 1, "world_size": 2})
+    trace.range("Backward Pass", 0, 100)
+    trace.host("c10d::allreduce_", 10, 12, more={"Input Dims": [[[1000]]], "Input type": ["TensorList"]})
+    trace.host("gloo:all_reduce", 11, 90, "user_annotation", thread=1, more=tensors([1000]))
+    trace.host("aten::mm", 20, 30, more=tensors([2, 2], [2, 2]))
+    trace.range("End of Batch", 110, 111)
+    rows, _ = rows_of(trace, tmp_path)
+    collective = one(rows, name="gloo:all_reduce")
+    assert (collective["class"], collective["direction"], collective["bytes"]) == (
+        "communication",
+        "bprop",
+        4000,
+    )
+    assert collective["duration_ns"] == 79_000
+    assert one(rows, name="aten::mm")["flops"] == 16
+    assert {row["rank"] for row in rows} == {1}
+    assert len(rows) == 2
+
+
+def test_a_collective_carries_the_bytes_of_its_message(tmp_path):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
+    said = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16"}
+    trace.host("record_param_comms", 0, 20, more=said)
+    trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclWork*)", 5, 30, 50)
+    rows, converted = rows_of(trace, tmp_path)
+    assert rows[0]["bytes"] == 40
+    assert not any("collective" in finding for finding in converted.findings)
+
+
+def test_a_gpu_rank_of_several_without_a_collective_is_a_finding(tmp_path):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 4})
+    training_step(trace, 0)
+    _, converted = rows_of(trace, tmp_path)
+    assert any("no collective" in finding for finding in converted.findings)
+
+
+def test_without_shapes_costs_are_unknown_not_zero(tmp_path):
+    trace = Trace()
+    trace.host("aten::mm", 0, 10)
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    rows, converted = rows_of(trace, tmp_path)
+    assert rows[0]["flops"] is None
+    assert rows[0]["bytes"] is None
+    assert any("no input shapes" in finding for finding in converted.findings)
+
+
+def test_the_first_convolution_makes_no_input_gradient_where_the_trace_is_silent(tmp_path):
+    trace = Trace()
+    sizes = ([2, 4, 8, 8], [2, 4, 8, 8], [4, 4, 3, 3])
+    for number, at in ((8, 0), (5, 20)):  # autograd runs the last layer first
+        node = {"Sequence number": number, "Fwd thread id": 1, **tensors(sizes[0])}
+        trace.host("ConvolutionBackward0", at, at + 10, more=node)
+        trace.host("aten::convolution_backward", at + 1, at + 9, more=tensors(*sizes))
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["flops"] for row in rows] == [2 * 2 * 512 * 36, 2 * 512 * 36]
+
+
+def test_the_rank_is_the_traces_the_names_or_the_callers(tmp_path):
+    trace = Trace()
+    training_step(trace, 0)
+    path = trace.write(tmp_path / "worker_rank12.json")
+    assert read(path).tables["kernels"]["rank"][0].as_py() == 12
+    assert read(path, rank=3).tables["kernels"]["rank"][0].as_py() == 3

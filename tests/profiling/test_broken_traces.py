@@ -1,0 +1,164 @@
+"""Broken, foreign and absurd files: one clear line that names the file, never another error, never a hang."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profiling import chunks
+from profiling.errors import UserError
+from profiling.kineto import read_events
+from profiling.tools.torch_profiler import read
+from tests.profiling.traces import Trace, training_step
+
+FUZZ = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def sample() -> Trace:
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 1}, baseTimeNanoseconds=10**18)
+    end = training_step(trace, 0)
+    training_step(trace, end)
+    return trace
+
+
+GOOD = sample().text()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no JSON"),
+        (b"hello", "no JSON"),
+        (b"\x00" * 100, "no JSON"),
+        (b"{}", "traceEvents"),
+        (b'{"a": 1}', "traceEvents"),
+        (b'{"traceEvents": []}', "no events"),
+        (b'{"traceEvents": [}', "truncated or damaged"),
+        (b'{"traceEvents": [1, 2, "x", null, [], {}]}', "no events"),
+        (b'{"traceEvents": 5}', "traceEvents"),
+        (b"[]", "no events"),
+        (b'[{"ph": "X", "name": "NEGOTIATE", "ts": 1, "dur": 2}]', "no events"),
+        (b'{"traceEvents": ' + b"[" * 100_000, "nested too deeply"),
+        (b"\x1f\x8b" + b"junk" * 20, "damaged"),
+        (gzip.compress(GOOD)[:-30], "truncated"),
+        (gzip.compress(b""), "no JSON"),
+    ],
+)
+def test_a_broken_file_is_one_clear_error(tmp_path, content, said):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=said) as error:
+        read(path)
+    assert "trace.json" in str(error.value)
+
+
+def test_what_cannot_be_opened_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read .*absent"):
+        read(tmp_path / "absent.json")
+    with pytest.raises(UserError, match="cannot read"):
+        read(tmp_path)
+
+
+@FUZZ
+@given(st.integers(0, len(GOOD) - 3))
+def test_a_truncated_trace_says_where(tmp_path, size):
+    path = tmp_path / "trace.json"
+    path.write_bytes(GOOD[:size])
+    with pytest.raises(UserError, match=r"trace\.json"):
+        read(path)
+
+
+@FUZZ
+@given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=20))
+def test_random_bytes_anywhere_never_break_the_reader(tmp_path, place, noise):
+    path = tmp_path / "trace.json"
+    path.write_bytes(GOOD[:place] + noise + GOOD[place + len(noise) :])
+    try:
+        converted = read(path)
+    except UserError as error:
+        assert "trace.json" in str(error)
+    else:
+        assert set(converted.tables) == {"kernels", "markers"}
+
+
+odd = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([1])
+)
+FIELDS = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"])
+ARGUMENTS = st.sampled_from(
+    ["External id", "correlation", "Sequence number", "Fwd thread id", "device", "stream", "grid", "bytes",
+     "Input Dims", "Input type", "Concrete Inputs", "In msg nelems", "dtype"]
+)  # fmt: skip
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.integers(0, 29), FIELDS | ARGUMENTS, odd | st.just("absent")), max_size=6))
+def test_absurd_fields_never_break_the_reader(tmp_path, changes):
+    trace = sample()
+    for place, field, value in changes:
+        event = trace.events[place]
+        holder = event if field in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args") else event["args"]
+        if not isinstance(holder, dict):
+            continue
+        if value == "absent":
+            holder.pop(field, None)
+        else:
+            holder[field] = value
+    converted = read(trace.write(tmp_path / "trace.json"))
+    kernels = converted.tables["kernels"]
+    assert kernels.num_rows <= 16
+    assert all(duration >= 0 for duration in kernels["duration_ns"].to_pylist())
+
+
+def test_events_without_a_required_field_are_counted(tmp_path):
+    trace = sample()
+    kernels = [event for event in trace.events if event["cat"] == "kernel"]
+    del kernels[0]["ts"]
+    kernels[1]["dur"] = -5
+    kernels[2]["name"] = None
+    trace.events.append({"ph": "X", "name": "of no category", "ts": 1})
+    converted = read(trace.write(tmp_path / "trace.json"))
+    assert converted.tables["kernels"].num_rows == 16 - 3
+    assert any(finding.startswith("trace.json: 4 events lack") for finding in converted.findings)
+
+
+def test_what_old_writers_let_through_is_read(tmp_path):
+    trace = sample()
+    text = trace.text().replace(b'"rank": 0', b'"rank": 0, "overhead": NaN')
+    text = text.replace(b"nll_loss_forward_reduce", b"nll_loss\xff_forward_reduce")
+    (tmp_path / "trace.json").write_bytes(b"\xef\xbb\xbf" + text)
+    assert read(tmp_path / "trace.json").tables["kernels"].num_rows == 16
+
+
+@pytest.mark.parametrize("size", [64, 700, 5000])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_where_the_text_is_cut_makes_no_difference(tmp_path, monkeypatch, size, indent):
+    trace = sample()
+    # Texts and lists that look like the border between two events.
+    trace.host('a name with "},{" in it }, { and more', 1, 2)
+    trace.events[-1]["args"]["list"] = [{"a": 1}, {"b": 2}]
+    whole = {**trace.facts, "traceEvents": trace.events, "after": [{"x": 1}, {"y": '"traceEvents": ['}]}
+    path = tmp_path / "trace.json"
+    path.write_bytes(json.dumps({"before": 'no "traceEvents": [ here', **whole}, indent=indent).encode())
+    expected = read_events(path)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
+    again = read_events(path)
+    assert sorted(expected.names) == sorted(again.names)
+    assert (expected.host["start_ns"] == again.host["start_ns"]).all()
+    assert (expected.device["correlation"] == again.device["correlation"]).all()
+
+
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(json.dumps(sample().events).encode())
+    assert read(path).tables["kernels"].num_rows == 16
+    path.write_bytes(json.dumps(sample().events).encode()[:-1])
+    with pytest.raises(UserError, match="truncated"):
+        read(path)

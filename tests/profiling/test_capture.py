@@ -1,0 +1,200 @@
+"""Recording from inside a training process: what is written, is it right, and what is left behind?"""
+
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import UserError
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
+from profiling.tools import open_capture
+from profiling.tools import torch_profiler as reader
+
+torch = pytest.importorskip("torch")
+from torch.profiler import record_function  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+BATCHES, FIRST = 3, 10
+
+
+def train(model, data, target, batches):
+    """The loop that markers are put into, as ``train`` does it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loss_of = torch.nn.CrossEntropyLoss()
+    for _ in range(batches):
+        with record_function(FORWARD):
+            loss = loss_of(model(data), target)
+        with record_function(BACKWARD):
+            loss.backward()
+        with record_function(UPDATE):
+            optimizer.step()
+            optimizer.zero_grad()
+        with record_function(END_OF_BATCH):
+            pass
+
+
+def small_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, groups=4, padding=1), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 7 * 7, 10),
+    )  # fmt: skip
+
+
+def record(model, data, directory: Path, batches=BATCHES, keep_raw=False):
+    capture = open_capture("torch", directory, rank=5, keep_raw=keep_raw)
+    target = torch.zeros(len(data), dtype=torch.long)
+    train(model, data, target, 1)
+    capture.start(model, first_batch=FIRST)
+    train(model, data, target, batches)
+    capture.stop()
+    capture.stop()
+    return capture.write()
+
+
+def analytic(model, data):
+    """FLOPs of forward and backward by PyTorch's own counter."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        out = model(data)
+    forward = counter.get_total_flops()
+    with counter:
+        out.sum().backward()
+    return forward, counter.get_total_flops()
+
+
+def flops_by_direction(kernels):
+    return kernels.groupby(["batch_index", "direction"], observed=True)["flops"].sum().unstack()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("rank")
+    model, data = small_model(), torch.randn(2, 3, 32, 32)
+    findings = record(model, data, directory, keep_raw=True)
+    return directory, findings, model
+
+
+def test_a_recording_has_the_tables_of_its_batches(recorded):
+    directory, findings, _ = recorded
+    kernels = read(directory, "kernels").to_pandas()
+    assert findings == []
+    assert sorted(kernels["batch_index"].unique()) == [FIRST, FIRST + 1, FIRST + 2]
+    assert set(kernels["rank"]) == {5}
+    assert set(kernels["device"]) == {-1}
+    assert set(kernels["direction"]) == {"fprop", "bprop", "update"}
+    markers = read(directory, "markers").to_pandas()
+    counts = markers.groupby("name", observed=True).size()
+    assert {counts[name] for name in (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)} == {BATCHES}
+
+
+def test_layers_are_named_forward_and_backward(recorded):
+    kernels = read(recorded[0], "kernels").to_pandas()
+    products = kernels[kernels["class"].isin(["convolution", "gemm"]) & (kernels["flops"] > 0)]
+    assert products["layer"].notna().all()
+    assert set(zip(products["layer"], products["direction"], strict=True)) == {
+        (layer, direction) for layer in ("0", "3", "6") for direction in ("fprop", "bprop")
+    }
+
+
+def test_rows_of_a_thread_do_not_overlap(recorded):
+    kernels = read(recorded[0], "kernels").to_pandas()
+    for _, some in kernels.groupby("stream"):
+        ends = some["start_ns"] + some["duration_ns"]
+        assert (ends.to_numpy()[:-1] <= some["start_ns"].to_numpy()[1:]).all()
+
+
+def test_memory_and_file_give_the_same_tables(recorded):
+    directory = recorded[0]
+    from_file = reader.read(directory / "raw" / "trace.json.gz", rank=5)
+    for name, table in from_file.tables.items():
+        again = read(directory, name).to_pandas().astype(object)
+        other = table.to_pandas().astype(object)
+        if name == "kernels":
+            other["batch_index"] += FIRST  # a file does not know where the recording began
+        assert again.equals(other), name
+
+
+def test_the_model_is_left_as_it_was(recorded):
+    model = recorded[2]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_grouped_and_strided_network_has_its_analytic_flops(recorded):
+    directory = recorded[0]
+    # By hand; PyTorch's own counter takes no account of groups in a weight's gradient. The first convolution
+    # makes no gradient of the images.
+    first, grouped, linear = 2 * 2 * 8 * 15 * 15 * 27, 2 * 2 * 8 * 15 * 15 * 18, 2 * 2 * 392 * 10
+    forward, backward = first + grouped + linear, first + 2 * grouped + 2 * linear
+    flops = flops_by_direction(
+        read(directory, "kernels").to_pandas().query("`class` in ('convolution', 'gemm')")
+    )
+    assert flops["fprop"].to_list() == [forward] * BATCHES
+    assert flops["bprop"].to_list() == [backward] * BATCHES
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "batch"),
+    [("resnet50", 64, 2), ("resnet50", 224, 1), ("resnet18", 64, 2), ("vgg16", 64, 2), ("alexnet", 96, 4)],
+)
+def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(tmp_path, name, size, batch):
+    from train.models import build_model
+
+    model, data = build_model(name), torch.randn(batch, 3, size, size)
+    forward, backward = analytic(model, data)
+    model.zero_grad()
+    record(model, data, tmp_path, batches=1)
+    kernels = read(tmp_path, "kernels").to_pandas()
+    flops = flops_by_direction(kernels).iloc[0]
+    assert flops["fprop"] == pytest.approx(forward, rel=0.01)
+    assert flops["bprop"] == pytest.approx(backward, rel=0.01)
+    assert kernels.loc[kernels["class"] == "other", "duration_ns"].sum() < 0.02 * kernels["duration_ns"].sum()
+
+
+def test_half_precision_moves_half_the_bytes(tmp_path):
+    moved = []
+    for kind in (torch.float32, torch.bfloat16):
+        model, data = torch.nn.Sequential(torch.nn.Linear(64, 32)).to(kind), torch.randn(8, 64, dtype=kind)
+        record(model, data, tmp_path / str(kind), batches=1)
+        kernels = read(tmp_path / str(kind), "kernels").to_pandas()
+        moved.append(kernels.query("`class` == 'gemm'")["bytes"].sum())
+    assert moved[0] == 2 * moved[1] > 0
+
+
+def test_a_compiled_model_gets_no_hooks(tmp_path):
+    model = small_model()
+    model.compile(backend="eager")
+    capture = open_capture("torch", tmp_path, rank=0)
+    capture.start(model)
+    assert not any(module._forward_hooks for module in model.modules())
+    capture.stop()
+
+
+def test_a_capture_that_never_ran_writes_nothing(tmp_path):
+    assert open_capture("torch", tmp_path, rank=0).write() == [
+        "the profiler never ran: no batch was to be attributed"
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("profile", ["none", "nsys", "tau"])
+def test_a_tool_that_works_from_outside_records_nothing_here(tmp_path, profile):
+    capture = open_capture(profile, tmp_path, rank=0)
+    capture.start(None, first_batch=3)
+    capture.stop()
+    assert capture.write() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_tool_names_the_nearest():
+    from profiling.tools import tool
+
+    with pytest.raises(UserError, match="did you mean 'torch'"):
+        tool("troch")
+
+
+def test_wrapping_without_a_tool_changes_nothing(tmp_path):
+    from profiling.tools import tool
+
+    command = ["python", "-m", "train", "--model", "a b"]
+    assert tool("none").wrap(command, tmp_path, 0) == command

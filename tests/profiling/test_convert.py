@@ -1,0 +1,134 @@
+"""python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
+
+import subprocess
+import sys
+
+import pytest
+
+from profiling.convert import main, recognise
+from profiling.errors import UserError
+from profiling.tables import read
+from tests.profiling.traces import Trace, training_step
+
+
+def trace(path):
+    made = Trace(distributedInfo={"rank": 2, "world_size": 1})
+    training_step(made, 0)
+    return made.write(path)
+
+
+def pyprof(path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {
+        "Idx": 0, "TId": 1, "Layer": "conv1", "Direction": "fprop", "Module": "torch.nn.functional",
+        "Op": "conv2d", "Kernel": "cudnn::detail::implicit_convolve_sgemm", "Params": "", "Sil(ns)": 1000,
+        "TC": "-", "Device": 0, "Stream": 7, "Grid": "1,1,1", "Block": "1,1,1", "FLOPs": 10, "Bytes": 20,
+    }  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    return path
+
+
+def test_a_tool_is_recognised_by_content_not_by_name(tmp_path):
+    assert recognise(trace(tmp_path / "a.bin.gz")) == "torch"
+    assert recognise(trace(tmp_path / "b.txt")) == "torch"
+    assert recognise(pyprof(tmp_path / "c.json")) == "pyprof"
+    (tmp_path / "d.json").write_text('{"results": []}')
+    (tmp_path / "e.json.gz").write_bytes(b"\x1f\x8b broken")
+    (tmp_path / "f").write_bytes(b"PAR1 broken PAR1")
+    (tmp_path / "g").write_bytes(b"")
+    assert [recognise(tmp_path / name) for name in ("d.json", "e.json.gz", "f", "g")] == [None] * 4
+
+
+def test_every_reference_trace_and_table_is_recognised(shared_data):
+    for path in (shared_data / "kineto").rglob("*.gz"):
+        assert recognise(path) == "torch", path
+    for path in sorted((shared_data / "surfboard/pyprof_kernels").iterdir())[:4]:
+        assert recognise(path) == "pyprof", path
+    foreign = [
+        "horovod/timeline_4ranks_cpu.json.gz", "surfboard/tau/lisa_interval.gzip", "tau/callpath_merged.xml",
+        "nsys/h100_2gpu_1s.sqlite", "ncu/resnet18_a100_raw.csv", "nvprof/lstm_pyprof/net.sql",
+    ]  # fmt: skip
+    for name in foreign:
+        assert recognise(shared_data / name) is None, name
+
+
+def test_files_and_folders_become_tables(tmp_path, capsys):
+    (tmp_path / "raw" / "deep").mkdir(parents=True)
+    trace(tmp_path / "raw" / "rank0.json.gz")
+    trace(tmp_path / "raw" / "deep" / "rank0.json.gz")
+    pyprof(tmp_path / "table.gzip")
+    out = tmp_path / "out"
+    assert main([str(tmp_path / "raw"), str(tmp_path / "table.gzip"), "--out", str(out)]) == 0
+    assert sorted(found.name for found in out.iterdir()) == ["rank0", "rank0-2", "table"]
+    assert read(out / "rank0", "kernels").num_rows == 8
+    assert read(out / "rank0", "markers").num_rows == 5
+    assert capsys.readouterr().out.split() == [str(out / name) for name in ("rank0", "rank0-2", "table")]
+
+
+def test_without_out_tables_go_beside_the_file(tmp_path):
+    trace(tmp_path / "run.pt.trace.json")
+    assert main([str(tmp_path)]) == 0
+    assert (tmp_path / "run" / "kernels.parquet").is_file()
+    # A second call converts the raw file again, and not the tables.
+    assert main([str(tmp_path)]) == 0
+
+
+def test_what_is_not_recognised_is_one_line_and_the_rest_is_converted(tmp_path, capsys):
+    trace(tmp_path / "good.json")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "cut.json").write_bytes((tmp_path / "good.json").read_bytes()[:-400])
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(tmp_path / "out" / "good")
+    lines = [line for line in printed.err.splitlines() if "notes.txt" in line]
+    assert len(lines) == 1
+    assert "--tool" in lines[0]
+    assert any("cut.json is truncated or damaged at byte" in line for line in printed.err.splitlines())
+
+
+def test_nothing_converted_is_wrong_use(tmp_path):
+    with pytest.raises(UserError, match="no files"):
+        main([str(tmp_path)])
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(UserError, match="nothing was converted"):
+        main([str(tmp_path)])
+    with pytest.raises(UserError, match="does not exist"):
+        main([str(tmp_path / "absent")])
+
+
+def test_a_tool_may_be_said_and_must_exist(tmp_path):
+    path = trace(tmp_path / "good.json")
+    assert main([str(path), "--tool", "torch", "--out", str(tmp_path / "out")]) == 0
+    with pytest.raises(UserError, match="did you mean 'torch'"):
+        main([str(path), "--tool", "torhc"])
+    with pytest.raises(UserError, match="nothing was converted"):
+        main([str(path), "--tool", "none"])
+    with pytest.raises(UserError, match="is a file"):
+        main([str(path), "--out", str(path)])
+
+
+@pytest.mark.parametrize(("content", "code"), [("hello", 2), (None, 0)])
+def test_exit_codes_and_streams_of_the_command(tmp_path, root, content, code):
+    path = tmp_path / "x y'.json"
+    if content is None:
+        trace(path)
+    else:
+        path.write_text(content)
+    command = [sys.executable, "-m", "profiling.convert", str(path), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ("" if code else f"{tmp_path / 'out' / path.stem}\n")
+
+
+def test_reading_needs_no_torch(tmp_path, root):
+    trace(tmp_path / "good.json")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from profiling.convert import main\n"
+        f"sys.exit(main([{str(tmp_path / 'good.json')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

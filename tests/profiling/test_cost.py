@@ -1,0 +1,205 @@
+"""FLOPs and bytes of operators, against the arithmetic done by hand and against PyTorch's own counter."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiling.cost import Cost, is_bookkeeping, is_primitive, operator_cost
+from profiling.shapes import element_bytes, parse_inputs
+from tests.profiling.traces import convolution, cudnn, tensors
+
+
+def cost(name, inputs, output=None, mask=None) -> Cost | None:
+    parsed = parse_inputs(
+        *(inputs.get(key) for key in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs"))
+    )
+    return operator_cost(name, parsed, output, mask)
+
+
+def conv_inputs(data, weight, stride, padding, dilation="[1, 1]", transposed="False", groups="1"):
+    return tensors(data, weight, values=["", stride, padding, dilation, transposed, "[0, 0]", groups])
+
+
+def test_a_convolution_counts_two_flops_a_multiply_add():
+    got = cost("aten::convolution", conv_inputs([2, 3, 8, 8], [4, 3, 3, 3], "[1, 1]", "[1, 1]"))
+    assert got == Cost(2 * (2 * 4 * 8 * 8) * (3 * 3 * 3), 4 * (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64))
+
+
+def test_stride_padding_and_dilation_make_the_output():
+    got = cost("aten::convolution", conv_inputs([1, 3, 224, 224], [64, 3, 7, 7], "[2, 2]", "[3, 3]"))
+    assert got.flops == 2 * 64 * 112 * 112 * 3 * 49
+    got = cost("aten::convolution", conv_inputs([1, 2, 9, 9], [2, 2, 3, 3], "[1, 1]", "[0, 0]", "[2, 2]"))
+    assert got.flops == 2 * 2 * 5 * 5 * 2 * 9
+
+
+def test_a_grouped_convolution_counts_the_channels_of_its_group():
+    got = cost("aten::convolution", conv_inputs([1, 8, 4, 4], [8, 1, 3, 3], "[1, 1]", "[1, 1]", groups="8"))
+    assert got.flops == 2 * 8 * 16 * 9
+
+
+def test_a_transposed_convolution_counts_from_its_input():
+    inputs = conv_inputs([1, 8, 4, 4], [8, 5, 3, 3], "[2, 2]", "[1, 1]", transposed="True")
+    assert cost("aten::convolution", inputs).flops == 2 * 8 * 16 * 5 * 9
+    assert cost("aten::conv_transpose2d", tensors([1, 8, 4, 4], [8, 5, 3, 3])).flops == 2 * 8 * 16 * 5 * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("aten::conv2d", ["", "[2, 2]", "[1, 1]", "[1, 1]", "1"]),
+        ("aten::mkldnn_convolution", ["", "[1, 1]", "[2, 2]", "[1, 1]", "1"]),
+        ("aten::miopen_convolution", ["", "[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False"]),
+        ("aten::cudnn_convolution", ["[1, 1]", "[2, 2]", "[1, 1]", "1", "False", "False", "True"]),
+        ("aten::_slow_conv2d_forward", ["[3, 3]", "", "[2, 2]", "[1, 1]"]),
+    ],
+)
+def test_each_library_has_its_own_order_of_arguments(name, values):
+    got = cost(name, tensors([1, 3, 9, 9], [4, 3, 3, 3], values=values))
+    assert got.flops == 2 * 4 * 5 * 5 * 27
+
+
+def test_without_stride_the_gradient_of_the_output_says_its_size():
+    silent = tensors([2, 3, 8, 8], [4, 3, 3, 3])
+    assert cost("aten::cudnn_convolution", silent) is None
+    assert cost("aten::cudnn_convolution", silent, (2, 4, 4, 4)).flops == 2 * 2 * 4 * 16 * 27
+    # The gradient of another operator is not taken for it.
+    assert cost("aten::cudnn_convolution", silent, (2, 99, 4, 4)) is None
+
+
+@pytest.mark.parametrize(("mask", "parts"), [("[True, True, False]", 2), ("[False, True, True]", 1)])
+def test_a_convolutions_backward_counts_the_gradients_that_are_made(mask, parts):
+    sizes = ([2, 4, 8, 8], [2, 3, 8, 8], [4, 3, 3, 3])
+    got = cost("aten::convolution_backward", tensors(*sizes, values=["[0]", "[1, 1]", "[1, 1]", mask]))
+    forward = cost("aten::convolution", convolution()).flops
+    assert got.flops == parts * forward
+    # Where the trace does not record it, the caller may know.
+    assert cost("aten::convolution_backward", tensors(*sizes), mask=(False, True, False)).flops == forward
+
+
+def test_a_librarys_backward_takes_input_first():
+    sizes = ([2, 3, 8, 8], [2, 4, 8, 8], [4, 3, 3, 3])
+    got = cost("aten::cudnn_convolution_backward", tensors(*sizes))
+    assert got.flops == 2 * cost("aten::cudnn_convolution", cudnn(convolution())).flops
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "flops"),
+    [
+        ("aten::mm", ([3, 5], [5, 7]), 2 * 3 * 5 * 7),
+        ("aten::addmm", ([7], [3, 5], [5, 7]), 2 * 3 * 5 * 7),
+        ("aten::linear", ([2, 3, 5], [7, 5], [7]), 2 * 6 * 5 * 7),
+        ("aten::bmm", ([4, 3, 5], [4, 5, 7]), 2 * 4 * 3 * 5 * 7),
+        ("aten::baddbmm", ([4, 3, 7], [4, 3, 5], [4, 5, 7]), 2 * 4 * 3 * 5 * 7),
+        ("aten::mv", ([3, 5], [5]), 2 * 3 * 5),
+        ("aten::matmul", ([2, 4, 3, 5], [5, 7]), 2 * 8 * 3 * 5 * 7),
+        ("aten::matmul", ([3, 5], [4, 5, 7]), 2 * 4 * 3 * 5 * 7),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            ([1, 2, 6, 4], [1, 2, 6, 4], [1, 2, 6, 4]),
+            4 * 2 * 6 * 6 * 4,
+        ),
+    ],
+)
+def test_matrix_products(name, sizes, flops):
+    assert cost(name, tensors(*sizes)).flops == flops
+
+
+def test_bytes_follow_the_element_type():
+    whole, half = (
+        cost("aten::mm", tensors([3, 5], [5, 7], kind=kind)).bytes for kind in ("float", "c10::Half")
+    )
+    assert whole == 2 * half == 4 * (15 + 35 + 21)
+    assert element_bytes("c10::BFloat16") == 2
+    assert element_bytes("ScalarList") is None
+
+
+def test_what_stands_still_in_memory_is_read_once():
+    expanded = {**tensors([4, 1000]), "Input Strides": [[1, 0]]}
+    assert cost("aten::relu", expanded).bytes == 4 * (4 + 4000)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "flops", "moved"),
+    [
+        ("aten::add_", tensors([4, 8], [4, 8]), 32, 4 * 96),
+        ("aten::native_batch_norm", tensors([2, 4, 8, 8], [4], [4], [4], [4]), 512, 4 * (512 + 16 + 512)),
+        (
+            "aten::native_batch_norm_backward",
+            tensors([2, 4, 8, 8], [2, 4, 8, 8], [4]),
+            512,
+            4 * (3 * 512 + 4),
+        ),
+        (
+            "aten::max_pool2d_with_indices",
+            tensors([1, 2, 8, 8], values=["[2, 2]", "[2, 2]"]),
+            128,
+            4 * 128 + 12 * 32,
+        ),
+        ("aten::sum", tensors([10, 10]), 100, 400),
+        ("aten::nll_loss_forward", tensors([8, 10]), 80, 320),
+        ("aten::copy_", tensors([10], [10]), 0, 80),
+        ("aten::zero_", tensors([10]), 0, 40),
+        ("aten::view", tensors([10]), 0, 0),
+        ("aten::empty", {}, 0, 0),
+    ],
+)
+def test_other_operators_count_an_element_once(name, inputs, flops, moved):
+    assert cost(name, inputs) == Cost(flops, moved)
+
+
+def test_a_list_of_tensors_counts_each():
+    lists = {
+        "Input Dims": [[[4, 4], [8]], [[4, 4], [8]], []],
+        "Input type": ["TensorList", "TensorList", "Scalar"],
+    }
+    assert cost("aten::_foreach_add_", lists) == Cost(24, 4 * 72)
+
+
+def test_composites_leave_their_work_to_what_they_call():
+    assert not is_primitive("aten::conv2d")
+    assert not is_primitive("aten::linear")
+    assert is_primitive("aten::mkldnn_convolution")
+    assert is_primitive("aten::addmm")
+    assert is_bookkeeping("aten::as_strided_")
+    assert is_bookkeeping("detach")
+    assert not is_bookkeeping("aten::add_")
+
+
+def test_an_unknown_operator_has_no_cost():
+    assert cost("mylib::strange", tensors([10])) is None
+    assert cost("aten::mm", tensors([10])) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 10**12) | st.text(max_size=8) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+OPERATORS = st.sampled_from(
+    ["aten::convolution", "aten::convolution_backward", "aten::mm", "aten::linear", "aten::add_",
+     "aten::max_pool2d", "aten::cudnn_convolution_backward", "aten::sum", "aten::copy_",
+     "aten::_foreach_add_", "aten::bmm"]
+)  # fmt: skip
+
+
+@given(OPERATORS, json_values, json_values, json_values, json_values)
+def test_absurd_inputs_never_break_it(name, dims, types, strides, concrete):
+    got = operator_cost(name, parse_inputs(dims, types, strides, concrete))
+    assert got is None or (got.flops >= 0 and got.bytes >= 0)
+
+
+sizes_of_tensors = st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=4)
+values_of_arguments = st.lists(
+    st.sampled_from(
+        ["", "[1, 1]", "[0, 0]", "[0]", "2", "True", "[True, False, True]", "same", "[9, 9, 9]", "-1"]
+    ),
+    max_size=9,
+)
+
+
+@given(OPERATORS, sizes_of_tensors, values_of_arguments)
+def test_odd_shapes_never_break_it(name, sizes, values):
+    got = cost(name, tensors(*sizes, values=values))
+    assert got is None or (got.flops >= 0 and got.bytes >= 0 and math.isfinite(got.flops))
