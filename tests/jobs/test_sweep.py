@@ -224,6 +224,7 @@ def test_the_local_launcher_gives_each_rank_its_place_and_its_share_of_the_cores
         "LOCAL_WORLD_SIZE": "2",
         "SCALEPROF_RENDEZVOUS": f"{tmp_path.as_uri()}/rendezvous",
         "OMP_NUM_THREADS": "1",
+        "GOMP_SPINCOUNT": "10000",
         "RANK": "0",
         "LOCAL_RANK": "0",
     }
