@@ -217,8 +217,8 @@ def _shown(fields: list[str], made: Rows) -> list[Column]:
     def interval(row: Any) -> str:
         return with_interval(row.get("batch_ms"), row.get("batch_ms_low"), row.get("batch_ms_high"))
 
-    def figure(name: str) -> Any:
-        return lambda row: row.get(name)
+    def figure(name: str, significant: int = 0) -> Any:
+        return lambda row: digits(row.get(name), significant) if significant else row.get(name)
 
     shown = [Column(header(name), figure(name), left=isinstance(made[0].get(name), str)) for name in fields]
     shown += [
@@ -227,7 +227,7 @@ def _shown(fields: list[str], made: Rows) -> list[Column]:
         Column("batch\nmedian [95 %]", interval),
         *(Column(name.replace("_ms", ""), figure(name)) for name in ("p95_ms", "max_ms")),
         Column("images\n/s", figure("images_per_s")),
-        *(Column(name, stage(name)) for name in STAGES),
+        *(Column(name, figure(f"{name}_ms", 3)) for name in STAGES),
     ]
     if any("tau_batch_ms" in row for row in made):
         shown.append(Column("TAU\nestimate", figure("tau_batch_ms")))

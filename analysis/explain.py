@@ -181,9 +181,9 @@ def _of_tau(study: Study) -> Lines:
     lines = []
     if parts:
         text = (
-            f"{np.median(parts):.1f} % of the duration (median of {len(parts)} points) does not depend on the "
-            "batch size: a line through the batch sizes leaves it at batch size 0. It does not scale with work, "
-            "so the scaling efficiency says little of training"
+            f"{np.median(parts):.1f} % of the duration (median of {len(parts)} points) does not depend "
+            "on the batch size: a line through the batch sizes leaves it at batch size 0. It does not "
+            "scale with work, so the scaling efficiency says little of training"
         )
         lines += [_line("7", "start-up", text), *_grown(rows)]
     elif rows:

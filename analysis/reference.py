@@ -100,8 +100,7 @@ def _counts(study: Study, source: Source, sums: TableSums) -> dict[str, Any]:
     row: dict[str, Any] = {
         "fprop_batches": sums.batches.forward or None,
         "bprop_batches": sums.batches.backward,
-        # Five digits: the credit of single launches is not known better.
-        "tflop_per_batch": float(f"{total / 1e12:.5g}"),
+        "tflop_per_batch": total / 1e12,
     }
     analytic = analytic_forward_flops(source)
     if analytic is None:

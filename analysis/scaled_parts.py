@@ -140,7 +140,7 @@ def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
         *_who(counted, group_by),
         Column("fprop\nbatches", _get("fprop_batches")),
         Column("bprop\nbatches", _get("bprop_batches")),
-        Column("TFLOP\na batch", _get("tflop_per_batch", 4)),
+        Column("TFLOP\na batch", _get("tflop_per_batch", 5)),
         Column("fprop\ncover. %", _get("fprop_flop_coverage_pct", 1)),
         Column("bprop\ncover. %", _get("bprop_flop_coverage_pct", 1)),
         Column("kernels\nms", _get("kernel_ms")),
@@ -148,8 +148,8 @@ def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
         Column("bandw.\neff. %", _get("bandwidth_efficiency_of_kernels_pct", 2)),
     ]
     caption = (
-        "Batches are counted in each table. Coverage: credited over analytic FLOPs. Efficiencies: of the kernels' "
-        "time.\nPyProf tables hold no durations of batches: no images/s and no scaling efficiency."
+        "Batches are counted in each table. Coverage: credited over analytic FLOPs. Efficiencies: of the "
+        "kernels' time.\nPyProf tables hold no durations of batches: no images/s and no scaling efficiency."
     )
     return Part("PyProf kernel tables, corrected method", counted, columns, caption)
 

@@ -58,8 +58,8 @@ def warmup(values: np.ndarray) -> int:
     """How many values at the head of a series are off its steady level.
 
     The cut with the least marginal standard error (MSER; White 1997, over clipped values, so that a late
-    outlier does not move it), moved back to the last value that is off the level of the second half. At most
-    half of the series; 0 for a series too short to tell (less than 4).
+    outlier does not move it), moved back so that at least half of what is cut is off the level of the second
+    half. At most half of the series; 0 for a series too short to tell (less than 4).
     """
     count = len(values)
     if count < _SHORTEST_SERIES:
@@ -71,7 +71,9 @@ def warmup(values: np.ndarray) -> int:
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
     cut = int(np.argmin(_marginal_errors(clipped)[: count // 2 + 1]))
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)
-    return int(off[-1]) + 1 if len(off) else 0
+    # A head of which most is on the level is no warm-up that ends late, but has an outlier at its end.
+    ends = off[np.arange(1, len(off) + 1) >= (off + 1) / 2]
+    return int(ends[-1]) + 1 if len(ends) else 0
 
 
 def _marginal_errors(values: np.ndarray) -> np.ndarray:

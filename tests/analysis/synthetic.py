@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from jobs import store
 from jobs.run import Run, format_id
@@ -231,3 +233,79 @@ def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[
         at = truth.kernel_ms * MS - truth.hidden_ms * MS
         rows.append(row("ncclAllReduce", "communication", "bprop", at, truth.communication_ms * MS, 0.0, 1e8))
     return rows
+
+
+# --- the reference's kinds of files -----------------------------------------------------------------------
+
+PYPROF_NAME = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
+
+
+def write_pyprof(
+    directory: Path,
+    forward: int = 5,
+    attributed: int = 2,
+    nodes: int = 1,
+    trials: int = 3,
+    name: str = PYPROF_NAME,
+) -> Path:
+    """A PyProf kernel table with known batches.
+
+    A forward pass: convolution (6 GFLOP, 3 us, 3 MB) and two launches of the loss; a backward pass: two of
+    the loss and two convolutions (6 and 0 GFLOP, 4 us each, 2 MB); an update: one tensor operation. Batch 0 has
+    ``trials`` more convolutions; only the last ``attributed`` backward passes are assigned. One kernel of the
+    loader (1 us) a batch.
+    """
+    rows: list[tuple] = []
+
+    def add(
+        kernel: str, direction: str, module: str, op: str | None, ns: int, flops: float, moved: float
+    ) -> None:
+        rows.append((len(rows) + 1, direction, module, op, kernel, ns, flops, moved))
+
+    functional = "torch.nn.functional"
+    for batch in range(forward):
+        for _ in range(trials if batch == 0 else 0):
+            add("conv_trial", "fprop", functional, "conv2d", 5000, 6e9, 3e6)
+        add("conv", "fprop", functional, "conv2d", 3000, 6e9, 3e6)
+        add("dali::resize", "fprop", "na", None, 1000, 0.0, 0.0)
+        add("softmax", "fprop", functional, "cross_entropy", 10, 0.0, 0.0)
+        add("nll", "fprop", functional, "cross_entropy", 10, 0.0, 0.0)
+        known = batch >= forward - attributed
+        backward = ("bprop", functional) if known else ("fprop", "na")
+        loss, conv = ("cross_entropy", "conv2d") if known else (None, None)
+        add("nll_grad", *backward, loss, 10, 0.0, 0.0)
+        add("softmax_grad", *backward, loss, 10, 0.0, 0.0)
+        add("dgrad", *backward, conv, 4000, 6e9 if known else 0.0, 2e6 if known else 0.0)
+        add("wgrad", *backward, conv, 4000, 0.0, 2e6 if known else 0.0)
+        add("elementwise_kernel", "fprop", "Tensor", "add_", 500, 1e3, 1e3)
+    columns = ("Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes")
+    table = pa.table(
+        {column: list(values) for column, values in zip(columns, zip(*rows, strict=True), strict=True)}
+    )
+    path = directory / name.format(nodes=nodes)
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="gzip")
+    return path
+
+
+def write_tau(path: Path, seconds: dict[tuple[int, int, int], list[float]]) -> Path:
+    """A TAU interval table: (nodes, GPUs a node, batch size) -> application time of each repetition, s.
+
+    The last rank is the slowest; the others take half a second less.
+    """
+    rows = []
+    for (nodes, gpus, batch), repetitions in seconds.items():
+        for number, duration in enumerate(repetitions):
+            for rank in range(nodes * gpus):
+                own = duration if rank == nodes * gpus - 1 else duration - 0.5
+                for function, time in ((".tau application", own), ("mpi_allreduce", own / 2)):
+                    rows.append({
+                        "run": number, "nodes": nodes, "gpus_per_node": gpus, "network_backend": "eth",
+                        "profile_level": "tau_exec", "workers": 2, "neural_network": "resnet50",
+                        "data_loader": "dali-gpu", "batch_size_per_gpu": batch, "grad_precision": "fp32",
+                        "compute_precision": "fp32", "gpu": rank, "thread": 0, "function": function,
+                        "calls": 1, "subcalls": 0, "exc_time": 0, "inc_time": round(time * 1e6),
+                    })  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path

@@ -1,0 +1,232 @@
+"""Scaled efficiencies of a sweep whose truth is planted."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import batches, efficiency, kernels, scaled
+from analysis.load import load
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+SIZES = (1, 2, 4)
+
+
+def sweep(grads: tuple[str, ...] = ("fp32",), **fields) -> list:
+    return [
+        run_of(gpus_per_node=size, grad=grad, profile=profile, **fields)
+        for size in SIZES
+        for grad in grads
+        for profile in ("none", "torch")
+        if size > 1 or grad == "fp32"
+    ]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
+    path = tmp_path_factory.mktemp("results") / "planted"
+    return path, write_sweep(path, sweep(("fp32", "fp16")), repetitions={"none": 3, "torch": 1})
+
+
+@pytest.fixture(scope="module")
+def table(planted: tuple[Path, Truth]) -> pd.DataFrame:
+    return scaled.table(load(planted[0]))
+
+
+def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
+    found = table[(table["world_size"] == size) & (table["grad"] == grad)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_batch_and_its_interval(table: pd.DataFrame, planted: tuple[Path, Truth], size: int) -> None:
+    row, truth = at(table, size), planted[1]
+    assert row["batch_ms"] == pytest.approx(truth.batch_ms[size], rel=0.01)
+    assert row["batch_ms_low"] <= row["batch_ms"] <= row["batch_ms_high"]
+    assert row["batch_ms_high"] - row["batch_ms_low"] < 2
+    assert row["batch_ms"] < row["p95_ms"] < row["p99_ms"] <= row["max_ms"] < truth.batch_ms[size] + 6
+    assert row["warmup_dropped"] == 3 * truth.warmup
+    assert (row["repetitions"], row["timed_by"]) == (3, "unprofiled runs")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_throughput_speedup_and_efficiency(
+    table: pd.DataFrame, planted: tuple[Path, Truth], size: int
+) -> None:
+    row, truth = at(table, size), planted[1]
+    rate = 32 * size / truth.batch_ms[size] * 1e3
+    ideal = truth.batch_ms[1] / truth.batch_ms[size]
+    assert row["images_per_s"] == pytest.approx(rate, rel=0.01)
+    assert row["scaling_efficiency_pct"] == pytest.approx(100 * ideal, rel=0.01)
+    assert row["speedup"] == pytest.approx(size * ideal, rel=0.01)
+    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1, fp32 gradients")
+    assert row["base_images_per_s"] == pytest.approx(320, rel=0.01)
+    if size > 1:
+        assert row["scaling_efficiency_pct_low"] < 100 * ideal < row["scaling_efficiency_pct_high"]
+
+
+def test_one_rank_stands_in_for_every_precision_of_gradients(
+    table: pd.DataFrame, planted: tuple[Path, Truth]
+) -> None:
+    """One rank sends no gradients, so a sweep has no such point."""
+    row = at(table, 2, "fp16")
+    assert row["base"] == "1 node x 1, fp32 gradients"
+    assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    study = load(planted[0])
+    scaled.table(study)
+    assert any("one rank sends no gradients" in finding for finding in study.findings)
+
+
+def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
+    row, truth = at(table, 2), planted[1]
+    kernels_s, batch_s = truth.kernel_ms / 1e3, truth.batch_ms[2] / 1e3
+    per_cent = {
+        "flops_efficiency_of_kernels_pct": truth.flops / kernels_s / 19.5e12,
+        "flops_efficiency_of_batch_pct": truth.flops / batch_s / 19.5e12,
+        "bandwidth_efficiency_of_kernels_pct": truth.bytes / kernels_s / 1555e9,
+        "bandwidth_efficiency_of_batch_pct": truth.bytes / batch_s / 1555e9,
+        # Two ranks a node measured their peaks together.
+        "flops_efficiency_of_batch_of_measured_pct": truth.flops / batch_s / 14e12,
+        "bandwidth_efficiency_of_batch_of_measured_pct": truth.bytes / batch_s / 1.1e12,
+        "mfu_pct": truth.training_flops_per_image * 32 / batch_s / 19.5e12,
+        "flop_coverage_pct": truth.flops / (truth.training_flops_per_image * 32),
+    }
+    for name, share in per_cent.items():
+        assert row[name] == pytest.approx(100 * share, rel=0.01), name
+    assert row["kernel_ms"] == pytest.approx(truth.kernel_ms)
+    assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+    assert row["exposed_communication_ms"] == pytest.approx(truth.communication_ms - truth.hidden_ms)
+    assert row["overlapped_communication_ms"] == pytest.approx(truth.hidden_ms)
+    assert pd.isna(at(table, 1)["exposed_communication_ms"])
+
+
+def test_stages_add_up_to_the_batch(table: pd.DataFrame) -> None:
+    stages = table[["load_ms", "forward_ms", "backward_ms", "update_ms"]].sum(axis=1)
+    assert stages.tolist() == pytest.approx(table["batch_ms"].tolist(), rel=0.01)
+
+
+def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame) -> None:
+    grouped = scaled.table(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
+    both = table[table["world_size"] == 2]
+    images = 2 * 64
+    seconds = sum(64 / rate for rate in both["images_per_s"])
+    assert grouped.loc[2, "images_per_s"] == pytest.approx(images / seconds)
+    assert grouped.loc[2, "scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    assert grouped.loc[2, "scaling_efficiency_pct_low"] < grouped.loc[2, "scaling_efficiency_pct_high"]
+
+
+def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=2)], Truth(slowest_extra_ms=7, noise_ms=0.1))
+    row = batches.table(load(tmp_path)).iloc[0]
+    assert row["batch_ms"] == pytest.approx(110, abs=0.3)
+    assert row["startup_s"] == 5.0
+
+
+def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
+    truth = Truth(batch_ms={1: 100.0, 2: 60.0}, noise_ms=0.2)
+    runs = [run_of(gpus_per_node=1, batch=64), run_of(gpus_per_node=2, batch=32)]
+    write_sweep(tmp_path, runs, truth)
+    strong = at(scaled.table(load(tmp_path), scaling="strong"), 2)
+    assert strong["scaling"] == "strong"
+    # T(P0) P0 / (T(P) P)
+    assert strong["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
+    weak = at(scaled.table(load(tmp_path)), 2)
+    assert weak["base_world_size"] == 2
+
+
+def test_without_a_point_of_one_rank_the_smallest_is_the_base(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (2, 4)])
+    row = at(scaled.table(load(tmp_path)), 4)
+    assert row["base_world_size"] == 2
+    assert row["speedup"] == pytest.approx(2 * 110 / 125, rel=0.01)
+
+
+def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=2)], repetitions={"none": 1})
+    ran = run("analysis.scaled", tmp_path)
+    assert ran.code == 0
+    assert "No interval: one repetition" in ran.out
+    row = run("analysis.scaled", tmp_path, "--format", "json").json[0]
+    assert row["batch_ms_low"] is None
+    assert "one repetition" in row["interval_note"]
+
+
+def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(perturbation=2.0))
+    study = load(tmp_path)
+    row = scaled.table(study).iloc[0]
+    assert row["batch_ms"] == pytest.approx(100, rel=0.01)
+    assert row["timed_by"] == "profiled runs"
+    assert pd.isna(row["perturbation"])
+    assert any("no unprofiled run" in finding for finding in study.findings)
+
+
+def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
+    study = load(tmp_path)
+    scaled.table(study)
+    assert any("of the analytic count" in finding for finding in study.findings)
+
+
+def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(device="cpu"))
+    study = load(tmp_path)
+    row = scaled.table(study).iloc[0]
+    assert pd.isna(row["flops_efficiency_of_kernels_pct"])
+    assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
+    assert not study.findings
+
+
+def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) -> None:
+    rows = run("analysis.scaled", planted[0], "--method", "published", "--format", "json").json
+    assert {row["method"] for row in rows} == {"published"}
+    assert all(row["application_s"] > 20 for row in rows)
+
+
+def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
+    ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
+    assert "% off the unprofiled twin" in ran.err
+    assert "before its first batch" in ran.err
+    assert len(ran.csv) == 5
+
+
+def test_the_terminal_names_base_points_and_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
+    ran = run("analysis.scaled", planted[0])
+    assert "images/s on 1 node x 1" in ran.out
+    assert max(len(line) for line in ran.out.splitlines()) <= 120
+    assert ran.err == ""
+
+
+def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
+    found = efficiency.table(load(planted[0]), group_by=["grad"]).set_index("grad")
+    truth = planted[1]
+    assert found.loc["fp16", "compute_efficiency_pct"] == pytest.approx(50)
+    assert found.loc["fp16", "tflops_per_s"] == pytest.approx(truth.flops / truth.kernel_ms / 1e9)
+    assert found.loc["fp16", "loader_ms_per_batch"] == 0
+    assert found.loc["fp16", "attributed_batches"] == (2 + 4) * 20
+
+
+def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
+    study = load(planted[0])
+    name = next(source.id for source in kernels.with_kernels(study) if source.world_size == 2)
+    found = kernels.table(study, run=name).set_index("kernel")
+    row = found.loc["conv_bprop"]
+    assert (row["class"], row["direction"]) == ("convolution", "bprop")
+    assert row["calls_per_batch"] == 1
+    assert row["ms_per_batch"] == pytest.approx(15)
+    assert row["mean_us"] == row["min_us"] == row["max_us"] == pytest.approx(15e3)
+    assert row["gflop_per_batch"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
+    assert found["share_pct"].sum() == pytest.approx(100)
+    assert set(kernels.table(study, direction="fprop")["direction"]) == {"fprop"}
+
+
+def test_two_runs_side_by_side(planted: tuple[Path, Truth]) -> None:
+    study = load(planted[0])
+    paths = [source.path for source in kernels.with_kernels(study)][:2]
+    rows = run("analysis.kernels", *paths, "--format", "json").json
+    assert list(rows[0]) == ["kernel", "class", "direction", "a_ms_per_batch", "b_ms_per_batch", "b_to_a"]
+    assert all(
+        row["b_to_a"] == pytest.approx(1) for row in rows if row["a_ms_per_batch"] and row["b_ms_per_batch"]
+    )

@@ -1,0 +1,107 @@
+"""Centres, intervals and warm-up, on series whose truth is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import statistics
+
+SERIES = st.lists(st.floats(1.0, 1e6), min_size=4, max_size=60).map(np.array)
+
+
+def noise(seed: int, count: int, sigma: float = 1.0) -> np.ndarray:
+    return 100 + np.random.default_rng(seed).normal(0, sigma, count)
+
+
+@pytest.mark.parametrize("slow", [1, 3, 8])
+def test_slow_batches_at_the_head_are_found(slow: int) -> None:
+    found = [statistics.warmup(np.r_[np.full(slow, 300.0), noise(seed, 40)]) for seed in range(50)]
+    assert np.mean(np.array(found) == slow) >= 0.9
+    assert min(found) >= slow
+
+
+def test_a_steady_series_loses_nothing() -> None:
+    found = [statistics.warmup(noise(seed, 40)) for seed in range(200)]
+    assert np.mean(np.array(found) == 0) > 0.95
+
+
+def test_a_faster_head_is_warmup_too() -> None:
+    assert statistics.warmup(np.r_[np.full(5, 80.0), noise(1, 45)]) == 5
+
+
+def test_a_late_outlier_is_no_warmup() -> None:
+    series = noise(2, 50)
+    series[30] = 5000
+    assert statistics.warmup(series) == 0
+
+
+@given(SERIES)
+def test_at_most_half_is_warmup(series: np.ndarray) -> None:
+    assert 0 <= statistics.warmup(series) <= len(series) // 2
+
+
+@given(st.floats(1, 1e9), st.integers(1, 40))
+def test_a_constant_series_has_no_warmup(value: float, count: int) -> None:
+    assert statistics.warmup(np.full(count, value)) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(SERIES)
+def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> None:
+    estimate = statistics.inside_run(series, resamples=200)
+    assert series.min() <= estimate.low <= estimate.high <= series.max()
+    assert estimate.value == np.median(series)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SERIES, st.floats(0.01, 100))
+def test_a_rate_scales_with_its_unit(series: np.ndarray, factor: float) -> None:
+    first = statistics.between_runs([series, series * 1.1], resamples=100)
+    second = statistics.between_runs([series * factor, series * 1.1 * factor], resamples=100)
+    assert second.value == pytest.approx(first.value * factor)
+    assert second.high == pytest.approx(first.high * factor)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    runs = [noise(1, 30), noise(2, 30)]
+    assert statistics.between_runs(runs) == statistics.between_runs(runs)
+    assert statistics.between_runs(runs, seed=1) != statistics.between_runs(runs, seed=2)
+
+
+def test_intervals_between_runs_hold_the_truth_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(0)
+    hits = 0
+    for trial in range(200):
+        runs = [generator.normal(100 + generator.normal(0, 1), 2, 30) for _ in range(4)]
+        estimate = statistics.between_runs(runs, resamples=300, seed=trial)
+        hits += estimate.low <= 100 <= estimate.high
+    assert 0.88 <= hits / 200 <= 1.0
+
+
+def test_correlated_batches_widen_the_interval() -> None:
+    """An interval that took neighbours for independent would be too narrow."""
+    generator = np.random.default_rng(3)
+    series = np.zeros(400)
+    for index in range(1, 400):
+        series[index] = 0.8 * series[index - 1] + generator.normal()
+    shuffled = generator.permutation(series)
+    wide, narrow = statistics.inside_run(100 + series), statistics.inside_run(100 + shuffled)
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_one_run_has_no_interval_and_says_why() -> None:
+    estimate = statistics.between_runs([noise(1, 30)])
+    assert np.isnan(estimate.low)
+    assert "one repetition" in estimate.note
+
+
+def test_two_batches_have_no_interval_and_say_why() -> None:
+    assert "only 2 batches" in statistics.inside_run(np.array([1.0, 2.0])).note
+    assert "no batches" in statistics.inside_run(np.array([])).note
+
+
+def test_many_batches_stay_within_memory_and_time() -> None:
+    estimate = statistics.inside_run(noise(1, 20_000), resamples=500)
+    assert estimate.low < 100.1
+    assert estimate.high > 99.9
