@@ -18,10 +18,9 @@ from profiling.tables import write
 from profiling.tools import TOOLS, Converted, tool
 
 _ENDINGS = re.compile(r"(\.(json|gz|gzip|parquet|csv|sqlite|xml|pt|trace|txt))+$", re.IGNORECASE)
-_PARQUET = b"PAR1"
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
+    r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$|^log\.txt$"
 )
 
 
@@ -29,29 +28,14 @@ def recognise(path: Path) -> str | None:
     """The name of the tool that wrote a file, by what is in it; None if none is known.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file cannot be read, or is damaged beyond recognition.
     """
     head = read_head(path)
-    for name in TOOLS:
-        module = tool(name)
-        if name == "pyprof":
-            if head.startswith(_PARQUET) and _is_pyprof(path):
-                return name
-        elif hasattr(module, "recognise") and module.recognise(path, head):
-            return name
-    return None
-
-
-def _is_pyprof(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from profiling.tools.pyprof import is_pyprof
-
-    try:
-        return is_pyprof(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
-        return False
+    modules = ((name, tool(name)) for name in TOOLS)
+    return next(
+        (name for name, module in modules if hasattr(module, "recognise") and module.recognise(path, head)),
+        None,
+    )
 
 
 def read(path: Path, name: str | None = None) -> Converted:

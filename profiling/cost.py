@@ -7,199 +7,27 @@ count. Views and copies count none. Bytes are those of the tensors read plus the
 by their element type; elements that stand still in memory (stride 0) are read once.
 """
 
-import math
 import re
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
 
+from profiling.formulas import (
+    Cost,
+    Formula,
+    Mask,
+    attention,
+    convolution,
+    convolution_backward,
+    copy,
+    every_element,
+    fill,
+    matrix_product,
+    nothing,
+    pooling,
+    reduction,
+)
 from profiling.shapes import Inputs
 
-
-class Cost(NamedTuple):
-    """FLOPs and bytes of one call."""
-
-    flops: float
-    bytes: float
-
-
-# --- formulas: (inputs, sizes of the output or None, which gradients) -> Cost or None ---------------------
-
-Sizes = tuple[int, ...]
-Mask = tuple[bool, ...]
-Formula = Callable[[str, Inputs, Sizes | None, Mask | None], Cost | None]
-
-# Where stride, padding and dilation stand among a convolution's arguments.
-_CONVOLUTION_ARGUMENTS = (
-    (re.compile(r"^(cudnn|miopen_depthwise)_convolution$|^cudnn_convolution_transpose$"), (3, 2, 4)),
-    (re.compile(r"^(miopen|mkldnn)_(depthwise_)?convolution|^_convolution_pointwise"), (4, 3, 5)),
-    (re.compile(r"^cudnn_convolution_add_relu$"), (5, 6, 7)),
-    (re.compile(r"^(thnn_conv|_?slow_conv|_conv_depthwise|conv_depthwise)"), (4, 5, 6)),
-    (re.compile(r""), (3, 4, 5)),
-)
-
-
-def _per_dimension(value: Any, dimensions: int, default: int) -> list[int] | None:
-    if value is None:
-        return None
-    numbers = [value] if isinstance(value, int) else value
-    if not isinstance(numbers, list) or not all(isinstance(number, int) for number in numbers):
-        return None
-    return (numbers or [default]) * (dimensions if len(numbers) <= 1 else 1)
-
-
-def _convolved(name: str, inputs: Inputs, size: Sizes, kernel: Sizes) -> Sizes | None:
-    """Spatial sizes of a convolution's output from its recorded stride, padding and dilation."""
-    at = next(places for pattern, places in _CONVOLUTION_ARGUMENTS if pattern.search(name))
-    stride = _per_dimension(inputs.value(at[0]), len(kernel), 1)
-    dilation = _per_dimension(inputs.value(at[2]), len(kernel), 1) or [1] * len(kernel)
-    padding: Any = inputs.value(at[1])
-    if stride is None or min(stride) < 1:
-        return None
-    if padding == "same":
-        return tuple(-(-extent // step) for extent, step in zip(size, stride, strict=False))
-    padding = _per_dimension(0 if padding == "valid" else padding, len(kernel), 0)
-    if padding is None:
-        return None
-    each = zip(size, kernel, stride, padding, dilation, strict=False)
-    return tuple((n + 2 * pad - reach * (k - 1) - 1) // step + 1 for n, k, step, pad, reach in each)
-
-
-def _convolution(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    data, weight = inputs.tensor(0), inputs.tensor(1)
-    if data is None or weight is None or len(weight.sizes) < 3:
-        return None
-    kernel = weight.sizes[2:]
-    batched = len(data.sizes) == len(weight.sizes)
-    moved = data.bytes + weight.bytes
-    if "transpose" in name or (name in ("convolution", "_convolution") and inputs.value(6) is True):
-        # Every input element is multiplied into (output channels of its group) x kernel places.
-        flops = 2 * math.prod(data.sizes) * math.prod(weight.sizes[1:])
-        written = math.prod(output) * data.element if output else 0
-        return Cost(flops, moved + written)
-    batch = data.sizes[0] if batched else 1
-    spatial = _convolved(name, inputs, data.sizes[2 if batched else 1 :], kernel)
-    if (
-        spatial is None
-        and output
-        and len(output) == len(data.sizes)
-        and output[-len(kernel) - 1] == weight.sizes[0]
-    ):
-        spatial = output[-len(kernel) :]
-    if spatial is None:
-        return None
-    elements = batch * weight.sizes[0] * math.prod(max(0, extent) for extent in spatial)
-    return Cost(2 * elements * math.prod(weight.sizes[1:]), moved + elements * data.element)
-
-
-def _convolution_backward(name: str, inputs: Inputs, _output: Sizes | None, mask: Mask | None) -> Cost | None:
-    first, second, weight = (inputs.tensor(index) for index in range(3))
-    if name.endswith("_backward_input"):
-        first, mask = None, (True, False, False)
-    if name.endswith("_backward_weight") or weight is None or second is None or len(weight.sizes) < 3:
-        return None  # a weight gradient alone does not record the weight's sizes; its parent does
-    # Library operators take (input, gradient, weight), the generic ones (gradient, input, weight).
-    library = re.match(r"(cudnn|miopen|mkldnn)_", name) is not None
-    gradient, data = (second, first) if library else (first, second)
-    if gradient is None:
-        return None
-    recorded = next((value for value in reversed(inputs.values) if _is_mask(value)), None)
-    wanted = tuple(recorded) if recorded is not None else mask or (True, True, False)
-    transposed = "transpose" in name or (name.startswith("convolution_backward") and inputs.value(7) is True)
-    across = data if transposed and data else gradient
-    one = 2 * math.prod(across.sizes) * math.prod(weight.sizes[1:])
-    data_bytes = data.bytes if data else 0
-    moved = gradient.bytes + (wanted[0] + wanted[1]) * (weight.bytes + data_bytes)
-    return Cost(one * (wanted[0] + wanted[1]), moved)
-
-
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, list) and len(value) in (2, 3) and all(isinstance(flag, bool) for flag in value)
-
-
-def _matrix_product(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    start = 1 if name.startswith(("addmm", "baddbmm", "addmv", "addbmm", "_addmm")) else 0
-    left, right = inputs.tensor(start), inputs.tensor(start + 1)
-    if left is None or right is None or not left.sizes or not right.sizes:
-        return None
-    linear = "linear" in name
-    inner = left.sizes[-1]
-    columns = right.sizes[0] if linear else right.sizes[-1] if len(right.sizes) > 1 else 1
-    rows = math.prod(left.sizes[:-1])
-    if not linear and len(right.sizes) > 2:
-        stacked = math.prod(right.sizes[:-2])
-        rows = stacked * left.sizes[-2] if len(left.sizes) > 1 else stacked
-        rows = max(rows, math.prod(left.sizes[:-1]))
-    extra = sum(tensor.bytes for tensor in inputs.tensors if tensor not in (left, right) and tensor)
-    return Cost(2 * rows * inner * columns, left.bytes + right.bytes + extra + rows * columns * left.element)
-
-
-def _attention(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    first = 1 if "backward" in name else 0
-    query, key, value = (inputs.tensor(first + index) for index in range(3))
-    if query is None or key is None or value is None or len(query.sizes) != 4 or len(key.sizes) != 4:
-        return None
-    # Two products forward, five backward (the scores are computed again).
-    product = 2 * math.prod(query.sizes) * key.sizes[2]
-    moved = 2 * query.bytes + key.bytes + value.bytes
-    return Cost((5 if first else 2) * product, moved * (2 if first else 1))
-
-
-def _every_element(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    """One FLOP an element, read or written; all tensors read, one like the largest written."""
-    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
-    if not tensors:
-        return None
-    if inputs.lists:
-        # Lists (foreach, fused optimizers): each tensor is read, those of the first list are written.
-        first = inputs.lists[0]
-        count = sum(math.prod(one.sizes) for one in first)
-        return Cost(count, sum(one.bytes for one in tensors) + sum(one.bytes for one in first))
-    largest = max(tensors, key=lambda tensor: math.prod(tensor.sizes))
-    elements = math.prod(largest.sizes)
-    read = sum(tensor.bytes for tensor in tensors)
-    return Cost(elements, read + elements * largest.element)
-
-
-def _reduction(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    data = next((tensor for tensor in inputs.tensors if tensor), None)
-    if data is None:
-        return None
-    written = math.prod(output) if output else 0
-    return Cost(max(math.prod(data.sizes), written), data.bytes + written * data.element)
-
-
-def _pooling(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    data = inputs.tensor(0)
-    if data is None:
-        return None
-    if "backward" in name:
-        moved = sum(tensor.bytes for tensor in inputs.tensors if tensor)
-        largest = max(math.prod(tensor.sizes) for tensor in inputs.tensors if tensor)
-        return Cost(largest, moved)
-    kernel = _per_dimension(inputs.value(1), 2, 1)
-    step = _per_dimension(inputs.value(2), 2, 1) or kernel
-    written = math.prod(output) if output else math.prod(data.sizes) // max(1, math.prod(step or [1]))
-    index = 8 if "indices" in name else 0
-    return Cost(max(math.prod(data.sizes), written), data.bytes + written * (data.element + index))
-
-
-def _copy(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
-    if not tensors:
-        return None
-    moved = sum(tensor.bytes for tensor in tensors)
-    return Cost(0, moved if name == "copy" else 2 * moved)
-
-
-def _fill(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    data = inputs.tensor(0)
-    return Cost(0, data.bytes) if data else None
-
-
-def _nothing(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    return Cost(0, 0)
-
+__all__ = ["Cost", "Mask", "is_bookkeeping", "is_primitive", "operator_cost"]
 
 # --- which operator has which formula: the first pattern that matches the whole name without "aten::" ---
 
@@ -208,66 +36,67 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
     (
         r"empty(_like|_strided|_quantized)?|new_empty\w*|as_strided|resize|resize_as|view|view_as|_unsafe_view|reshape"
         r"|_reshape_alias|detach|t|transpose|permute|expand|expand_as|slice|select|narrow|unsqueeze|squeeze|flatten"
-        r"|unflatten|chunk|split|split_with_sizes|unbind|alias|result_type|is_\w+|set|item|_local_scalar_dense|lift\w*"
+        r"|unflatten|unflatten_dense_tensors|chunk|split|split_with_sizes|unbind|alias|result_type"
+        r"|is_\w+|set|item|_local_scalar_dense|lift\w*"
         r"|resolve_conj|resolve_neg|conj|size|stride|movedim|numpy_T|mT|T|diagonal|real|can_cast|record_stream"
         r"|_nested_\w+|output_nr|_version|requires_grad|retain_grad|pin_memory|_pin_memory|unfold",
-        _nothing,
+        nothing,
         False,
     ),
     (
         r"conv[123]d|conv_transpose[123]d|_?convolution|convolution_overrideable|_convolution_mode",
-        _convolution,
+        convolution,
         False,
     ),
-    (r"\w*convolution\w*_backward\w*|\w*conv\w*[23]d\w*_backward\w*", _convolution_backward, True),
-    (r"\w*convolution\w*|\w*conv_?\w*[23]d\w*", _convolution, True),
-    (r"linear|matmul|_?mkldnn_linear|chain_matmul", _matrix_product, False),
+    (r"\w*convolution\w*_backward\w*|\w*conv\w*[23]d\w*_backward\w*", convolution_backward, True),
+    (r"\w*convolution\w*|\w*conv_?\w*[23]d\w*", convolution, True),
+    (r"linear|matmul|_?mkldnn_linear|chain_matmul", matrix_product, False),
     (
         r"mm|addmm|bmm|baddbmm|addbmm|mv|addmv|_addmm_activation|_int_mm|_scaled_mm|_linear_pointwise",
-        _matrix_product,
+        matrix_product,
         True,
     ),
     (
         r"_scaled_dot_product_\w*attention\w*|_flash_attention_(for|back)ward|_efficient_attention_\w+",
-        _attention,
+        attention,
         True,
     ),
     (
         r"batch_norm|_batch_norm_impl_index(_backward)?|layer_norm|group_norm|instance_norm|rms_norm",
-        _every_element,
+        every_element,
         False,
     ),
-    (r"\w*(batch|layer|group|instance|rms)_norm\w*|_batch_norm_\w+", _every_element, True),
-    (r"max_pool[123]d|adaptive_avg_pool[123]d|avg_pool1d", _pooling, False),
-    (r"\w*pool\w*", _pooling, True),
-    (r"to|contiguous|clone|_to_copy|stack|repeat|type_as|float|half|bfloat16", _copy, False),
+    (r"\w*(batch|layer|group|instance|rms)_norm\w*|_batch_norm_\w+", every_element, True),
+    (r"max_pool[123]d|adaptive_avg_pool[123]d|avg_pool1d", pooling, False),
+    (r"\w*pool\w*", pooling, True),
+    (r"to|contiguous|clone|_to_copy|stack|repeat|type_as|float|half|bfloat16", copy, False),
     (
         r"copy|_?cat|_copy_from|_foreach_copy|index_select|index|gather|embedding|constant_pad_nd|flip"
         r"|roll",
-        _copy,
+        copy,
         True,
     ),
     (
         r"zeros\w*|ones\w*|full\w*|new_zeros|new_ones|new_full|arange|scalar_tensor|zeros_like|ones_like",
-        _fill,
+        fill,
         False,
     ),
-    (r"zero|fill|_foreach_zero|normal|uniform|random|bernoulli|randperm", _fill, True),
+    (r"zero|fill|_foreach_zero|normal|uniform|random|bernoulli|randperm", fill, True),
     (
         r"cross_entropy_loss|log_softmax|softmax|nll_loss|nll_loss_nd|dropout|relu|gelu_composite",
-        _every_element,
+        every_element,
         False,
     ),
-    (r"mean|std|var", _reduction, False),
+    (r"mean|std|var", reduction, False),
     (r"sum|max|min|amax|amin|norm|linalg_vector_norm|argmax|argmin|prod|any|all|topk|sort|cumsum|nll_loss\w*"
-     r"|_log_softmax|_softmax|embedding_dense_backward|count_nonzero|isfinite|isnan|isinf", _reduction, True),
+     r"|_log_softmax|_softmax|embedding_dense_backward|count_nonzero|isfinite|isnan|isinf", reduction, True),
     (
         r"add|sub|rsub|mul|div|true_divide|neg|abs|pow|sqrt|rsqrt|exp|log|sin|cos|tanh|sigmoid|silu|gelu|hardtanh"
         r"|hardswish|hardsigmoid|leaky_relu|elu|clamp|clamp_min|clamp_max|threshold|where|masked_fill|maximum|minimum"
         r"|addcmul|addcdiv|lerp|reciprocal|sign|floor|ceil|round|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|square"
         r"|native_dropout|\w+_backward(_data)?|_foreach_\w+|_fused_(adam|adamw|sgd|adagrad)|_amp_\w+|mse_loss"
         r"|smooth_l1_loss|huber_loss|l1_loss|binary_cross_entropy\w*|kl_div|native_layer_norm|_thnn_fused_\w+",
-        _every_element,
+        every_element,
         True,
     ),
 )  # fmt: skip
@@ -292,7 +121,7 @@ def is_bookkeeping(name: str) -> bool:
     """Whether an operator only allocates, or looks at memory in another way: it does no work of its own."""
     family = _family(name)
     # Inner calls of some views are recorded without a namespace.
-    return name in ("detach", "detach_") or (family is not None and family[1] is _nothing)
+    return name in ("detach", "detach_") or (family is not None and family[1] is nothing)
 
 
 def is_primitive(name: str) -> bool:

@@ -29,10 +29,7 @@ _LOSSES = (
     "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "hinge_embedding_loss", "multi_margin_loss",
 )  # fmt: skip
 _IS_LOSS = f'coalesce("Op" in ({", ".join(repr(op) for op in _LOSSES)}), false)'
-IS_LOADER = (
-    "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjpeg::') "
-    "or coalesce(starts_with(\"Op\", '[Executor]'), false))"
-)
+IS_LOADER = "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjpeg::'))"
 
 # A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
 # the next batch. Only launches that PyProf assigned to an operator of the model are looked at.
@@ -109,7 +106,11 @@ def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a PyProf kernel table: Parquet, with its columns."""
+    """Whether a file is a PyProf kernel table: Parquet, with its columns.
+
+    Raises:
+        UserError: it begins as Parquet and its columns cannot be read.
+    """
     if not head.startswith(b"PAR1"):
         return False
     import pyarrow as pa
@@ -117,8 +118,9 @@ def recognise(path: Path, head: bytes) -> bool:
 
     try:
         return is_pyprof(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
-        return False  # damaged: another tool, or no tool, will say so
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
 
 
 def read(path: Path, rank: int | None = None) -> "Converted":

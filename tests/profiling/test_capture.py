@@ -151,6 +151,26 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(tmp_path, n
     assert kernels.loc[kernels["class"] == "other", "duration_ns"].sum() < 0.02 * kernels["duration_ns"].sum()
 
 
+def test_gradients_of_a_distributed_model_are_communication_of_known_size(tmp_path):
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", rank=0, world_size=1, init_method=store)
+    try:
+        model = small_model()
+        parameters = sum(one.numel() for one in model.parameters())
+        assert record(DistributedDataParallel(model), torch.randn(2, 3, 32, 32), tmp_path) == []
+    finally:
+        distributed.destroy_process_group()
+    kernels = read(tmp_path, "kernels").to_pandas()
+    reduced = kernels[kernels["name"] == "gloo:all_reduce"]
+    assert set(reduced["class"]) == {"communication"}
+    assert set(reduced["direction"]) == {"bprop"}
+    assert reduced.groupby("batch_index")["bytes"].sum().to_list() == [4 * parameters] * BATCHES
+    assert "0" in set(kernels["layer"].dropna())  # not module.0
+
+
 def test_half_precision_moves_half_the_bytes(tmp_path):
     moved = []
     for kind in (torch.float32, torch.bfloat16):

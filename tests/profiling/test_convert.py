@@ -36,9 +36,15 @@ def test_a_tool_is_recognised_by_content_not_by_name(tmp_path):
     assert recognise(pyprof(tmp_path / "c.json")) == "pyprof"
     (tmp_path / "d.json").write_text('{"results": []}')
     (tmp_path / "e.json.gz").write_bytes(b"\x1f\x8b broken")
-    (tmp_path / "f").write_bytes(b"PAR1 broken PAR1")
-    (tmp_path / "g").write_bytes(b"")
-    assert [recognise(tmp_path / name) for name in ("d.json", "e.json.gz", "f", "g")] == [None] * 4
+    (tmp_path / "f").write_bytes(b"")
+    assert [recognise(tmp_path / name) for name in ("d.json", "e.json.gz", "f")] == [None] * 3
+
+
+def test_a_damaged_parquet_file_is_said_to_be_one(tmp_path):
+    path = pyprof(tmp_path / "table.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"table\.parquet is a truncated or damaged Parquet file"):
+        recognise(path)
 
 
 def test_every_reference_trace_and_table_is_recognised(shared_data):

@@ -1,0 +1,205 @@
+"""What arithmetic and traffic has a kind of operator?
+
+One formula a kind; :mod:`profiling.cost` says which operator has which. Each takes the operator's name
+without its namespace, its inputs, the sizes of its output where known from elsewhere, and (of a convolution's
+backward) which gradients are made; it gives None where the inputs do not tell.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from profiling.shapes import Inputs
+
+
+class Cost(NamedTuple):
+    """FLOPs and bytes of one call."""
+
+    flops: float
+    bytes: float
+
+
+Sizes = tuple[int, ...]
+Mask = tuple[bool, ...]
+Formula = Callable[[str, Inputs, Sizes | None, Mask | None], Cost | None]
+
+# Where stride, padding and dilation stand among a convolution's arguments.
+_CONVOLUTION_ARGUMENTS = (
+    (re.compile(r"^(cudnn|miopen_depthwise)_convolution$|^cudnn_convolution_transpose$"), (3, 2, 4)),
+    (re.compile(r"^(miopen|mkldnn)_(depthwise_)?convolution|^_convolution_pointwise"), (4, 3, 5)),
+    (re.compile(r"^cudnn_convolution_add_relu$"), (5, 6, 7)),
+    (re.compile(r"^(thnn_conv|_?slow_conv|_conv_depthwise|conv_depthwise)"), (4, 5, 6)),
+    (re.compile(r""), (3, 4, 5)),
+)
+
+
+def _per_dimension(value: Any, dimensions: int, default: int) -> list[int] | None:
+    if value is None:
+        return None
+    numbers = [value] if isinstance(value, int) else value
+    if not isinstance(numbers, list) or not all(isinstance(number, int) for number in numbers):
+        return None
+    return (numbers or [default]) * (dimensions if len(numbers) <= 1 else 1)
+
+
+def _convolved(name: str, inputs: Inputs, size: Sizes, kernel: Sizes) -> Sizes | None:
+    """Spatial sizes of a convolution's output from its recorded stride, padding and dilation."""
+    at = next(places for pattern, places in _CONVOLUTION_ARGUMENTS if pattern.search(name))
+    stride = _per_dimension(inputs.value(at[0]), len(kernel), 1)
+    dilation = _per_dimension(inputs.value(at[2]), len(kernel), 1) or [1] * len(kernel)
+    padding: Any = inputs.value(at[1])
+    if stride is None or min(stride) < 1:
+        return None
+    if padding == "same":
+        return tuple(-(-extent // step) for extent, step in zip(size, stride, strict=False))
+    padding = _per_dimension(0 if padding == "valid" else padding, len(kernel), 0)
+    if padding is None:
+        return None
+    each = zip(size, kernel, stride, padding, dilation, strict=False)
+    return tuple((n + 2 * pad - reach * (k - 1) - 1) // step + 1 for n, k, step, pad, reach in each)
+
+
+def convolution(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """2 x output elements x (input channels of a group x kernel places)."""
+    data, weight = inputs.tensor(0), inputs.tensor(1)
+    if data is None or weight is None or len(weight.sizes) < 3:
+        return None
+    kernel = weight.sizes[2:]
+    batched = len(data.sizes) == len(weight.sizes)
+    moved = data.bytes + weight.bytes
+    if "transpose" in name or (name in ("convolution", "_convolution") and inputs.value(6) is True):
+        # Every input element is multiplied into (output channels of its group) x kernel places.
+        flops = 2 * math.prod(data.sizes) * math.prod(weight.sizes[1:])
+        written = math.prod(output) * data.element if output else 0
+        return Cost(flops, moved + written)
+    batch = data.sizes[0] if batched else 1
+    spatial = _convolved(name, inputs, data.sizes[2 if batched else 1 :], kernel)
+    if (
+        spatial is None
+        and output
+        and len(output) == len(data.sizes)
+        and output[-len(kernel) - 1] == weight.sizes[0]
+    ):
+        spatial = output[-len(kernel) :]
+    if spatial is None:
+        return None
+    elements = batch * weight.sizes[0] * math.prod(max(0, extent) for extent in spatial)
+    return Cost(2 * elements * math.prod(weight.sizes[1:]), moved + elements * data.element)
+
+
+def convolution_backward(name: str, inputs: Inputs, _output: Sizes | None, mask: Mask | None) -> Cost | None:
+    """The forward pass's arithmetic, once for each of the input's and the weight's gradients that is made."""
+    first, second, weight = (inputs.tensor(index) for index in range(3))
+    if name.endswith("_backward_input"):
+        first, mask = None, (True, False, False)
+    if name.endswith("_backward_weight") or weight is None or second is None or len(weight.sizes) < 3:
+        return None  # a weight gradient alone does not record the weight's sizes; its parent does
+    # Library operators take (input, gradient, weight), the generic ones (gradient, input, weight).
+    library = re.match(r"(cudnn|miopen|mkldnn)_", name) is not None
+    gradient, data = (second, first) if library else (first, second)
+    if gradient is None:
+        return None
+    recorded = next((value for value in reversed(inputs.values) if _is_mask(value)), None)
+    wanted = tuple(recorded) if recorded is not None else mask or (True, True, False)
+    transposed = "transpose" in name or (name.startswith("convolution_backward") and inputs.value(7) is True)
+    across = data if transposed and data else gradient
+    one = 2 * math.prod(across.sizes) * math.prod(weight.sizes[1:])
+    data_bytes = data.bytes if data else 0
+    moved = gradient.bytes + (wanted[0] + wanted[1]) * (weight.bytes + data_bytes)
+    return Cost(one * (wanted[0] + wanted[1]), moved)
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, list) and len(value) in (2, 3) and all(isinstance(flag, bool) for flag in value)
+
+
+def matrix_product(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """2 x rows x inner x columns, for every matrix of a stack."""
+    start = 1 if name.startswith(("addmm", "baddbmm", "addmv", "addbmm", "_addmm")) else 0
+    left, right = inputs.tensor(start), inputs.tensor(start + 1)
+    if left is None or right is None or not left.sizes or not right.sizes:
+        return None
+    linear = "linear" in name
+    inner = left.sizes[-1]
+    columns = right.sizes[0] if linear else right.sizes[-1] if len(right.sizes) > 1 else 1
+    rows = math.prod(left.sizes[:-1])
+    if not linear and len(right.sizes) > 2:
+        stacked = math.prod(right.sizes[:-2])
+        rows = stacked * left.sizes[-2] if len(left.sizes) > 1 else stacked
+        rows = max(rows, math.prod(left.sizes[:-1]))
+    extra = sum(tensor.bytes for tensor in inputs.tensors if tensor not in (left, right) and tensor)
+    return Cost(2 * rows * inner * columns, left.bytes + right.bytes + extra + rows * columns * left.element)
+
+
+def attention(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """Fused attention of (batch, heads, length, width) tensors."""
+    first = 1 if "backward" in name else 0
+    query, key, value = (inputs.tensor(first + index) for index in range(3))
+    if query is None or key is None or value is None or len(query.sizes) != 4 or len(key.sizes) != 4:
+        return None
+    # Two products forward, five backward (the scores are computed again).
+    product = 2 * math.prod(query.sizes) * key.sizes[2]
+    moved = 2 * query.bytes + key.bytes + value.bytes
+    return Cost((5 if first else 2) * product, moved * (2 if first else 1))
+
+
+def every_element(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """One FLOP an element, read or written; all tensors read, one like the largest written."""
+    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
+    if not tensors:
+        return None
+    if inputs.lists:
+        # Lists (foreach, fused optimizers): each tensor is read, those of the first list are written.
+        first = inputs.lists[0]
+        count = sum(math.prod(one.sizes) for one in first)
+        return Cost(count, sum(one.bytes for one in tensors) + sum(one.bytes for one in first))
+    largest = max(tensors, key=lambda tensor: math.prod(tensor.sizes))
+    elements = math.prod(largest.sizes)
+    read = sum(tensor.bytes for tensor in tensors)
+    return Cost(elements, read + elements * largest.element)
+
+
+def reduction(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """One FLOP an element read."""
+    data = next((tensor for tensor in inputs.tensors if tensor), None)
+    if data is None:
+        return None
+    written = math.prod(output) if output else 0
+    return Cost(max(math.prod(data.sizes), written), data.bytes + written * data.element)
+
+
+def pooling(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """One FLOP an element of the larger side."""
+    data = inputs.tensor(0)
+    if data is None:
+        return None
+    if "backward" in name:
+        moved = sum(tensor.bytes for tensor in inputs.tensors if tensor)
+        largest = max(math.prod(tensor.sizes) for tensor in inputs.tensors if tensor)
+        return Cost(largest, moved)
+    kernel = _per_dimension(inputs.value(1), 2, 1)
+    step = _per_dimension(inputs.value(2), 2, 1) or kernel
+    written = math.prod(output) if output else math.prod(data.sizes) // max(1, math.prod(step or [1]))
+    index = 8 if "indices" in name else 0
+    return Cost(max(math.prod(data.sizes), written), data.bytes + written * (data.element + index))
+
+
+def copy(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """No arithmetic; what is read is written. ``copy_`` names both sides."""
+    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
+    if not tensors:
+        return None
+    moved = sum(tensor.bytes for tensor in tensors)
+    return Cost(0, moved if name == "copy" else 2 * moved)
+
+
+def fill(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """No arithmetic; the tensor is written."""
+    data = inputs.tensor(0)
+    return Cost(0, data.bytes) if data else None
+
+
+def nothing(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """Memory is allocated, or looked at in another way."""
+    return Cost(0, 0)
