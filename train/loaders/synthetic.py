@@ -3,6 +3,7 @@
 import torch
 
 from jobs.run import Run
+from train.loaders.dataset import data_seed
 from train.models import CLASSES
 
 
@@ -10,7 +11,7 @@ class Synthetic:
     """The same random batch, for ever."""
 
     def __init__(self, run: Run, rank: int, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + rank)
+        generator = torch.Generator().manual_seed(data_seed(run, rank))
         size = (run.batch, 3, run.image_size, run.image_size)
         self._images = torch.randn(size, generator=generator).to(device)
         self._labels = torch.randint(CLASSES, (run.batch,), generator=generator).to(device)

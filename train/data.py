@@ -1,0 +1,157 @@
+"""Where do data come from? A small photo-like set of one's own, and indexes for TFRecord files.
+
+python -m train.data make data/demo            images and TFRecord files, the same pictures in both
+python -m train.data index FILE.tfrecord ...   DALI's index of each, beside it (FILE.idx)
+"""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from jobs.run import make_parser
+from jobs.store import remove
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from train.loaders import records
+
+WIDTH, HEIGHT, QUALITY = 500, 375, 93
+RECORD_FILES = 2
+_DESCRIPTION = "dataset.json"
+
+
+def picture(index: int, label: int, classes: int, seed: int) -> bytes:
+    """A photo-like JPEG of about 100 KB; its colour and its shape tell its class.
+
+    Clouds of several sizes stand for a photo's statistics (power falls with frequency), so that decoding
+    costs what a photo's does.
+    """
+    from PIL import Image, ImageDraw
+
+    generator = np.random.default_rng([seed, index])
+    canvas = np.full((HEIGHT, WIDTH, 3), _colour(label, classes), np.float32)
+    for cell, strength in ((100, 36), (25, 20), (6, 14), (1, 14)):
+        size = (-(-WIDTH // cell), -(-HEIGHT // cell))
+        noise = generator.normal(0, strength, (size[1], size[0], 3)).astype(np.float32)
+        for channel in range(3):
+            layer = Image.fromarray(noise[:, :, channel]).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
+            canvas[:, :, channel] += np.asarray(layer)
+    image = Image.fromarray(np.clip(canvas, 0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for _ in range(6):
+        x, y = generator.integers(0, WIDTH), generator.integers(0, HEIGHT)
+        radius = int(generator.integers(20, 70))
+        corners = 3 + label % 6
+        fill = tuple(int(value) for value in generator.integers(0, 255, 3))
+        draw.regular_polygon((int(x), int(y), radius), corners, int(generator.integers(0, 360)), fill)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue()
+
+
+def _colour(label: int, classes: int) -> tuple[float, float, float]:
+    import colorsys
+
+    red, green, blue = colorsys.hsv_to_rgb(label / classes, 0.5, 0.6)
+    return 255 * red, 255 * green, 255 * blue
+
+
+def make(folder: Path, images: int, classes: int, seed: int) -> str:
+    """Make the set in ``folder``, whole or not at all; returns what to tell the user.
+
+    Raises:
+        UserError: the folder holds something else.
+    """
+    wanted = {"images": images, "classes": classes, "seed": seed}
+    description = folder / _DESCRIPTION
+    if description.is_file() and json.loads(description.read_text()) == wanted:
+        return f"{folder} is there already: {images} images of {classes} classes"
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} holds something else; name another folder, or remove it")
+    partial = folder.with_name(folder.name + ".partial")
+    if partial.exists():
+        remove(partial)
+    labels = [index % classes for index in range(images)]
+    encoded = list(track(_pictures(labels, classes, seed), "pictures", images, console=Console(stderr=True)))
+    _write_images(partial / "images", encoded, labels)
+    _write_records(partial / "tfrecord", encoded, labels)
+    (partial / _DESCRIPTION).write_text(json.dumps(wanted))
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+    return f"made {folder}: {images} images of {classes} classes, as image folders and as TFRecord files"
+
+
+def _pictures(labels: list[int], classes: int, seed: int) -> Iterator[bytes]:
+    count = len(labels)
+    with ProcessPoolExecutor() as pool:
+        yield from pool.map(picture, range(count), labels, [classes] * count, [seed] * count, chunksize=8)
+
+
+def _write_images(folder: Path, encoded: list[bytes], labels: list[int]) -> None:
+    for index, (content, label) in enumerate(zip(encoded, labels, strict=True)):
+        place = folder / f"class{label:03d}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{index:06d}.jpg").write_bytes(content)
+
+
+def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> None:
+    folder.mkdir(parents=True)
+    pairs = list(zip(encoded, labels, strict=True))
+    for number in range(RECORD_FILES):
+        path = folder / f"part-{number:05d}-of-{RECORD_FILES:05d}.tfrecord"
+        mine = pairs[number::RECORD_FILES]
+        # ImageNet's labels start at 1 in TFRecord files.
+        records.write_records(
+            path,
+            (
+                records.encode_example({records.IMAGE: image, records.LABEL: label + 1})
+                for image, label in mine
+            ),
+        )
+        records.write_index(path)
+
+
+def index(files: list[Path]) -> int:
+    """Write an index beside each file; returns how many could not be indexed (each is said)."""
+    failed = 0
+    for path in files:
+        try:
+            if not path.is_file():
+                raise UserError(f"there is no file {path}")
+            count = records.write_index(path)
+            print(f"{path}: {count} records")
+        except UserError as error:
+            failed += 1
+            print(f"scaleprof: error: {error}", file=sys.stderr)
+    return failed
+
+
+def main() -> int:
+    parser = make_parser("python -m train.data", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    maker = commands.add_parser("make", help="make a small data set")
+    maker.add_argument("folder", type=Path)
+    maker.add_argument("--images", type=int, default=256, help="how many [256]")
+    maker.add_argument("--classes", type=int, default=4, help="of how many classes [4]")
+    maker.add_argument("--seed", type=int, default=0, help="[0]")
+    indexer = commands.add_parser("index", help="write DALI's index of TFRecord files")
+    indexer.add_argument("files", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.command == "index":
+        return EXIT_FAILED if index(arguments.files) else EXIT_DONE
+    if not 1 <= arguments.classes <= arguments.images:
+        raise UserError(
+            f"{arguments.images} images of {arguments.classes} classes: each class needs one at least"
+        )
+    print(make(arguments.folder, arguments.images, arguments.classes, arguments.seed))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,144 @@
+"""NVIDIA DALI's pipelines: decoded on the GPU, on the CPU and copied, or on the CPU alone."""
+
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jobs.run import Run
+from profiling.errors import UserError
+from train.loaders import records
+from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
+from train.loaders.dataset import Shard, data_seed, find_shard
+
+_SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jump in a file
+
+
+class Dali:
+    """Batches of a DALI pipeline, on the device."""
+
+    def __init__(self, run: Run, shard: Shard, rank: int, device: torch.device) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="scaleprof-index-")
+        pipeline = _pipeline(run, shard, data_seed(run, rank), device, Path(self._folder.name))
+        iterator = _dali("plugin.pytorch").DALIGenericIterator
+        try:
+            pipeline.build()
+            # Without a size the iterator never ends: the reader starts over, and every batch is full.
+            self._batches = iterator(pipeline, ["images", "labels"], size=-1)
+        except RuntimeError as error:
+            raise UserError(f"DALI cannot read the data: {_first_line(error)}") from error
+        self._device = device
+        self.images_corrupt, self.findings = len(shard.corrupt), shard.findings
+
+    def __iter__(self) -> "Dali":
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            batch = next(self._batches)[0]
+        except RuntimeError as error:
+            raise UserError(f"DALI cannot decode the data: {_first_line(error)}") from error
+        images = batch["images"].to(self._device, non_blocking=True)
+        return images, batch["labels"].to(self._device, non_blocking=True).flatten().long()
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: Path) -> Any:
+    """The pipeline of a loader: read, decode and crop, resize, flip, normalise."""
+    fn, types = _dali("fn"), _dali("types")
+    on_gpu = run.loader != "dali-cpu"
+
+    @_dali().pipeline_def(
+        batch_size=run.batch,
+        num_threads=max(1, run.workers),
+        device_id=device.index if on_gpu else None,
+        seed=seed,
+    )
+    def pipeline() -> tuple[Any, Any]:
+        encoded, labels = _reader(shard, seed, scratch)
+        images = fn.decoders.image_random_crop(
+            encoded,
+            device="mixed" if run.loader == "dali-gpu" else "cpu",
+            output_type=types.RGB,
+            random_area=list(CROP_AREA),
+            random_aspect_ratio=list(CROP_ASPECT),
+        )
+        images = fn.resize(images, resize_x=run.image_size, resize_y=run.image_size, antialias=True)
+        # dali-cpu-to-gpu does all its work on the CPU; what is copied is the finished batch.
+        images = fn.crop_mirror_normalize(
+            images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * value for value in MEAN],
+            std=[255 * value for value in STD],
+            mirror=fn.random.coin_flip(),
+        )
+        if run.loader == "dali-cpu-to-gpu":
+            images = images.gpu()
+        return images, labels.gpu() if on_gpu else labels
+
+    return pipeline()
+
+
+def _reader(shard: Shard, seed: int, scratch: Path) -> tuple[Any, Any]:
+    """(encoded images, labels from 0) of a shard, in a new order each epoch."""
+    fn, types, tfrecord = _dali("fn"), _dali("types"), _dali("tfrecord")
+    samples = shard.samples
+    if not samples[0].size:
+        # The first epoch would come in file order, class after class.
+        order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)).tolist()
+        return fn.readers.file(
+            files=[str(samples[place].path.absolute()) for place in order],
+            labels=[samples[place].label for place in order],
+            shuffle_after_epoch=True,
+            name="reader",
+        )
+    # An index that names this shard's whole records only: DALI then skips the others.
+    files = sorted({sample.path for sample in samples})
+    indexes = [scratch / f"{number}.idx" for number in range(len(files))]
+    for path, index in zip(files, indexes, strict=True):
+        mine = [sample for sample in samples if sample.path == path]
+        index.write_text("".join(f"{sample.offset} {sample.size}\n" for sample in mine))
+    found = fn.readers.tfrecord(
+        path=[str(path.absolute()) for path in files],
+        index_path=[str(index) for index in indexes],
+        features={
+            records.IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
+            records.LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+        },
+        random_shuffle=True,
+        initial_fill=min(len(samples), _SHUFFLE_BUFFER),
+        name="reader",
+    )
+    # ImageNet's labels start at 1 in TFRecord files.
+    return found[records.IMAGE], fn.cast(found[records.LABEL], dtype=types.INT32) - 1
+
+
+def _dali(name: str = "") -> Any:
+    """DALI, or a module of it; untyped, for its own stubs say too little of what operators return."""
+    return import_module("nvidia.dali" + ("." + name if name else ""))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "rror" in line] or [str(error)]
+    return lines[0][:300]
+
+
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Dali:
+    """A DALI loader of a rank.
+
+    Raises:
+        UserError: DALI is not installed, or the loader needs a GPU and this rank has none.
+    """
+    try:
+        _dali()
+    except ImportError as error:
+        install = "pip install nvidia-dali-cuda130 (Linux only); loader pytorch does without"
+        raise UserError(f"loader {run.loader} needs NVIDIA DALI ({error}); {install}") from None
+    if run.loader != "dali-cpu" and device.type != "cuda":
+        raise UserError(f"loader {run.loader} needs a GPU; dali-cpu does without")
+    return Dali(run, find_shard(run, rank, world_size), rank, device)

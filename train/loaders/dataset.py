@@ -1,0 +1,242 @@
+"""Which images does a rank read, and what are their labels? One answer for every loader.
+
+A data set is a folder of classes with images (``class/image.jpg``), or TFRecord files, each with its index. A
+rank's shard is every ``world_size``-th sample from its *global* rank on: ranks share none, together have all.
+"""
+
+import io
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.run import Run
+from profiling.errors import UserError
+from train.loaders import records
+from train.models import CLASSES
+
+SUFFIXES = {".jpg", ".jpeg", ".png"}
+# Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read.
+FULL_CHECK_IMAGES = 1000
+# How many images a loader may have read ahead of the last batch.
+READ_AHEAD_IMAGES = 4096
+_END_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image: a file (size 0), or a record of a TFRecord file at ``offset``."""
+
+    path: Path
+    label: int  # of a record: -1, since it stands in the record
+    offset: int = 0
+    size: int = 0
+
+    def read(self) -> tuple[bytes, int]:
+        """(the encoded image, its label from 0)."""
+        if not self.size:
+            return self.path.read_bytes(), self.label
+        return example_of(self.path, self.offset, self.size)
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}, byte {self.offset}" if self.size else str(self.path)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rank's samples that can be decoded, and where those are that cannot."""
+
+    samples: list[Sample]
+    corrupt: list[str]
+
+    @property
+    def findings(self) -> list[str]:
+        if not self.corrupt:
+            return []
+        count = len(self.corrupt)
+        what = (
+            "1 corrupt image is skipped:"
+            if count == 1
+            else f"{count} corrupt images are skipped, the first is"
+        )
+        return [f"{what} {self.corrupt[0]}"]
+
+
+def find_shard(run: Run, rank: int, world_size: int) -> Shard:
+    """The samples of a rank that ``run`` will come to, in file order.
+
+    Raises:
+        UserError: no data, no whole image among them, or an index that does not fit its file.
+    """
+    folder = data_folder(run)
+    samples = find_images(folder) if run.data_format == "images" else find_records(folder)
+    mine = reached(shard_of(samples, rank, world_size), run, rank)
+    check = is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole
+    with ThreadPoolExecutor(max(1, run.workers)) as pool:
+        good = list(pool.map(check, mine))
+    whole = [sample for sample, right in zip(mine, good, strict=True) if right]
+    corrupt = [sample.place for sample, right in zip(mine, good, strict=True) if not right]
+    if not whole:
+        held = f"{len(samples)} images in all, {len(corrupt)} of this rank's are corrupt"
+        raise UserError(f"{folder} has no whole image for rank {rank} of {world_size} ({held})")
+    return Shard(whole, corrupt)
+
+
+def shard_of(samples: list[Sample], rank: int, world_size: int) -> list[Sample]:
+    """Every ``world_size``-th sample, from the global rank on."""
+    return samples[rank::world_size]
+
+
+def reached(samples: list[Sample], run: Run, rank: int) -> list[Sample]:
+    """Those of a rank's samples that its run will come to: looking at all of ImageNet would take an hour.
+
+    Files are drawn at random; records are taken from the first on, since they are read in file order.
+    """
+    most = run.batches * run.batch + READ_AHEAD_IMAGES
+    if len(samples) <= most or run.data_format == "tfrecord":
+        return samples[:most]
+    drawn = random.Random(data_seed(run, rank)).sample(range(len(samples)), most)
+    return [samples[place] for place in sorted(drawn)]
+
+
+def data_seed(run: Run, rank: int) -> int:
+    """The seed of a rank's order and augmentation; ranks differ in it."""
+    return run.seed * 1_000_003 + rank
+
+
+def data_folder(run: Run) -> Path:
+    """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out.
+
+    Raises:
+        UserError: no folder is said, or it does not exist.
+    """
+    make = "make a small set with: python -m train.data make data/demo"
+    if run.data is None:
+        raise UserError(f"loader {run.loader} needs --data DIR; {make}")
+    folder = Path(run.data)
+    if not folder.is_dir():
+        raise UserError(f"there is no data folder {folder}; {make}")
+    part = folder / ("images" if run.data_format == "images" else "tfrecord")
+    return part if part.is_dir() else folder
+
+
+def find_images(folder: Path) -> list[Sample]:
+    """All images of ``folder/class/``, labelled by the classes' order.
+
+    Raises:
+        UserError: there are none.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    samples = [Sample(path, label) for label, place in enumerate(classes) for path in _images_below(place)]
+    if len(classes) > CLASSES:
+        raise UserError(f"{folder} has {len(classes)} classes (folders), and a model {CLASSES}")
+    if not samples:
+        raise UserError(
+            f"no images in {folder}: it should hold class/image.jpg (TFRecord files: data_format tfrecord)"
+        )
+    return samples
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    """A class's images in name order."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()  # in place: the order in which os.walk goes on
+        yield from (Path(place, name) for name in sorted(files) if Path(name).suffix.lower() in SUFFIXES)
+
+
+def find_records(folder: Path) -> list[Sample]:
+    """All images of the TFRecord files of ``folder``; ImageNet's labels in them start at 1, ours at 0.
+
+    Raises:
+        UserError: there are none, or one has no index.
+    """
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".idx", ".json") and not path.name.startswith(".")
+    )
+    if not files:
+        raise UserError(f"no TFRecord files in {folder} (image folders: data_format images)")
+    samples = []
+    for path in files:
+        index = records.index_path(path)
+        if not index.is_file():
+            index = path.with_suffix(".idx")  # as DALI's own script names it, at its user's choice
+        if not index.is_file():
+            raise UserError(f"{path} has no index; make it with: python -m train.data index {path}")
+        # The label is read with the image: reading all of a large set's now would take minutes.
+        samples += [Sample(path, -1, offset, size) for offset, size in records.read_index(index)]
+    if not samples:
+        raise UserError(
+            f"the indexes in {folder} name no record; make them again: python -m train.data index"
+        )
+    return samples
+
+
+def example_of(path: Path, offset: int, size: int) -> tuple[bytes, int]:
+    """(encoded image, label from 0) of a record.
+
+    Raises:
+        UserError: there is no record, or it is no Example with an image and a label.
+        ValueError: the record is damaged.
+    """
+    data = records.read_record(path, offset, size)
+    where = f"{path}, byte {offset}"
+    try:
+        features = records.decode_example(data)
+    except ValueError as error:
+        raise UserError(f"{where}: no tf.train.Example ({error})") from None
+    image, label = features.get(records.IMAGE), features.get(records.LABEL)
+    if not isinstance(image, bytes) or not isinstance(label, int):
+        raise UserError(
+            f"{where}: an Example without {records.IMAGE} and {records.LABEL}, as ImageNet's have"
+        )
+    if not 1 <= label <= CLASSES:
+        raise UserError(f"{where}: label {label}, but ImageNet's records count from 1 to {CLASSES}")
+    return image, label - 1
+
+
+def is_whole(sample: Sample) -> bool:
+    """Whether an image can be decoded; DALI decodes whatever Pillow does.
+
+    Raises:
+        UserError: there is no record, or it holds no image: the index or the format is wrong, not an image.
+    """
+    from PIL import Image
+
+    try:
+        content = sample.read()[0]
+        if not _has_ends(content[:2], content[-_END_BYTES:]):
+            return False
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return False
+    return True
+
+
+def looks_whole(sample: Sample) -> bool:
+    """Whether an image begins and ends as its kind does, without reading it; records are only found.
+
+    Raises:
+        UserError: there is no record where the index says.
+    """
+    if sample.size:
+        records.check_head(sample.path, sample.offset, sample.size)
+        return True
+    try:
+        with sample.path.open("rb") as file:
+            head = file.read(2)
+            file.seek(max(0, sample.path.stat().st_size - _END_BYTES))
+            return _has_ends(head, file.read())
+    except OSError:
+        return False
+
+
+def _has_ends(head: bytes, end: bytes) -> bool:
+    # A JPEG's end is two bytes, followed by padding at most; a truncated download lacks them. Pillow alone
+    # would take some of those for whole.
+    return bool(end) and (head != b"\xff\xd8" or b"\xff\xd9" in end)

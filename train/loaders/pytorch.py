@@ -1,0 +1,127 @@
+"""PyTorch's own loading: torchvision v2 transforms in DataLoader workers, pinned, copied without blocking."""
+
+import io
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from jobs.run import Run
+from profiling.errors import UserError
+from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
+from train.loaders.dataset import Shard, data_seed, find_shard
+from train.models import import_torchvision
+
+
+class Images(Dataset):
+    """A shard's images, decoded and augmented: ((3, size, size) float32, label)."""
+
+    def __init__(self, shard: Shard, size: int) -> None:
+        import_torchvision()
+        from torchvision.transforms import v2
+
+        self._samples = shard.samples
+        self._transform = v2.Compose(
+            [
+                v2.ToImage(),
+                v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_ASPECT, antialias=True),
+                v2.RandomHorizontalFlip(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        sample = self._samples[index]
+        try:
+            content, label = sample.read()
+            with Image.open(io.BytesIO(content)) as image:
+                pixels = image.convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UserError(f"{sample.place} cannot be decoded ({error}); remove it") from None
+        return self._transform(pixels), label
+
+
+class Endless(Sampler):
+    """Epochs without end, each in a new order; the order follows from the seed."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed = count, seed
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed)
+        while True:
+            yield from torch.randperm(self._count, generator=generator).tolist()
+
+
+class PyTorch:
+    """Batches of a DataLoader, on the device."""
+
+    def __init__(self, run: Run, shard: Shard, rank: int, device: torch.device) -> None:
+        seed = data_seed(run, rank)
+        loader = DataLoader(
+            Images(shard, run.image_size),
+            batch_size=run.batch,
+            sampler=Endless(len(shard.samples), seed),
+            num_workers=run.workers,
+            # A forked worker has torchvision as it was imported here (train.models); what newer Pythons start
+            # by default would import it anew.
+            multiprocessing_context=multiprocessing.get_context("fork") if _forks(run) else None,
+            pin_memory=device.type == "cuda",
+            drop_last=True,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        self._batches, self._device = iter(loader), device
+        self._here = run.workers == 0
+        self.images_corrupt, self.findings = len(shard.corrupt), shard.findings
+
+    def __iter__(self) -> "PyTorch":
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            with one_thread() if self._here else nullcontext():
+                images, labels = next(self._batches)
+        except UserError as error:
+            # A worker's error comes wrapped in its traceback, at whose end it stands.
+            raise UserError(str(error).strip().rpartition("UserError: ")[2]) from None
+        return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+
+    def close(self) -> None:
+        # Dropping the iterator ends its workers.
+        del self._batches
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Arithmetic in one thread, as in DataLoader's workers.
+
+    An image is too small to share: with two threads on two busy cores it took 43 ms instead of 4.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _forks(run: Run) -> bool:
+    return run.workers > 0 and sys.platform == "linux"
+
+
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> PyTorch:
+    """The PyTorch loader of a rank.
+
+    Raises:
+        UserError: no data, or none that can be decoded.
+    """
+    return PyTorch(run, find_shard(run, rank, world_size), rank, device)
