@@ -27,8 +27,8 @@ FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Mode
 _text = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMAS: dict[str, pa.Schema] = {
-    # A batch of a rank. start_ns is the end of the batch before (for batch 0: when the loop began), so that
-    # batches tile the rank's time; on a GPU all times are the device's (CUDA events), else the host's.
+    # A batch of a rank. Batches follow each other without a gap, but for what a profiler takes to start; on a
+    # GPU all times are the device's (CUDA events), else the host's.
     "batches": pa.schema(
         [
             ("rank", pa.int32()),

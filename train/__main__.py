@@ -36,9 +36,7 @@ def main() -> int:
     finished = run_rank(run, world, out, arguments.keep_raw, say)
     if finished.wrong:
         raise NotRight(finished.wrong)
-    say(
-        f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, start included; in {out}"
-    )
+    say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, the first too; in {out}")
     return EXIT_DONE
 
 

@@ -17,11 +17,11 @@ from jobs.run import make_parser, make_run
 from jobs.store import Calibration, write_record
 from profiling.errors import run_command
 from train.backends import Backend, open_backend
+from train.device import choose_device, cores
 from train.precision import Precision
-from train.rank import choose_device
 from train.world import World, read_world
 
-TOTAL_S = 2.4  # of measuring; the rest of the 3 s is for barriers and allocation
+TOTAL_S = 1.8  # of measuring; the rest of the 3 s is for allocation, first calls and barriers
 GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 # ResNet50's gradients in fp32: the message whose bandwidth matters here.
@@ -88,18 +88,19 @@ def _synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-def calibrate(world: World, device: torch.device, precision: str, backend: Backend) -> Calibration | None:
+def calibrate(
+    world: World, device: torch.device, precision: str, backend: Backend, threads: int = 0
+) -> Calibration | None:
     """Measure together with the other ranks; the result is rank 0's (None on the others)."""
     start = time.perf_counter()
     counts = counts_of(world.local_size)
     share = TOTAL_S / (2 * len(counts) + (1 if world.size > 1 else 0))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gemm, copy, bus = {}, {}, {}
     for count in counts:
         backend.barrier()
         if world.local_rank < count:
             if device.type == "cpu":
-                torch.set_num_threads(max(1, cores // count))
+                torch.set_num_threads(threads or max(1, cores() // count))
             gemm[count] = gemm_rate(device, precision, share)
             copy[count] = copy_rate(device, share)
     if world.size > 1:
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"), help="[auto]")
     parser.add_argument("--precision", default="fp32", choices=sorted(_TYPES), help="of the product [fp32]")
+    parser.add_argument("--threads", type=int, default=0, help="of a rank [its share of the cores]")
     arguments = parser.parse_args()
     world = read_world(os.environ)
     ranks = {"nodes": world.nodes, "gpus_per_node": world.local_size}
@@ -130,7 +132,7 @@ def main() -> None:
     Precision(run, device)  # sets whether fp32 products may use TF32
     backend = open_backend(run, world, device)
     try:
-        result = calibrate(world, device, arguments.precision, backend)
+        result = calibrate(world, device, arguments.precision, backend, arguments.threads)
         backend.barrier()
     finally:
         backend.close()

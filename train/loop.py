@@ -44,14 +44,19 @@ def train(
         on_batch: is told of each batch's index and loss (a tensor on the device) when it has been issued.
     """
     criterion = torch.nn.CrossEntropyLoss()
-    synchronize = torch.cuda.synchronize if run.sync_stages and torch.cuda.is_available() else _no_wait
+    device = next(model.parameters()).device
+    synchronize = torch.cuda.synchronize if run.sync_stages and device.type == "cuda" else _no_wait
     # Losses stay on the device: reading one would wait for it.
-    losses = torch.zeros(run.batches, device=next(model.parameters()).device)
+    losses = torch.zeros(run.batches, device=device)
     model.train()
     clock.start()
+    # A batch's stages lie between its six ticks: load, forward, backward, update, end. What a profiler takes
+    # to start lies between two batches, in none of them.
     for index in range(run.batches):
         if index == run.first_attributed:
             capture.start(getattr(model, "module", model), first_batch=index)
+
+        clock.tick()
         images, labels = next(batches)
         if run.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)

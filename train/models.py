@@ -98,6 +98,20 @@ def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple
     return forward, 3 * forward - first[0]
 
 
+def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = CLASSES) -> str:
+    """Why a model cannot be trained with such batches, in one line; "" if it can. Nothing is computed."""
+    import torch
+
+    with torch.device("meta"):
+        model, images = build_model(name, classes), torch.empty(batch, 3, image_size, image_size)
+    try:
+        model(images)
+    except (RuntimeError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        return f"{name} does not take batches of {batch} images of {image_size} x {image_size}: {said}"
+    return ""
+
+
 def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:
     """2 x output elements x inputs an output element, of a convolution or a linear layer."""
     weight = layer.get_parameter("weight")

@@ -1,8 +1,8 @@
 """When did each stage of each batch begin and end, without slowing the loop that is timed?
 
 On a GPU the loop records events into the device's stream and goes on; their times are read after the loop. On
-a CPU the stages run where the clock is read, so it is read directly. Both give five instants a batch: Forward
-Pass, Backward Pass and Model Update begin, the update ends, the batch ends.
+a CPU the stages run where the clock is read, so it is read directly. Both give six instants a batch: it
+begins; Forward Pass, Backward Pass and Model Update begin; the update ends; the batch ends.
 """
 
 import time
@@ -11,20 +11,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-INSTANTS = 5  # a batch: forward begins, backward begins, update begins, update ends, batch ends
+INSTANTS = 6  # a batch: it begins, forward begins, backward begins, update begins, update ends, it ends
 
 
 class Clock(Protocol):
     """What the training loop asks of a clock."""
 
     def start(self) -> None:
-        """The loop begins now."""
+        """Batches are to follow: tie the clock to the epoch."""
 
     def tick(self) -> None:
-        """One of the batch's instants is now (five a batch, in order)."""
+        """One of the batch's instants is now (six a batch, in order)."""
 
     def instants_ns(self) -> np.ndarray:
-        """All instants in ns since the epoch, shape (1 + 5 x batches,); the first is the loop's begin."""
+        """All instants in ns since the epoch, shape (6 x batches,)."""
 
 
 class HostClock:
@@ -37,7 +37,6 @@ class HostClock:
     def start(self) -> None:
         # Set against the epoch once: the wall clock may be adjusted while the loop runs.
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self.tick()
 
     def tick(self) -> None:
         self._ticks.append(time.perf_counter_ns())
@@ -61,7 +60,7 @@ class DeviceClock:
         self._epoch_ns = 0
 
     def start(self) -> None:
-        # The one synchronisation: it ties the device's time to the host's.
+        # The one synchronisation: it ties the first event, and so the device's time, to the host's.
         self._synchronize()
         self.tick()
         self._synchronize()
@@ -78,7 +77,7 @@ class DeviceClock:
         # the first event they would lose it within seconds.
         steps_ms = [a.elapsed_time(b) for a, b in zip(self._events, self._events[1:], strict=False)]
         steps_ns = np.rint(np.asarray([0.0, *steps_ms]) * 1e6).astype(np.int64)
-        return np.cumsum(steps_ns) + self._epoch_ns
+        return (np.cumsum(steps_ns) + self._epoch_ns)[1:]
 
 
 def open_clock(device_type: str) -> Clock:
@@ -96,14 +95,12 @@ def batch_columns(
     """The columns of the ``batches`` table (:mod:`profiling.tables`).
 
     Args:
-        instants_ns: shape (1 + 5 x batches,), as a clock gives them.
+        instants_ns: shape (6 x batches,), as a clock gives them.
         images: of one batch.
         first_attributed: the first batch that was recorded by a profiler; None if none was.
     """
-    batches = (len(instants_ns) - 1) // INSTANTS
-    inner = instants_ns[1 : 1 + batches * INSTANTS].reshape(batches, INSTANTS)
-    forward, backward, update, updated, end = inner.T
-    start = np.concatenate([instants_ns[:1], end[:-1]])[:batches]
+    start, forward, backward, update, updated, end = instants_ns.reshape(-1, INSTANTS).T
+    batches = len(start)
     index = np.arange(batches)
     return {
         "rank": np.full(batches, rank),

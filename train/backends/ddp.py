@@ -1,6 +1,7 @@
 """PyTorch's DistributedDataParallel: NCCL between GPUs, Gloo between CPUs."""
 
 import os
+import tempfile
 from datetime import timedelta
 
 import torch
@@ -24,6 +25,7 @@ class Ddp:
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         self._run, self._device = run, device
+        self._meeting: tempfile.TemporaryDirectory | None = None
         library = "nccl" if device.type == "cuda" else "gloo"
         self.description = f"ddp/{library}"
         if library == "gloo":
@@ -31,7 +33,7 @@ class Ddp:
         try:
             dist.init_process_group(
                 library,
-                init_method=world.rendezvous or _alone(),
+                init_method=world.rendezvous or self._alone(),
                 rank=world.rank,
                 world_size=world.size,
                 timeout=MEETING_TIME,
@@ -70,13 +72,13 @@ class Ddp:
 
     def close(self) -> None:
         dist.destroy_process_group()
+        if self._meeting is not None:
+            self._meeting.cleanup()
 
-
-def _alone() -> str:
-    """A meeting place for one rank, so that DDP's own cost can be measured at P = 1."""
-    import tempfile
-
-    return f"file://{tempfile.mkdtemp()}/rendezvous"
+    def _alone(self) -> str:
+        """A meeting place for one rank, so that DDP's own cost can be measured at P = 1."""
+        self._meeting = tempfile.TemporaryDirectory(prefix="scaleprof-")
+        return f"file://{self._meeting.name}/rendezvous"
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Ddp:

@@ -44,6 +44,8 @@ class Dali:
         return images, batch["labels"].to(self._device, non_blocking=True).flatten().long()
 
     def close(self) -> None:
+        # Dropping the pipeline ends its threads.
+        del self._batches
         self._folder.cleanup()
 
 

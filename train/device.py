@@ -1,0 +1,47 @@
+"""Where does a rank compute, and in how many threads?"""
+
+import os
+
+import torch
+
+from jobs.run import GPU_LOADERS, Run
+from profiling.errors import UserError
+from train.world import World
+
+
+def choose_device(run: Run, world: World) -> torch.device:
+    """The device of a rank: the GPU of its local rank, or the CPU.
+
+    Raises:
+        UserError: the run wants a GPU and there is none for this rank.
+    """
+    gpus = torch.cuda.device_count() if run.device != "cpu" and torch.cuda.is_available() else 0
+    if gpus == 0:
+        if run.device == "gpu" or run.loader in GPU_LOADERS:
+            wants = f"loader {run.loader}" if run.loader in GPU_LOADERS else "device gpu"
+            raise UserError(f"{wants} needs a GPU, and torch sees none here; use dali-cpu, or --device cpu")
+        return torch.device("cpu")
+    # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
+    index = world.local_rank if gpus > 1 or world.local_size == 1 else 0
+    if index >= gpus or (gpus == 1 and world.local_size > 1 and not _bound_to_one_gpu()):
+        raise UserError(f"local rank {world.local_rank} has no GPU: this node has {gpus}; use --device cpu")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _bound_to_one_gpu() -> bool:
+    """Whether the launcher gave this rank a GPU of its own."""
+    return "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+
+
+def set_threads(run: Run, device: torch.device, world: World) -> None:
+    """Give the arithmetic as many threads as the run says, else the rank's share of the node's cores."""
+    if run.threads:
+        torch.set_num_threads(run.threads)
+    elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, cores() // world.local_size))
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

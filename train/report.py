@@ -1,0 +1,105 @@
+"""What does a rank say of itself when it has ended, and is its run right?"""
+
+import hashlib
+import resource
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from jobs.run import Run
+from jobs.store import RankReport
+from train.loop import Recorded
+from train.models import flops_per_image
+from train.world import World
+
+if TYPE_CHECKING:
+    from train.backends import Backend
+    from train.loaders.base import Loader
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank whose training has ended.
+
+    Attributes:
+        model: the bare one, without what the backend or the compiler put around it.
+        startup_ns: from the process's start to the first batch's.
+        digests: of every rank's parameters.
+        findings: what the profiler and the loader found.
+    """
+
+    run: Run
+    world: World
+    device: torch.device
+    backend: "Backend"
+    loader: "Loader"
+    model: torch.nn.Module
+    recorded: Recorded
+    startup_ns: int
+    digests: list[str]
+    findings: list[str]
+
+
+def report_of(ended: Ended) -> RankReport:
+    """The report of a rank, for ``rank.json``."""
+    run, world, losses = ended.run, ended.world, ended.recorded.losses
+    on_gpu = ended.device.type == "cuda"
+    # Analytic, the same on every rank: one counts.
+    flops = flops_per_image(run.model, run.image_size) if world.rank == 0 else (None, None)
+    return RankReport(
+        rank=world.rank,
+        world_size=world.size,
+        local_rank=world.local_rank,
+        hostname=socket.gethostname(),
+        device=torch.cuda.get_device_name(ended.device) if on_gpu else "cpu",
+        backend=ended.backend.description,
+        threads=torch.get_num_threads(),
+        batches_done=len(losses),
+        images_done=len(losses) * run.batch,
+        images_corrupt=ended.loader.images_corrupt,
+        losses_finite=bool(np.isfinite(losses).all()),
+        parameter_digest=ended.digests[world.rank],
+        parameters=sum(parameter.numel() for parameter in ended.model.parameters()),
+        forward_flops_per_image=flops[0],
+        training_flops_per_image=flops[1],
+        startup_ns=ended.startup_ns,
+        peak_memory_bytes=peak_memory_bytes(),
+        peak_device_memory_bytes=torch.cuda.max_memory_allocated(ended.device) if on_gpu else None,
+        versions=_versions(on_gpu),
+        findings=ended.findings,
+    )
+
+
+def why_wrong(report: RankReport, digests: list[str]) -> str:
+    """Why the figures of a run do not count; "" if they do."""
+    if not report.losses_finite:
+        return "a loss is not finite; lower --learning-rate, or use another --compute precision"
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    return f"ranks 0 and {different[0]} ended with different parameters" if different else ""
+
+
+def parameter_digest(model: torch.nn.Module) -> str:
+    """SHA-256 of a model's parameters; buffers (batch norm's statistics) are each rank's own."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held (resident set)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+def _versions(on_gpu: bool) -> dict[str, str]:
+    found: dict[str, str] = {"torch": str(torch.__version__)}
+    if on_gpu:
+        found |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
+        if torch.distributed.is_nccl_available():
+            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return found
