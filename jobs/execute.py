@@ -182,6 +182,7 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
     scratch.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
     command += ["--device", largest.device, "--precision", largest.compute]
+    command += ["--threads", str(largest.threads)]
     processes = execution.launcher.processes(largest, command, scratch)
     ended = run_processes(processes, scratch / store.LOG, CALIBRATION_LIMIT_S, ROOT)
     if ended.exit_code or not path.exists():

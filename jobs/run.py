@@ -54,6 +54,11 @@ class Run(BaseModel):
     backend: Literal["auto", "single", "ddp"] = Field(
         "auto", description="how ranks exchange gradients; auto: single for one rank, else ddp"
     )
+    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+        0,
+        description="CPU threads of a rank's arithmetic; 0: the node's cores divided by its ranks (with more "
+        "ranks each then has fewer)",
+    )
     device: Literal["auto", "cpu", "gpu"] = Field("auto", description="where to train; auto: a GPU if any")
     batches: Annotated[int, Field(ge=1, le=10_000_000)] = Field(50, description="optimizer steps a rank")
     attribute_from: Annotated[int, Field(ge=0)] | None = Field(

@@ -42,7 +42,7 @@ class Local:
             # A file of the run's own: no two jobs on a machine can meet on a port.
             "SCALEPROF_RENDEZVOUS": (directory / RENDEZVOUS).absolute().as_uri(),
             # Ranks that share cores must not each start a thread for every core.
-            "OMP_NUM_THREADS": str(max(1, self.machine.cores // ranks)),
+            "OMP_NUM_THREADS": str(run.threads or max(1, self.machine.cores // ranks)),
             # GNU OpenMP's threads wait for each other by spinning. With as many threads as cores, one other
             # busy process slows ResNet18 30-fold (2 cores, 64 x 64: 165 -> 5 images/s), with a short spin
             # 4-fold.

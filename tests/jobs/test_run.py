@@ -41,6 +41,7 @@ def runs(draw: st.DrawFn) -> Run:
                 "workers": st.integers(0, 512),
                 "model": st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True),
                 "batch": st.integers(1, 65536),
+                "threads": st.integers(0, 1024),
                 "batches": st.integers(2, 10_000_000),
                 "attribute_from": st.none() | st.integers(0, 1),
                 "image_size": st.integers(32, 2048),
