@@ -25,7 +25,8 @@ def describe(run: Run) -> str:
 class Bar:
     """A progress bar over points that names the running one and the batch it is at.
 
-    It redraws only when told to (no thread of its own): processes are forked while it is shown.
+    It redraws only when told to (no thread of its own): processes are forked while it is shown. Where there is
+    no terminal (a batch job's log) it is a line a point.
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:
@@ -38,10 +39,12 @@ class Bar:
             auto_refresh=False,
         )
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
+        self._total, self._done = total, done
         self._shown = ""
 
     def __enter__(self) -> "Bar":
-        self._bar.start()
+        if self._bar.console.is_terminal:
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,6 +52,10 @@ class Bar:
 
     def show(self, point: Point, log: Path | None = None) -> None:
         """Name the running point, and the batch that ``log`` says it is at."""
+        if not self._bar.console.is_terminal:
+            if log is None:
+                self.say(f"[{self._done + 1}/{self._total}] {point.id}")
+            return
         batch = last_batch(log) if log else ""
         description = describe(point.run) + f" #{point.repetition}" + (f"  batch {batch}" if batch else "")
         if description != self._shown or not log:
@@ -57,8 +64,10 @@ class Bar:
         self._bar.refresh()
 
     def advance(self) -> None:
-        self._bar.advance(self._task)
-        self._bar.refresh()
+        self._done += 1
+        if self._bar.console.is_terminal:
+            self._bar.advance(self._task)
+            self._bar.refresh()
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
