@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import output, published, statistics
+from analysis import output, published, statistics, tau
 from analysis.efficiency import sortable
 from analysis.load import load
-from analysis.reference import applications
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, digits, header, with_interval
 from jobs.run import ID_FIELDS, Run
@@ -177,11 +176,7 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
 
 
 def _tau_rows(study: Study) -> Rows:
-    timed: dict[tuple, np.ndarray] = {}
-    started: dict[tuple, np.ndarray] = {}
-    for path in study.tau_intervals:
-        into = started if published.batches_of_tau_table(path) == 1 else timed
-        into.update(applications(study, path))
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
     common = [key for key in timed if key in started]
     if study.tau_intervals and not common:
         study.find("the TAU tables hold no configuration with both 50-batch and 1-batch runs")

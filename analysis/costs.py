@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis import peaks
+from analysis.launches import batches_of, per_table
 from analysis.study import Source, Study
+from profiling.errors import UserError
 from profiling.tools import pyprof
 
 # Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
@@ -55,19 +57,14 @@ class Bound:
 def bound_of(study: Study, source: Source) -> Bound:
     """The peaks beside which a run's figures stand."""
     manifest = source.manifest
-    if manifest is None:
-        peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
-        assert peak is not None  # it is an entry of our own file
-        precision = source.fields.get("compute") or "fp32"
-        return Bound(peak.name, peak.flops_per_s.get(precision), peak.bytes_per_s)
-    device = manifest.ranks[0].device
-    precision = str(source.fields["compute"])
+    device = manifest.ranks[0].device if manifest else peaks.REFERENCE_DEVICE
+    precision = str(source.fields.get("compute") or "fp32")
     found = peaks.find(device, study.own_peaks)
     if found is None and device.lower() != "cpu":
         study.find(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
     if found is not None and precision not in found.flops_per_s:
         study.find(f"{found.name} has no datasheet peak for {precision}")
-    flops, moved = _measured(study, source, precision)
+    flops, moved = _measured(study, source, precision) if manifest else (None, None)
     return Bound(
         device,
         found.flops_per_s.get(precision) if found else None,
@@ -75,6 +72,14 @@ def bound_of(study: Study, source: Source) -> Bound:
         flops,
         moved,
     )
+
+
+def published_bound(study: Study) -> tuple[float, float]:
+    """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
+    peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
+    if peak is None or "fp32" not in peak.flops_per_s:
+        raise UserError(f"{study.own_peaks}: entry {peaks.REFERENCE_DEVICE} has no fp32 peak")
+    return peak.flops_per_s["fp32"], peak.bytes_per_s
 
 
 def _measured(study: Study, source: Source, precision: str) -> tuple[float | None, float | None]:
@@ -115,32 +120,30 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
 _PYPROF = f"""
 with launches as (
     select filename, "Sil(ns)" as ns, "FLOPs" as flops, "Bytes" as bytes, {pyprof.IS_LOADER} as loader
-    from read_parquet($paths, filename = true)
+    from {pyprof.TABLES}
     join (select unnest($paths) as path, unnest($starts) as start) on path = filename and "Idx" >= start
 )
 select filename, sum(ns) filter (not loader), sum(ns) filter (not loader and flops <> 0),
-    sum(flops) filter (not loader), sum(bytes) filter (not loader), coalesce(sum(ns) filter (loader), 0)
+    sum(flops) filter (not loader), sum(bytes) filter (not loader), sum(ns) filter (loader)
 from launches group by filename
 """
 
 
 def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    batches = pyprof.find_batches(study.connection, [source.path for source in sources])
-    counted = [source for source in sources if batches[source.path].attributed_from is not None]
-    for source in sources:
+    batches = batches_of(study, sources)
+    readable = [source for source in sources if source.path in batches]
+    counted = [source for source in readable if batches[source.path].attributed_from is not None]
+    for source in readable:
         if source not in counted:
             study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
-    by_path = {str(source.path): source for source in counted}
+    sums = per_table(study, counted, _PYPROF, starts=lambda source: batches[source.path].attributed_from)
     found = {}
-    for some in pyprof.in_portions([source.path for source in counted]):
-        arguments = {
-            "paths": [str(path) for path in some],
-            "starts": [batches[path].attributed_from for path in some],
-        }
-        for name, *values in study.connection.execute(_PYPROF, arguments).fetchall():
-            source = by_path[name]
+    for source in counted:
+        if source.path in sums:
             count = batches[source.path].backward
-            kernel, with_flops, flops, moved, loader = (float(value or 0) / count for value in values)
+            kernel, with_flops, flops, moved, loader = (
+                float(value or 0) / count for value in sums[source.path]
+            )
             found[source.id] = Costs(count, kernel, with_flops, flops, moved, loader, 0.0, 0.0)
     return found
 

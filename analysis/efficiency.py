@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import output
-from analysis.costs import bound_of, costs_of
-from analysis.load import load
+from analysis.costs import bound_of, costs_of, published_bound
+from analysis.launches import per_table
+from analysis.load import load, no_result
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Rows
 from profiling.errors import UserError, run_command
@@ -42,13 +43,14 @@ MORE = (
 )  # fmt: skip
 DEFAULT_GROUP = ("batch", "nodes")
 
-_PUBLISHED = """
+_PUBLISHED = f"""
 with names as (
     select filename, "Kernel", sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes
-    from read_parquet($paths, filename = true) group by all
+    from {pyprof.TABLES} group by all
 )
-select filename, sum(ns) filter (flops <> 0) / sum(ns), sum(flops) / sum(ns), sum(bytes) / sum(ns)
-from names group by filename
+select filename, coalesce(sum(ns) filter (flops <> 0), 0) / sum(ns), coalesce(sum(flops), 0) / sum(ns),
+    coalesce(sum(bytes), 0) / sum(ns)
+from names group by filename having sum(ns) > 0
 """
 
 
@@ -74,21 +76,24 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
     sources = study.of_kind("pyprof")
     if not sources:
         raise UserError(f"{study.path} holds no PyProf kernel table, which the published method is for")
-    by_path = {str(source.path): source for source in sources}
+    peak_flops, peak_bytes = published_bound(study)
+    sums = per_table(study, sources, _PUBLISHED)
     ratios: dict[tuple, list[list[float]]] = {}
-    for some in pyprof.in_portions([source.path for source in sources]):
-        found = study.connection.execute(_PUBLISHED, {"paths": [str(path) for path in some]}).fetchall()
-        for name, busy, flops_per_ns, bytes_per_ns in found:
-            bound = bound_of(study, by_path[name])
-            assert bound.flops_per_s and bound.bytes_per_s
-            values = [
-                100 * busy,
-                flops_per_ns / 1e3,
-                bytes_per_ns,
-                100 * bytes_per_ns * 1e9 / bound.bytes_per_s,
-                100 * flops_per_ns * 1e9 / bound.flops_per_s,
-            ]
-            ratios.setdefault(_key(by_path[name], group_by), []).append(values)
+    for source in [source for source in sources if source in study.sources]:
+        if source.path not in sums:
+            study.fail(source, f"{source.path} holds no kernel that took time")
+            continue
+        busy, flops_per_ns, bytes_per_ns = sums[source.path]
+        values = [
+            100 * busy,
+            flops_per_ns / 1e3,
+            bytes_per_ns,
+            100 * bytes_per_ns * 1e9 / peak_bytes,
+            100 * flops_per_ns * 1e9 / peak_flops,
+        ]
+        ratios.setdefault(_key(source, group_by), []).append(values)
+    if not ratios:
+        raise UserError(no_result(study))
     # Six decimals, as published; plain means over the configurations of a group.
     return [
         {
@@ -146,7 +151,12 @@ def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
 
 
 def _key(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(source.fields.get(name) for name in group_by)
+    return tuple(value_of(source, name) for name in group_by)
+
+
+def value_of(source: Source, name: str) -> Any:
+    """A run's value of a field of Run, or its ``world_size``."""
+    return source.world_size if name == "world_size" else source.fields.get(name)
 
 
 def sortable(key: Sequence[Any]) -> tuple:
@@ -159,7 +169,7 @@ def main() -> int:
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
     arguments = parser.parse_args()
-    group_by = output.parse_fields(arguments.group_by) or list(DEFAULT_GROUP)
+    group_by = output.parse_fields(arguments.group_by, ("world_size",)) or list(DEFAULT_GROUP)
     study = load(arguments.path, arguments.peaks)
     made = rows(study, arguments.method, group_by)
     answer = Answer(

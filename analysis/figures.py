@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis import statistics
 from analysis.batches import STAGES
-from analysis.scaling import NAN, Point, Scaling
+from analysis.scaling import NAN, UNPROFILED, Point, Scaling
 
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
@@ -168,7 +168,7 @@ def _perturbation(points: Sequence[Point]) -> float | None:
     for point in points:
         of_runs = [np.median(series.step_ns[series.attributed]) for _, series in point.profiled
                    if series.attributed.any()]  # fmt: skip
-        if of_runs and point.timed_by == "unprofiled runs":
+        if of_runs and point.timed_by == UNPROFILED:
             recorded += float(np.median(of_runs))
             twins += point.batch.value
     return recorded / twins if twins else None

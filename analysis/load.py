@@ -50,20 +50,20 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         _add_sweep(study, path)
     else:
         _add_folder(study, path)
-    _check_any(study)
+    if not (study.sources or study.tau_intervals or study.tau_atomics):
+        raise UserError(no_result(study))
     return study
 
 
-def _check_any(study: Study) -> None:
-    if study.sources or study.tau_intervals or study.tau_atomics:
-        return
+def no_result(study: Study) -> str:
+    """Why a study has nothing to analyse, in one line."""
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if bad:
-        raise UserError(
-            f"{study.path} has no usable result: {len(bad)} points failed, "
+        return (
+            f"{study.path} has no usable result: {len(bad)} failed, "
             f"the first is {bad[0].point}: {bad[0].reason}"
         )
-    raise UserError(
+    return (
         f"{study.path} holds no results: it should hold runs (run_..._ret_0/manifest.json), "
         "PyProf kernel tables or TAU tables (Parquet)"
     )
@@ -97,7 +97,8 @@ def _add_run(study: Study, directory: Path) -> None:
         reason = "it has no manifest: it is still running, or was killed" if started else str(error)
         study.failed.append(Failure(name, reason, "unfinished" if started else "unreadable"))
         return
-    wrong = _why_not_right(manifest)
+    wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
+    wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
     if wrong:
         study.failed.append(Failure(name, wrong, "failed"))
         return
@@ -109,23 +110,6 @@ def _add_run(study: Study, directory: Path) -> None:
     )
     for finding in manifest.findings:
         study.find(f"{name}: {finding}")
-
-
-def _why_not_right(manifest: Manifest) -> str:
-    """Why a run does not count although it ended; "" if it does."""
-    run, ranks = manifest.run, manifest.ranks
-    if manifest.exit_code:
-        return manifest.reason or f"exit code {manifest.exit_code}"
-    if len(ranks) != run.world_size:
-        return f"{len(ranks)} of {run.world_size} ranks left a report"
-    for rank in ranks:
-        if rank.batches_done != run.batches:
-            return f"rank {rank.rank} did {rank.batches_done} of {run.batches} batches"
-        if not rank.losses_finite:
-            return f"rank {rank.rank} had a loss that is not finite"
-        if rank.parameter_digest != ranks[0].parameter_digest:
-            return f"ranks 0 and {rank.rank} ended with different parameters"
-    return ""
 
 
 def _forget_superseded(study: Study) -> None:
@@ -189,37 +173,56 @@ def _add_file(study: Study, file: Path, wanted: bool = False) -> None:
     """Add a file of the reference's; another one is an error if it was ``wanted``, else it is passed over."""
     try:
         columns = _columns(study, file)
+        if columns is None and wanted:
+            raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
+        if columns is None:
+            return
+        if pyprof.is_pyprof(columns):
+            study.sources.append(_pyprof_source(study, file))
+        elif columns >= _TAU_INTERVALS:
+            study.tau_intervals.append(file)
+        elif columns >= _TAU_ATOMICS:
+            study.tau_atomics.append(file)
+        elif wanted or _nearly(columns):
+            raise UserError(_of_another_kind(file, columns))
+        else:
+            study.find(f"{_name_in(study, file)} is not read: it is no PyProf kernel table and no TAU table")
     except UserError as error:
         if wanted:
             raise
-        study.failed.append(Failure(file.name, str(error), "unreadable"))
-        return
-    if columns is None and wanted:
-        raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
-    if columns is None:
-        return
-    if pyprof.is_pyprof(columns):
-        study.sources.append(_pyprof_source(study, file))
-    elif columns >= _TAU_INTERVALS:
-        study.tau_intervals.append(file)
-    elif columns >= _TAU_ATOMICS:
-        study.tau_atomics.append(file)
-    elif wanted:
-        raise UserError(
-            f"{file} is a Parquet file of another kind (columns {', '.join(sorted(columns)[:6])} ...); "
-            "give a PyProf kernel table or a TAU table"
-        )
+        study.failed.append(Failure(_name_in(study, file), str(error), "unreadable"))
+
+
+def _nearest_kind(columns: set[str]) -> set[str]:
+    kinds = (set(pyprof.NEEDED), _TAU_INTERVALS, _TAU_ATOMICS)
+    return max(kinds, key=lambda kind: len(kind & columns) / len(kind))
+
+
+def _nearly(columns: set[str]) -> bool:
+    """Whether a table has most of the columns of a known kind, so that it was meant to be one."""
+    kind = _nearest_kind(columns)
+    return len(kind & columns) > len(kind) / 2
+
+
+def _of_another_kind(file: Path, columns: set[str]) -> str:
+    kind = _nearest_kind(columns)
+    name = "PyProf kernel" if "Kernel" in kind else "TAU"
+    return f"{file} is no {name} table: it lacks {', '.join(sorted(kind - columns))}"
 
 
 def _columns(study: Study, file: Path) -> set[str] | None:
-    """The columns of a Parquet file; None if it is none."""
+    """The columns of a Parquet file; None if it is none and need not be."""
     import duckdb
 
-    with file.open("rb") as content:
-        head = content.read(4)
+    try:
+        with file.open("rb") as content:
+            head = content.read(4)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
     if head != b"PAR1":
-        if not head and file.suffix in (".gzip", ".parquet"):
-            raise UserError(f"{file} is empty; fetch it again")
+        if file.suffix in (".gzip", ".parquet"):
+            what = "is no Parquet file, though its name says so" if head else "is empty"
+            raise UserError(f"{file} {what}; fetch it again")
         return None
     query = "select name from parquet_schema($path) where num_children is null"
     try:
@@ -231,9 +234,17 @@ def _columns(study: Study, file: Path) -> set[str] | None:
 
 def _pyprof_source(study: Study, file: Path) -> Source:
     name = file.name.partition(".")[0]
+    # Two folders may hold tables of one name.
+    taken = {source.id for source in study.sources}
     try:
         run_id = parse_id(name)
     except UserError:
-        study.find(f"{file.name} is not named after a run: its configuration is not known")
-        return Source(file.name, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
-    return Source(file.name, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
+        named = _name_in(study, file) if file.name in taken else file.name
+        study.find(f"{named} is not named after a run: its configuration is not known")
+        return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
+    named = _name_in(study, file) if file.name in taken else file.name
+    return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
+
+
+def _name_in(study: Study, file: Path) -> str:
+    return file.name if file == study.path else str(file.relative_to(study.path))

@@ -4,9 +4,7 @@ These are here to be compared with: several are wrong, and docs/methods.md says 
 method is in the other files). All are pure functions; the constants are the reference's own settings.
 """
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -106,12 +104,3 @@ def stage_durations_ns(
         "backward": update_ns - backward_pass_ns,
         "update": end_ns - update_ns,
     }
-
-
-def batches_of_tau_table(path: Path) -> int:
-    """How many batches the runs of a TAU table did: its name says 1-batch runs (`batch1_...`), else 50.
-
-    The tables themselves hold nothing that is counted once a batch.
-    """
-    said = re.match(r"batch(\d+)(?!\d)", path.name)
-    return int(said[1]) if said else BATCHES

@@ -26,14 +26,14 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     exposed_communication_ms         collectives while nothing is computed, ms a batch; empty: not known
     peak_..., measured_...           the peaks themselves
 
-PyProf tables have no durations: see analysis/reference.py for their columns, and for those of TAU tables,
-which only the published method reads.
+PyProf tables have no durations: see analysis/reference.py for their columns. TAU tables (columns:
+analysis/tau.py) are read by the published method only.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import output, reference
+from analysis import output, reference, tau
 from analysis.efficiency import sortable
 from analysis.load import load
 from analysis.scaled_parts import parts
@@ -77,7 +77,7 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     """The columns of these rows, in order: those of the kinds of results that they are of."""
     have = {name for row in made for name in row}
     fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
-    known = ["method", *fields, "world_size", *reference.PYPROF_COLUMNS, *reference.TAU_COLUMNS]
+    known = ["method", *fields, "world_size", *reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS]
     if "scaling" in have:
         from analysis.figures import TIME_COLUMNS, USE_COLUMNS
 
@@ -100,7 +100,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
 def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
     made = _of_runs(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
-        made += reference.grouped(reference.pyprof_rows(study), group_by)
+        made += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and made:
         study.find("TAU tables hold no durations of batches: they are in the published method only")
     return made
@@ -147,15 +147,15 @@ def _value(point: Any, name: str) -> Any:
 
 
 def _published(study: Study, group_by: Sequence[str]) -> Rows:
-    made = reference.tau_rows(study)
+    made = tau.tau_rows(study)
     if study.of_kind("run"):
-        made += reference.run_rows(study)
+        made += tau.run_rows(study)
     if study.of_kind("pyprof"):
         study.find(
             "the published scaled efficiency of PyProf tables needs durations of batches, which they do not "
             "hold; analysis.efficiency --method published gives the rest"
         )
-    return reference.grouped(made, group_by)
+    return tau.grouped(made, group_by)
 
 
 # --- command ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from analysis.scaling import UNPROFILED
 from analysis.terminal import Column, Part, Rows, digits, header, with_interval
 from jobs.run import Run
 
@@ -95,7 +96,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
-    if any(row["timed_by"] != "unprofiled runs" for row in own):
+    if any(row["timed_by"] != UNPROFILED for row in own):
         lines.append("Timed by profiled runs where there is no unprofiled one.")
     return "\n".join(lines)
 

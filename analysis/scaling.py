@@ -21,6 +21,7 @@ from jobs.run import Run
 
 Scaling = Literal["weak", "strong"]
 NAN = float("nan")
+UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 
 # In these the runs of one point may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
@@ -41,7 +42,7 @@ class Point:
     fields: dict[str, Any]
     timed: list[tuple[Source, Series]] = field(default_factory=list)
     profiled: list[tuple[Source, Series]] = field(default_factory=list)
-    timed_by: str = "unprofiled runs"
+    timed_by: str = UNPROFILED
     cost: Costs | None = None
     communication: Communication | None = None
     bound: Bound = field(default_factory=lambda: Bound("", None, None))
@@ -97,13 +98,13 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
     points = list(found.values())
     for point in points:
         if not point.timed:
-            point.timed, point.timed_by = point.profiled, "profiled runs"
+            point.timed, point.timed_by = point.profiled, PROFILED
         point.measure()
         point.bound = bound_of(study, point.timed[0][0])
         _add_costs(study, point)
     for point in points:
         point.base = base_of(study, point, points, scaling)
-    if any(point.timed_by == "profiled runs" for point in points):
+    if any(point.timed_by == PROFILED for point in points):
         study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
     return points
 

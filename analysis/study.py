@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
+    from profiling.tools.pyprof import Batches
+
 Kind = Literal["run", "pyprof"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
 
@@ -66,6 +68,7 @@ class Study:
         findings: what a reader of the figures should know, a line each.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
+        batches: of the PyProf tables, as far as they have been counted.
     """
 
     path: Path
@@ -76,6 +79,7 @@ class Study:
     findings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
+    batches: dict[Path, "Batches"] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:
         return [source for source in self.sources if source.kind == kind]

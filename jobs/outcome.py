@@ -75,24 +75,17 @@ def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
 
 
 def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> str:
-    """Why a run's figures may not count, in one line; "" if all its ranks did all batches, and rightly."""
-    for report in reports:
-        if report.world_size != run.world_size:
-            return f"rank {report.rank} saw {report.world_size} ranks, not {run.world_size}"
-        if report.batches_done != run.batches:
-            return f"rank {report.rank} did {report.batches_done} of {run.batches} batches"
-        if not report.losses_finite:
-            return f"rank {report.rank} had a loss that is not finite; lower learning_rate"
-        if report.parameter_digest != reports[0].parameter_digest:
-            return f"ranks 0 and {report.rank} ended with different parameters"
+    """Why a run's figures may not count, in one line, by its reports and its tables; "" if they may."""
+    wrong = store.why_not_right(run, reports)
+    if wrong:
+        return wrong
+    for rank in range(run.world_size):
         try:
-            rows = tables.read(
-                tables.rank_directory(directory, report.rank), "batches", ["batch_index"]
-            ).num_rows
+            rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
         except UserError as error:
             return str(error)
         if rows != run.batches:
-            return f"rank {report.rank} recorded {rows} of {run.batches} batches"
+            return f"rank {rank} recorded {rows} of {run.batches} batches"
     return ""
 
 

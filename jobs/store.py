@@ -13,6 +13,7 @@ is renamed to the whole id. Every file is written under a temporary name and ren
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -92,6 +93,25 @@ class Manifest(_Record):
     @property
     def done(self) -> bool:
         return self.exit_code == 0
+
+
+def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:
+    """Why a run's figures may not count, in one line, by what its ranks say; "" if they may.
+
+    All ranks did all batches, their losses are finite, and they ended with the same parameters.
+    """
+    if len(reports) != run.world_size:
+        return f"{len(reports)} of {run.world_size} ranks left a report"
+    for report in reports:
+        if report.world_size != run.world_size:
+            return f"rank {report.rank} saw {report.world_size} ranks, not {run.world_size}"
+        if report.batches_done != run.batches:
+            return f"rank {report.rank} did {report.batches_done} of {run.batches} batches"
+        if not report.losses_finite:
+            return f"rank {report.rank} had a loss that is not finite; lower learning_rate"
+        if report.parameter_digest != reports[0].parameter_digest:
+            return f"ranks 0 and {report.rank} ended with different parameters"
+    return ""
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

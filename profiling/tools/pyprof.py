@@ -28,7 +28,16 @@ _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "hinge_embedding_loss", "multi_margin_loss",
 )  # fmt: skip
-_IS_LOSS = f'coalesce("Op" in ({", ".join(repr(op) for op in _LOSSES)}), false)'
+# Some tables as one relation, whatever else they hold. A column may be integers in one and fractions in another
+# (by name they are unified; else the first table's type would round), or empty, hence of no type, in a third.
+TABLES = """(
+    select filename, "Idx"::bigint as "Idx", "Direction"::varchar as "Direction",
+        "Module"::varchar as "Module", "Op"::varchar as "Op", coalesce("Kernel"::varchar, '') as "Kernel",
+        nullif("Sil(ns)", 'nan'::double) as "Sil(ns)", nullif("FLOPs", 'nan'::double) as "FLOPs",
+        nullif("Bytes", 'nan'::double) as "Bytes"
+    from read_parquet($paths, filename = true, union_by_name = true)
+)"""
+_IS_LOSS = f'coalesce("Op"::varchar in ({", ".join(repr(op) for op in _LOSSES)}), false)'
 IS_LOADER = "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjpeg::'))"
 
 # A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
@@ -36,7 +45,7 @@ IS_LOADER = "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjp
 _BATCHES = f"""
 with model as (
     select filename, "Idx" as idx, "Direction" as direction, {_IS_LOSS} as loss
-    from read_parquet($paths, filename = true) where "Module" = 'torch.nn.functional'
+    from {TABLES} where "Module" = 'torch.nn.functional'
 ), runs as (
     select *, lag(loss) over (partition by filename, direction order by idx) as before from model
 )
@@ -163,9 +172,11 @@ _NAMES = "select name from parquet_schema($path) where num_children is null"
 def _launches(optional: Sequence[str]) -> str:
     more = "".join(f', nullif("{name}"::varchar, \'-\') as "{name}"' for name in optional)
     return (
-        'select "Idx" as idx, "Kernel" as name, "Direction" as direction, "Module" as module, '
-        '"Op" as operator, '
-        f'"Sil(ns)"::bigint as duration_ns, "FLOPs"::double as flops, "Bytes"::double as bytes{more}, '
+        """select "Idx" as idx, coalesce("Kernel"::varchar, '') as name, """
+        '"Direction"::varchar as direction, '
+        '"Module"::varchar as module, "Op"::varchar as operator, '
+        """nullif("Sil(ns)", 'nan'::double)::bigint as duration_ns, """
+        f'"FLOPs"::double as flops, "Bytes"::double as bytes{more}, '
         f'{IS_LOADER} as is_loader, {_IS_LOSS} as is_loss from read_parquet($path) order by "Idx"'
     )
 

@@ -251,9 +251,9 @@ def write_pyprof(
     """A PyProf kernel table with known batches.
 
     A forward pass: convolution (6 GFLOP, 3 us, 3 MB) and two launches of the loss; a backward pass: two of
-    the loss and two convolutions (6 and 0 GFLOP, 4 us each, 2 MB); an update: one tensor operation. Batch 0 has
-    ``trials`` more convolutions; only the last ``attributed`` backward passes are assigned. One kernel of the
-    loader (1 us) a batch.
+    the loss and two convolutions (6 and 0 GFLOP, 4 us each, 2 MB); an update: one tensor operation. Batch 0
+    has ``trials`` more convolutions; only the last ``attributed`` backward passes are assigned. One kernel of
+    the loader (1 us) a batch.
     """
     rows: list[tuple] = []
 

@@ -1,0 +1,234 @@
+"""Which correction moves a figure of the reference's own tables, and by how much? See analysis/explain.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis import published, reference, tau
+from analysis.costs import Costs, costs_of, published_bound
+from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
+from analysis.launches import TableSums, per_table, table_sums
+from analysis.study import Source, Study
+from analysis.terminal import Rows
+from profiling.tools import pyprof
+
+# --- PyProf -------------------------------------------------------------------------------------------
+
+_WHOLE = f"""
+with launches as (
+    select filename, "Kernel" as name, "Sil(ns)" as ns, coalesce("FLOPs", 0) as flops,
+        "Direction" = 'fprop' as fprop,
+        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost, "Idx" < second as first
+    from {pyprof.TABLES}
+    join (select unnest($paths) as path, unnest($seconds) as second) on path = filename
+), names as (
+    select filename, name, sum(ns) as ns, sum(flops) as flops, sum(ns) filter (flops <> 0) as counted,
+        sum(ns) filter (fprop) as fprop, sum(ns) filter (fprop and lost) as lost,
+        sum(flops) filter (first and fprop) as first
+    from launches group by all
+)
+select filename, sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0), coalesce(sum(counted), 0),
+    coalesce(sum(fprop), 0), coalesce(sum(lost), 0), coalesce(sum(first), 0), coalesce(max(lost), 0),
+    arg_max(name, lost)
+from names group by filename having sum(ns) > 0 and sum(fprop) > 0
+"""
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Sums over all launches of one table, as the published method takes them (ns, FLOP).
+
+    Attributes:
+        named_ns: of kernel names any launch of which is credited FLOPs; launched_ns: of those launches.
+        fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
+        first_flops: of the forward pass of the first batch, trials of autotuning included.
+        largest_lost_ns, largest_lost: of the kernel with the most lost time.
+    """
+
+    ns: float
+    flops: float
+    named_ns: float
+    launched_ns: float
+    fprop_ns: float
+    lost_ns: float
+    first_flops: float
+    largest_lost_ns: float
+    largest_lost: str | None
+
+    def efficiency_pct(self, peak: float) -> float:
+        return published.efficiency_pct(published.rate_per_s(self.flops, self.ns), peak)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table with all that the lines need of it."""
+
+    source: Source
+    sums: TableSums
+    cost: Costs
+    whole: _Whole
+
+
+def of_pyprof(study: Study) -> Lines:
+    """The lines of PyProf tables."""
+    tables = _tables(study)
+    if not tables:
+        return [line("2-14", "all", "no table has two batches, one of them attributed: nothing can be shown")]
+    peak, _ = published_bound(study)
+    return [
+        line("1", "swapped columns", "not shown: scaled efficiencies need durations, which the tables lack"),
+        *_counts(tables),
+        *_denominators(tables, peak),
+        _ratios(tables, peak),
+        _coverage(tables),
+        _direction(tables),
+        line("others", "not shown", "the tables hold no durations (5, 6, 7, 8), one repetition (9), nothing "
+             "of the loader's shards (12), of synchronisation (13) and of runs that were lost (15)"),
+    ]  # fmt: skip
+
+
+def _tables(study: Study) -> list[_Table]:
+    sources = study.of_kind("pyprof")
+    sums, cost = table_sums(study, sources), costs_of(study, sources)
+    usable = [
+        source for source in sources
+        if source.id in cost and cost[source.id].kernel_ns and sums[source.id].batches.forward > 1
+        and len(sums[source.id].batches.starts) > 1
+    ]  # fmt: skip
+    whole = per_table(study, usable, _WHOLE, seconds=lambda source: sums[source.id].batches.starts[1])
+    return [
+        _Table(source, sums[source.id], cost[source.id], _Whole(*whole[source.path]))
+        for source in usable
+        if source.path in whole
+    ]
+
+
+def _counts(tables: Sequence[_Table]) -> Lines:
+    mixed = [table.whole.flops / published.PROFILED_BATCHES / 1e12 for table in tables]
+    right = [(table.sums.fprop_per_batch + table.sums.bprop_per_batch) / 1e12 for table in tables]
+    steady = []
+    for table, total in zip(tables, right, strict=True):
+        later = (table.sums.fprop_flops - table.whole.first_flops) / (table.sums.batches.forward - 1)
+        steady.append(total + (later - table.sums.fprop_per_batch) / 1e12)
+    forward = span([table.sums.batches.forward for table in tables], "{:.0f}")
+    backward = span([table.sums.batches.backward for table in tables], "{:.0f}")
+    text = f"{moves(mixed, right, '{:.4f}', ' TFLOP')} a batch: {forward} forward, {backward} backward passes"
+    return [
+        line("2", "mixed batch counts", f"{text}, where the reference divides the sum by 25"),
+        line("3", "autotuning of batch 0", f"its trials are in that forward mean; without batch 0: "
+             f"{moves(right, steady, '{:.4f}', ' TFLOP')} a batch"),
+    ]  # fmt: skip
+
+
+def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
+    before = [table.whole.efficiency_pct(peak) for table in tables]
+    after = [100 * table.cost.flops / table.cost.kernel_ns * 1e9 / peak for table in tables]
+    by_name = [100 * table.whole.named_ns / table.whole.ns for table in tables]
+    by_launch = [100 * table.whole.launched_ns / table.whole.ns for table in tables]
+    attributed = [100 * table.cost.counted_ns / table.cost.kernel_ns for table in tables]
+    return [
+        line("3", "denominators", f"FLOPS efficiency of kernels {moves(before, after, '{:.2f}', ' %')}: "
+             "attributed batches only, the loader's kernels apart"),
+        line("4", BY_LAUNCH, f"{moves(by_name, by_launch, '{:.1f}', ' %')}; "
+             f"in attributed batches {np.median(attributed):.1f} %"),
+    ]  # fmt: skip
+
+
+def _ratios(tables: Sequence[_Table], peak: float) -> str:
+    mean = np.mean([table.whole.efficiency_pct(peak) for table in tables])
+    flops = sum(table.whole.flops for table in tables)
+    pooled = published.efficiency_pct(
+        published.rate_per_s(flops, sum(table.whole.ns for table in tables)), peak
+    )
+    text = f"FLOPS efficiency over all {len(tables)} tables {mean:.3f} % -> {pooled:.3f} %"
+    return line("10", "costs summed first, ratios last", text)
+
+
+def _coverage(tables: Sequence[_Table]) -> str:
+    known = [(table.sums, reference.analytic_forward_flops(table.source)) for table in tables]
+    forward = [100 * sums.fprop_per_batch / needed for sums, needed in known if needed]
+    backward = [100 * sums.bprop_per_batch / (2 * needed) for sums, needed in known if needed]
+    if not forward:
+        return line("11", "FLOP coverage", "not shown: the analytic FLOPs of the model are not known")
+    text = (
+        f"PyProf credits {span(forward, '{:.0f}', ' %')} of the forward and {span(backward, '{:.0f}', ' %')} "
+        "of the backward arithmetic"
+    )
+    return line("11", "FLOP coverage", f"{text}; FLOPS efficiencies are too low by as much")
+
+
+def _direction(tables: Sequence[_Table]) -> str:
+    shares = [100 * table.whole.lost_ns / table.whole.fprop_ns for table in tables]
+    largest = max((table.whole for table in tables), key=lambda whole: whole.largest_lost_ns)
+    text = f"{span(shares, '{:.0f}', ' %')} of what the published tables call fprop is un-attributed"
+    if largest.largest_lost_ns:
+        text += f" ({largest.largest_lost} with {largest.largest_lost_ns / 1e9:.1f} s among it)"
+    return line("14", "direction", f"{text}; it has a direction of its own")
+
+
+# --- TAU ----------------------------------------------------------------------------------------------
+
+
+def of_tau(study: Study) -> Lines:
+    """The lines of TAU tables."""
+    rows = tau.tau_rows(study)
+    if not rows:
+        return [_not_50(study), line("7", "start-up", "not shown: no table of timed runs")]
+    cut = sum(row["repetitions"] - row["repetitions_kept"] for row in rows)
+    every = sum(row["repetitions"] for row in rows)
+    bases = sorted({row["base_nodes"] * row["gpus_per_node"] for row in rows})
+    return [
+        _not_50(study),
+        *_startup(rows),
+        line("8", "base point", f"{' and '.join(map(str, bases))} GPUs, which column base_nodes names"),
+        line("9", "2-sigma cut", f"{cut} of {every} repetitions are cut; "
+             "the corrected method cuts none and resamples runs instead"),
+        line("others", "not shown", "the tables hold no kernels (1 to 4, 10, 11, 14), no markers (6, 13), "
+             "nothing of the loader's shards (12) and of runs that were lost (15)"),
+    ]  # fmt: skip
+
+
+def _not_50(study: Study) -> str:
+    """What dividing by the 49 batches that the runs differ in moves, and comparing like with like."""
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    both = [key for key in timed if key in started]
+    if not both:
+        return line("5", "49, not 50", "not shown: no configuration has both 50-batch and 1-batch runs")
+    before = [1e3 * published.tau_batch_duration_s(list(timed[key]), list(started[key])) for key in both]
+    after = [
+        1e3 * float(np.median(timed[key]) - np.median(started[key])) / (published.BATCHES - 1) for key in both
+    ]
+    return line("5", "49, not 50", f"batch {moves(before, after, '{:.1f}', ' ms')}, medians of both")
+
+
+def _startup(rows: Rows) -> Lines:
+    parts = [row["batch_independent_pct"] for row in rows if row["batch_independent_pct"] is not None]
+    if not parts:
+        return [line("7", "start-up", "not shown: it needs two batch sizes of one configuration")]
+    text = (
+        f"{np.median(parts):.1f} % of the duration (median of {len(parts)} points) does not depend "
+        "on the batch size: a line through the batch sizes leaves it at batch size 0. It does not "
+        "scale with work, so the scaling efficiency says little of training"
+    )
+    return [line("7", "start-up", text), *_grown(rows)]
+
+
+def _grown(rows: Rows) -> Lines:
+    """By world size: what a larger batch adds to the duration."""
+    lines = []
+    for ranks in sorted({row["world_size"] for row in rows}):
+        some = [
+            row for row in rows if row["world_size"] == ranks and row["batch_independent_pct"] is not None
+        ]
+        if not some:
+            continue
+        small, large = min(row["batch"] for row in some), max(row["batch"] for row in some)
+        of_small = np.median([row["application_s"] for row in some if row["batch"] == small])
+        of_large = np.median([row["application_s"] for row in some if row["batch"] == large])
+        part = np.median([row["batch_independent_pct"] for row in some])
+        lines.append(
+            f"       {ranks:>3} GPUs: {of_small:.1f} s at batch {small}, {of_large:.1f} s at batch {large}; "
+            f"{part:.1f} % does not depend on the batch size"
+        )
+    return lines
