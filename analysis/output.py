@@ -41,10 +41,14 @@ def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """``--format``, ``--output`` and ``--peaks``."""
     made.add_argument("--format", choices=FORMATS, default="table", help="of the answer [table]")
     made.add_argument("--output", type=Path, metavar="FILE", help="write the answer there, not to stdout")
+    add_peaks_flag(made)
+    return made
+
+
+def add_peaks_flag(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--peaks", type=Path, metavar="FILE", help="datasheet peaks of your devices (as analysis/peaks.yaml)"
     )
-    return made
 
 
 def parse_fields(text: str | None, others: Sequence[str] = ()) -> list[str]:

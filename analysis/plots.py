@@ -19,9 +19,10 @@ STAGE_COLOURS = {
     "other": "#7F7F7F",
 }
 _LAYOUT = {
-    "margin": {"l": 64, "r": 16, "t": 48, "b": 56},
-    "legend": {"orientation": "h", "y": -0.22, "x": 0},
-    "height": 380,
+    "margin": {"l": 64, "r": 16, "t": 96, "b": 48},
+    # Above the plot: below it, a second line of the legend would cover the axis' title.
+    "legend": {"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0},
+    "height": 400,
     "hovermode": "closest",
 }
 
@@ -49,14 +50,14 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     """Scaling efficiency in percent against ranks, with the ideal line at 100 %.
 
     Args:
-        points: columns ``world_size, scaling_efficiency_pct``, the same with ``_low`` and ``_high``, ``facts``.
+        points: columns ``world_size, scaling_efficiency_pct`` (with ``_low``, ``_high``), ``facts``.
     """
     traces = [
         _line(series, name, index, "scaling_efficiency_pct", "%")
         for index, (name, series) in enumerate(_series(points, label))
     ]
     ranks = sorted(points["world_size"].unique())
-    ideal = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
+    ideal: dict[str, Any] = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
     ideal |= {"line": {"dash": "dash", "color": "#7F7F7F", "width": 1.5}, "hoverinfo": "skip"}
     layout = _against_ranks(points, "Scaling efficiency", "% of ideal")
     layout["yaxis"]["rangemode"] = "tozero"
@@ -83,9 +84,7 @@ def stages(points: pd.DataFrame, label: str = "label") -> Figure:
         }
         for stage in shown
     ]
-    layout = _bars("Where a batch's time goes", "ms a batch", len(points))
-    layout |= {"barmode": "stack"}
-    return {"data": traces, "layout": layout}
+    return {"data": traces, "layout": _bars("Where a batch's time goes", "ms a batch", len(points))}
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -169,7 +168,14 @@ def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any
         xaxis = {"title": {"text": "ranks (P)"}, "tickvals": ranks}
     return {
         **_LAYOUT,
-        "title": {"text": title, "font": {"size": 15}},
+        "title": {
+            "text": title,
+            "font": {"size": 15},
+            "x": 0.01,
+            "xanchor": "left",
+            "y": 0.98,
+            "yanchor": "top",
+        },
         "xaxis": xaxis,
         "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
     }
@@ -178,10 +184,18 @@ def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any
 def _bars(title: str, unit: str, count: int) -> dict[str, Any]:
     return {
         **_LAYOUT,
-        "title": {"text": title, "font": {"size": 15}},
-        "height": 130 + 26 * max(count, 3),
-        "margin": {"l": 16, "r": 16, "t": 48, "b": 56},
-        "legend": {"orientation": "h", "y": -60 / (130 + 26 * max(count, 3)), "x": 0},
+        "title": {
+            "text": title,
+            "font": {"size": 15},
+            "x": 0.01,
+            "xanchor": "left",
+            "y": 0.98,
+            "yanchor": "top",
+        },
+        "height": 144 + 26 * max(count, 3),
+        "margin": {"l": 16, "r": 16, "t": 80, "b": 48},
+        "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
+        "barmode": "stack",
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
@@ -198,4 +212,4 @@ def _escaped(text: str) -> str:
 
 def _plain(values: Sequence | pd.Series) -> list:
     """Numbers as JSON can hold them: NaN and infinity become null."""
-    return [value if np.isfinite(value) else None for value in np.asarray(values, dtype=object).tolist()]
+    return [value if np.isfinite(value) else None for value in pd.Series(list(values)).tolist()]

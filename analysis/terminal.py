@@ -145,7 +145,7 @@ def _table(part: Part) -> Any:
             vertical="bottom",
         )
     for row in part.rows:
-        table.add_row(*(Text(_shown(column.value(row))) for column in part.columns))
+        table.add_row(*(Text(shown(column.value(row))) for column in part.columns))
     return table
 
 
@@ -174,7 +174,7 @@ def header(name: str) -> str:
     return "\n".join([*lines, unit] if unit else lines)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     value = plain(value)
     if value is None or value == "":
         return "-"

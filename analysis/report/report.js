@@ -53,6 +53,8 @@ function drawCharts() {
   const filters = chosen();
   for (const element of document.querySelectorAll(".chart")) {
     const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+    // A responsive chart takes its element's height, not its layout's.
+    element.style.height = `${figure.layout.height}px`;
     const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
     Plotly.react(element, visibleData(figure.data, filters), themed(figure.layout), config);
   }

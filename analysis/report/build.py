@@ -1,0 +1,157 @@
+"""How does a study become a page? Answers first, then their sections, then where it all comes from."""
+
+from collections.abc import Sequence
+
+from analysis import scaled
+from analysis.explain import explain
+from analysis.report import sections
+from analysis.report.render import Filter, Page
+from analysis.report.views import FACTORS, called, varied
+from analysis.study import Study
+from analysis.terminal import Rows
+from analysis.verdict import Sentence, verdict
+from jobs.store import Manifest
+
+METHODS = (
+    "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
+    "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
+    "profiled ones; costs are summed before ratios are formed. FLOP counts a multiply-add as 2; GB is 1e9 "
+    "bytes. docs/methods.md says what every number means, with sources."
+)
+
+
+def build(study: Study) -> Page:
+    """The page of a study.
+
+    Raises:
+        UserError: nothing in the study can be reported.
+    """
+    rows = scaled.rows(study, _methods_for(study))
+    own = [row for row in rows if row.get("scaling")]
+    others = [row for row in rows if not row.get("scaling")]
+    fields = [source.fields for source in study.sources] or rows
+    factors = varied(fields, [name for name in FACTORS if name != "world_size"])
+    series = sections.series_factors(factors)
+    found = [
+        sections.scaling(own, factors),
+        *sections.reference(others, study),
+        sections.table(own, study),
+        sections.stages(own, factors),
+        sections.top_kernels(study, factors) if study.sources else None,
+        # What own runs correct is said in the published rows only, where there are some.
+        sections.corrections(explain(study, own)) if others else None,
+        sections.left_out(study),
+    ]
+    return Page(
+        title=f"How {_model(study)} training scales: {study.path.resolve().name}",
+        subtitle=_subtitle(study),
+        summary=verdict(own, [called(row, series) for row in own]) if own else _of_reference(others),
+        sections=[section for section in found if section],
+        methods=METHODS,
+        provenance=provenance(study),
+        filters=_filters(study, own, factors),
+    )
+
+
+def _methods_for(study: Study) -> list[str]:
+    methods = ["corrected"] if study.sources else []
+    return [*methods, "published"] if study.tau_intervals else methods
+
+
+def _model(study: Study) -> str:
+    models = {str(source.fields.get("model")) for source in study.sources}
+    if len(models) != 1:
+        return "the job's"
+    name = models.pop()
+    names = {"resnet50": "ResNet50", "resnet18": "ResNet18", "vgg16": "VGG16", "alexnet": "AlexNet"}
+    return names.get(name, name)
+
+
+def _subtitle(study: Study) -> str:
+    manifests = [source.manifest for source in study.sources if source.manifest]
+    bad = sum(failure.kind != "excluded" for failure in study.failed)
+    counted = f"{len(study.sources) or len(study.tau_intervals)} runs or tables count, {bad} failed"
+    if not manifests:
+        return f"{counted}; files of the reference's kinds"
+    started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
+    devices = sorted({_device(manifest) for manifest in manifests})
+    return f"{counted}; {', '.join(devices)}; started {started} UTC"
+
+
+def _device(manifest: Manifest) -> str:
+    device = manifest.ranks[0].device
+    return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
+
+
+def _of_reference(rows: Rows) -> Sequence[Sentence]:
+    published = [row for row in rows if row.get("epoch_duration_s")]
+    sentences = []
+    if published:
+        largest = max(row["world_size"] for row in published)
+        values = [row["scaling_efficiency_pct"] for row in published if row["world_size"] == largest]
+        sentences.append(Sentence(
+            f"On {largest} ranks the published scaling efficiency is "
+            f"{min(values):.0f} to {max(values):.0f} %.",
+            "scaling",
+        ))  # fmt: skip
+        fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
+        if fixed:
+            sentences.append(Sentence(
+                f"{min(fixed):.0f} to {max(fixed):.0f} % of the durations behind it do not depend on the "
+                "batch: start-up, not training.", "scaling",
+            ))  # fmt: skip
+    counted = [row for row in rows if "fprop_batches" in row]
+    if counted:
+        values = [row["flops_efficiency_of_kernels_pct"] for row in counted
+                  if row.get("flops_efficiency_of_kernels_pct")]  # fmt: skip
+        if values:
+            sentences.append(Sentence(
+                f"The kernels reach {min(values):.0f} to {max(values):.0f} % of the device's peak FLOP rate.",
+                "table",
+            ))  # fmt: skip
+        sentences.append(Sentence(
+            "Not enough data to say how training scales: kernel tables hold no durations of batches.",
+            "left-out",
+        ))  # fmt: skip
+    return sentences
+
+
+def _filters(study: Study, own: Rows, factors: Sequence[str]) -> list[Filter]:
+    rows = own or [source.fields for source in study.sources]
+    made = []
+    for name in factors:
+        values = {(row[name], str(row[name])) for row in rows if row.get(name) is not None}
+        if len(values) > 1:
+            made.append(Filter(name, [text for _, text in sorted(values)]))
+    return made
+
+
+def provenance(study: Study) -> list[tuple[str, str]]:
+    """Where the figures come from: pairs of a name and its value (or values, if runs differ)."""
+    manifests = [source.manifest for source in study.sources if source.manifest]
+    facts: dict[str, dict[str, None]] = {}
+
+    def add(name: str, value: object) -> None:
+        if value not in (None, ""):
+            facts.setdefault(name, {})[str(value)] = None
+
+    add("results", study.path.resolve().name)
+    for manifest in manifests:
+        dirty = " with uncommitted changes" if manifest.git_dirty else ""
+        add("revision", f"{manifest.git_revision}{dirty}" if manifest.git_revision else None)
+        add("host", manifest.host.get("hostname"))
+        add("CPU", manifest.host.get("cpu"))
+        for gpu in manifest.gpus:
+            add("GPU", gpu)
+        add("driver", manifest.driver)
+        for rank in manifest.ranks[:1]:
+            add("backend", rank.backend)
+        for name, version in manifest.versions.items():
+            add(name, version)
+    if manifests:
+        add("started", min(manifest.started for manifest in manifests))
+        add("ended", max(manifest.ended for manifest in manifests))
+        add("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}")
+    if study.calibration:
+        add("peaks measured in", f"{study.calibration.seconds:.1f} s, {study.calibration.precision}")
+    return [(name, ", ".join(values)) for name, values in facts.items()]

@@ -1,0 +1,145 @@
+"""How do sections become one HTML file? Values are escaped by the template; charts travel as JSON."""
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis.verdict import Sentence
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and for a number the value that sorting uses."""
+
+    text: str
+    value: float | str = ""
+    numeric: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, with the facts that the filters look at."""
+
+    cells: Sequence[Cell]
+    facts: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column's header, and what it means as a tooltip."""
+
+    header: str
+    help: str = ""
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table that sorts, filters and, if ``searchable``, searches."""
+
+    id: str
+    columns: Sequence[Heading]
+    rows: Sequence[Row]
+    searchable: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plotly figure, and what it shows in words for those who do not see it."""
+
+    id: str
+    figure: dict[str, Any]
+    label: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A question and its answer."""
+
+    id: str
+    heading: str
+    text: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[TableView] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A factor by which the reader narrows charts and tables."""
+
+    name: str
+    choices: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a report holds."""
+
+    title: str
+    subtitle: str
+    summary: Sequence[Sentence]
+    sections: Sequence[Section]
+    methods: str
+    provenance: Sequence[tuple[str, str]]
+    filters: Sequence[Filter] = field(default=())
+
+
+def number(value: Any, digits: int = 1, unit: str = "") -> Cell:
+    """A cell for a number; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return Cell("–", "", numeric=True)
+    return Cell(f"{value:,.{digits}f}{unit}", float(value), numeric=True)
+
+
+def with_interval(value: Any, low: Any, high: Any, digits: int = 1) -> Cell:
+    """A cell ``12.3 [12.1, 12.6]``; without the interval where there is none."""
+    cell = number(value, digits)
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return cell
+    return Cell(f"{cell.text} [{low:,.{digits}f}, {high:,.{digits}f}]", cell.value, numeric=True)
+
+
+def render(page: Page) -> str:
+    """The page as one HTML document that needs no network."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    figures = [
+        {"id": chart.id, "json": script_json(chart.figure)}
+        for section in page.sections
+        for chart in section.charts
+    ]
+    return environment.get_template("report.html.j2").render(
+        **{name: getattr(page, name) for name in page.__dataclass_fields__},
+        css=(_HERE / "style.css").read_text(encoding="utf-8"),
+        js=(_HERE / "report.js").read_text(encoding="utf-8"),
+        plotly=_plotly(),
+        figures=figures,
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside a <script>: nothing in it can close the element or open a comment."""
+    text = json.dumps(value, allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@cache
+def _plotly() -> str:
+    """The chart library, compressed: 2 MB of the file instead of 5."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

@@ -1,0 +1,223 @@
+"""What are the sections of a report? One function each: from an answer's rows to a section, or to none.
+
+A section that the results cannot fill says so instead of being empty.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis import kernels, plots, scaled_parts
+from analysis.report.render import Chart, Section
+from analysis.report.views import as_view, called, facts, varied
+from analysis.study import Study
+from analysis.terminal import Column, Part, Rows
+
+_SIZE = ("nodes", "gpus_per_node", "world_size")
+TOP_KERNELS = 15  # of a chart
+TABLE_KERNELS = 40  # of a run, in the table
+
+
+def series_factors(factors: Sequence[str]) -> list[str]:
+    """What tells one line of a chart against ranks from another: not the number of ranks."""
+    return [name for name in factors if name not in _SIZE]
+
+
+def scaling(own: Rows, factors: Sequence[str]) -> Section | None:
+    """Throughput and efficiency against ranks."""
+    if not own:
+        return None
+    points = _against_ranks(own, factors)
+    charts = [
+        Chart("throughput", plots.throughput(points), "Images a second against the number of ranks"),
+        Chart("efficiency", plots.efficiency(points), "Scaling efficiency against the number of ranks"),
+    ]
+    text = (
+        "Weak scaling: the batch of a rank is constant. Bars are 95 % intervals between repeated runs; "
+        "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
+    )
+    if points["world_size"].nunique() == 1:
+        text = "One world size was measured: throughput can be shown, scaling cannot."
+        charts = charts[:1]
+    return Section("scaling", "How does it scale?", text, charts)
+
+
+def _against_ranks(own: Rows, factors: Sequence[str]) -> pd.DataFrame:
+    """The points of the charts: a row a configuration and world size, each series from its base point on.
+
+    A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
+    is repeated in each series that is compared with it.
+    """
+    fields = series_factors(factors)
+    made = []
+    for row in own:
+        name = called(row, fields)
+        made.append({**row, "label": name, "facts": facts(row, fields)})
+    sizes = {(row["label"], row["world_size"]) for row in made}
+    for row in list(made):
+        start = (row["label"], row["base_world_size"])
+        if start not in sizes and row["base_world_size"]:
+            sizes.add(start)
+            rate = row["base_images_per_s"]
+            made.append({
+                "label": row["label"], "facts": row["facts"], "world_size": row["base_world_size"],
+                "images_per_s": rate, "scaling_efficiency_pct": 100.0,
+            })  # fmt: skip
+    return pd.DataFrame(made)
+
+
+def table(own: Rows, study: Study) -> Section | None:
+    """The figures themselves, as the terminal shows them."""
+    if not own:
+        return None
+    parts = scaled_parts.parts(own)
+    factors = varied(own)
+    views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
+    text = (
+        "Batch: the duration of a step of the job, which ends when its slowest rank does; warm-up is left "
+        "out. Use of the device: the first figure is beside the datasheet's peak, the second beside the peak "
+        "measured here. MFU: analytic FLOPs over the whole batch. Profiled / twin: how much slower a batch "
+        "is while the profiler records it."
+    )
+    return Section("table", "The figures", text, tables=views)
+
+
+def stages(own: Rows, factors: Sequence[str]) -> Section | None:
+    """Where a batch's time goes."""
+    if not own:
+        return None
+    frame = pd.DataFrame([
+        {**row, "label": called(row, factors), "facts": facts(row, factors)} for row in own
+    ])  # fmt: skip
+    text = (
+        "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
+        "communication of gradients and the wait for other ranks, since they run together."
+    )
+    chart = Chart("stages", plots.stages(frame), "Milliseconds a batch spends in each stage")
+    return Section("stages", "Where does a batch's time go?", text, [chart])
+
+
+def top_kernels(study: Study, factors: Sequence[str]) -> Section:
+    """The kernels that take most time: a chart of one run, a table of all."""
+    heading = "Which kernels take the time?"
+    sources = kernels.with_kernels(study)
+    if not sources:
+        text = "No run was profiled (profile: torch), so nothing is known of kernels."
+        return Section("kernels", heading, text)
+    made, _ = kernels.rows(study)
+    if not made:
+        return Section(
+            "kernels", heading, "No profiled run has an attributed batch, so no kernel is counted."
+        )
+    of_run: dict[str, Rows] = {}
+    for row in made:
+        of_run.setdefault(row.get("run") or sources[0].id, []).append(row)
+    fields = {source.id: source.fields for source in sources}
+    shown = max(
+        of_run, key=lambda run: (fields[run].get("nodes") or 0) * (fields[run].get("gpus_per_node") or 0)
+    )
+    top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
+    names = {run: called(fields[run], factors) for run in of_run}
+    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time a batch by kernel")
+    rows = [
+        {**row, **facts(fields[run], factors), "configuration": names[run]}
+        for run in of_run
+        for row in of_run[run][:TABLE_KERNELS]
+    ]
+    part = Part("", rows, _kernel_columns(len(of_run) > 1), _kernel_note(of_run))
+    text = (
+        "Attributed batches only, a batch of a rank. On a CPU a kernel is an operator that calls no other. "
+        "Efficiencies are beside the datasheet's peak."
+    )
+    return Section(
+        "kernels", heading, text, [chart], [as_view(part, "kernel-table", factors, searchable=True)]
+    )
+
+
+def _kernel_note(of_run: dict[str, Rows]) -> str:
+    longest = max(len(rows) for rows in of_run.values())
+    if longest <= TABLE_KERNELS:
+        return ""
+    return f"The first {TABLE_KERNELS} of each run; all of them: python -m analysis.kernels RUN --format csv"
+
+
+def _kernel_columns(several: bool) -> list[Column]:
+    def get(name: str) -> Any:
+        return lambda row: row[name]
+
+    return [
+        *([Column("configuration", get("configuration"), left=True)] if several else []),
+        Column("kernel", get("kernel"), left=True),
+        Column("class", get("class"), left=True),
+        Column("pass", get("direction"), left=True),
+        Column("ms a batch", get("ms_per_batch")),
+        Column("share %", get("share_pct")),
+        Column("calls a batch", get("calls_per_batch")),
+        Column("mean µs", get("mean_us")),
+        Column("GFLOP a batch", get("gflop_per_batch")),
+        Column("FLOPS eff. %", get("flops_efficiency_pct")),
+        Column("bandw. eff. %", get("bandwidth_efficiency_pct")),
+    ]
+
+
+def reference(made: Rows, study: Study) -> list[Section]:
+    """What the reference's own files say: counts and coverage of PyProf tables, published scaling."""
+    sections = []
+    counted = [row for row in made if "fprop_batches" in row]
+    if counted:
+        views = _views(counted, "counted")
+        text = "PyProf kernel tables: batches are counted in each table, not assumed."
+        sections.append(Section("table", "The kernel tables", text, tables=views))
+    published = [row for row in made if row["method"] == "published" and "epoch_duration_s" in row]
+    if published:
+        text = (
+            "Epoch durations and scaling efficiencies as the reference computed them, from times of the "
+            "whole application. The column on the right says how much of that time does not depend on "
+            "the batch."
+        )
+        chart = Chart("published", _published_chart(published), "Published scaling efficiency against ranks")
+        views = _views(published, "published")
+        sections.append(Section("scaling", "Scaling, as published", text, [chart], views))
+    return sections
+
+
+def _views(rows: Rows, id: str) -> list[Any]:
+    factors = varied(rows)
+    return [as_view(part, f"{id}-{number}", factors) for number, part in enumerate(scaled_parts.parts(rows))]
+
+
+def _published_chart(published: Rows) -> plots.Figure:
+    fields = series_factors(varied(published))
+    points = [{**row, "label": called(row, fields), "facts": facts(row, fields)} for row in published]
+    return plots.efficiency(pd.DataFrame(points))
+
+
+def corrections(lines: Sequence[str]) -> Section | None:
+    """What each correction of the reference's method moves on these data."""
+    notes = [line.strip() for line in lines[2:] if line.strip()]
+    if not notes:
+        return None
+    text = (
+        "The reference's method (SURFBoard, 2020) and ours differ in the points below; each line says what "
+        "the correction moves on these data. Numbers are those of docs/methods.md."
+    )
+    return Section("corrections", "What the corrections move", text, notes=notes)
+
+
+def left_out(study: Study) -> Section:
+    """All points that do not count, and what is to be said of those that do."""
+    failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in study.failed
+              if failure.kind != "excluded"]  # fmt: skip
+    reasons: dict[str, int] = {}
+    for failure in study.failed:
+        if failure.kind == "excluded":
+            reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
+    excluded = [f"left out: {count} points: {reason}" for reason, count in reasons.items()]
+    notes = [*failed, *excluded, *(f"note: {finding}" for finding in study.findings)]
+    text = (
+        "Nothing is left out silently: failed points, points excluded with the reason, and notes on the data."
+    )
+    if not notes:
+        text = "Nothing failed, nothing was left out, and there is nothing to note."
+    return Section("left-out", "What does not count, and what to know", text, notes=notes)

@@ -1,0 +1,75 @@
+"""How does an answer become a table of the report? The terminal's columns, with values to sort by."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from analysis.report.render import Cell, Heading, Row, TableView
+from analysis.terminal import Column, Part, plain, shown
+
+# Fields that may tell configurations apart, in the order in which one reads them.
+FACTORS = (
+    "model", "loader", "workers", "batch", "grad", "compute", "nodes", "gpus_per_node", "world_size",
+    "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
+    "sync_stages",
+)  # fmt: skip
+_LEADING_NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
+
+
+def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
+    """The fields that tell rows apart."""
+    rows = list(rows)
+    return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
+
+
+def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """A configuration's name: ``dali-cpu, fp16 gradients``."""
+    units = {
+        "workers": "{} workers",
+        "batch": "batch {}",
+        "grad": "{} gradients",
+        "compute": "{} compute",
+        "nodes": "nodes: {}",
+        "gpus_per_node": "{} a node",
+        "world_size": "P = {}",
+        "image_size": "{} px",
+        "bucket_mb": "{} MiB buckets",
+        "threads": "{} threads",
+    }
+    parts = []
+    for name in fields:
+        value = row.get(name)
+        if isinstance(value, bool):
+            parts.append(f"{'' if value else 'no '}{name}")
+        elif value is not None:
+            parts.append(units.get(name, "{}").format(value))
+    return ", ".join(parts) or str(row.get("model", "all runs"))
+
+
+def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """What the filters look at: a value a factor."""
+    return {name: plain(row.get(name)) for name in fields}
+
+
+def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = False) -> TableView:
+    """A terminal's table as one of the report: it sorts by the figure a cell begins with."""
+    columns = [_heading(column) for column in part.columns]
+    rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
+    return TableView(id, columns, rows, searchable, part.caption)
+
+
+def _heading(column: Column) -> Heading:
+    # A header is broken into lines for the terminal.
+    text = column.header.replace("-\n", "").replace("\n", " ")
+    return Heading(text, numeric=not column.left)
+
+
+def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
+    value = column.value(row)
+    if column.left:
+        return Cell(shown(value), wide=len(str(value)) > 40)
+    if isinstance(value, str):
+        number = _LEADING_NUMBER.match(value)
+        return Cell(shown(value), float(number[0].replace(",", "")) if number else "", numeric=True)
+    value = plain(value)
+    return Cell(shown(value), "" if value is None else value, numeric=True)

@@ -1,0 +1,152 @@
+"""The report says what the results say, whatever they are; nothing in them can break the page."""
+
+import json
+
+import pytest
+
+from analysis.load import load
+from analysis.report.build import build
+from analysis.report.render import render, script_json
+from analysis.report.views import as_view, called
+from analysis.terminal import Column, Part
+from jobs import store
+from profiling import tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+
+EVIL = "<script>alert(1)</script>"
+
+
+def sections(path) -> dict[str, object]:
+    return {section.id: section for section in build(load(path)).sections}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    runs = [
+        run_of(gpus_per_node=ranks, profile=profile, grad=grad)
+        for ranks in (1, 2, 4)
+        for profile in ("none", "torch")
+        for grad in (("fp32",) if ranks == 1 else ("fp32", "fp16"))
+    ]
+    write_sweep(tmp_path / "planted", runs, excluded=(("run_0_x", "one rank sends no gradients"),))
+    return tmp_path / "planted"
+
+
+def test_all_sections_of_a_sweep(sweep):
+    found = sections(sweep)
+    assert list(found) == ["scaling", "table", "stages", "kernels", "left-out"]
+    assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
+
+
+def test_each_series_starts_at_its_base_point(sweep):
+    chart = sections(sweep)["scaling"].charts[1].figure
+    lines = {trace["name"]: trace for trace in chart["data"] if trace["name"] != "ideal"}
+    assert set(lines) == {"fp32 gradients", "fp16 gradients"}
+    for line in lines.values():
+        assert line["x"] == [1, 2, 4]
+        # 100 ms on one rank; 110 and 125 ms were planted on two and four.
+        assert line["y"] == pytest.approx([100, 100 / 1.1, 80], abs=1.0)
+
+
+def test_intervals_are_drawn_around_the_points(sweep):
+    figure = sections(sweep)["scaling"].charts[0].figure
+    line = next(trace for trace in figure["data"] if trace["name"] == "fp32 gradients")
+    assert all(above >= 0 for above in line["error_y"]["array"])
+    assert all(below >= 0 for below in line["error_y"]["arrayminus"])
+
+
+def test_summary_names_the_figure_that_backs_it(sweep):
+    page = build(load(sweep))
+    ids = {section.id for section in page.sections}
+    assert page.summary and all(sentence.figure in ids for sentence in page.summary if sentence.figure)
+
+
+def test_filters_offer_what_varies_and_nothing_else(sweep):
+    filters = {one.name: list(one.choices) for one in build(load(sweep)).filters}
+    assert filters == {"grad": ["fp16", "fp32"], "gpus_per_node": ["1", "2", "4"]}
+
+
+def test_one_run_without_a_profiler(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    found = sections(tmp_path)
+    assert "One world size" in found["scaling"].text and len(found["scaling"].charts) == 1
+    assert "nothing is known of kernels" in found["kernels"].text
+
+
+def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
+    write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
+    ran = run("analysis.report.__main__", sweep, "--output", tmp_path / "r.html")
+    assert ran.code == 1 and ran.out.strip() == str(tmp_path / "r.html")
+    assert "rank 3 was killed" in (tmp_path / "r.html").read_text()
+
+
+def test_provenance_says_machine_versions_and_times(sweep):
+    named = dict(build(load(sweep)).provenance)
+    assert named["results"] == "planted" and named["started"].startswith("2026-01-01")
+
+
+def test_pyprof_tables(tmp_path):
+    write_pyprof(tmp_path)
+    found = sections(tmp_path)
+    assert {"table", "kernels", "corrections", "left-out"} == set(found)
+    assert "dali::resize" in str(found["kernels"].tables)
+
+
+def test_tau_tables(tmp_path):
+    seconds = {(nodes, 4, batch): [60.0 + batch / 8] * 3 for nodes in (1, 2) for batch in (32, 64)}
+    path = write_tau(tmp_path / "lisa_interval.gzip", seconds)
+    found = sections(path)
+    assert "as published" in found["scaling"].heading
+    figure = found["scaling"].charts[0].figure
+    assert {trace["name"] for trace in figure["data"]} >= {"batch 32", "batch 64"}
+
+
+def test_an_empty_folder_is_one_line(tmp_path):
+    assert "holds no results" in one_line_error(run("analysis.report.__main__", tmp_path))
+
+
+def test_an_output_folder_that_is_not_there_is_one_line(sweep, tmp_path):
+    ran = run("analysis.report.__main__", sweep, "--output", tmp_path / "no" / "r.html")
+    assert "cannot write" in one_line_error(ran)
+
+
+def plant_kernel_name(sweep, name: str) -> None:
+    """Give one kernel of each profiled run a name."""
+    for path in sweep.glob("run_*_torch_*/rank_*"):
+        table = tables.read(path, "kernels").to_pandas()
+        table["short_name"] = table["short_name"].astype(str).replace("relu", name)
+        columns = {column: table[column].tolist() for column in table}
+        tables.write(tables.as_table("kernels", columns), path, "kernels")
+
+
+def test_names_cannot_become_markup(sweep):
+    plant_kernel_name(sweep, EVIL)
+    html = render(build(load(sweep)))
+    assert EVIL not in html and "&lt;script&gt;alert(1)" in html
+
+
+def test_json_in_a_script_cannot_end_it():
+    text = script_json({"name": "</script><!-- &"})
+    assert "<" not in text and ">" not in text and "&" not in text
+    assert json.loads(text) == {"name": "</script><!-- &"}
+
+
+def test_cells_sort_by_the_number_they_begin_with():
+    column = Column("batch\nms", lambda row: row["text"])
+    rows = [{"text": text} for text in ("1,234.5 [1,200.0, 1,300.0]", "- | 31.2", 2.5, None)]
+    view = as_view(Part("", rows, [column]), "t", [])
+    assert [row.cells[0].value for row in view.rows] == [1234.5, "", 2.5, ""]
+    assert view.columns[0].header == "batch ms"
+
+
+def test_a_configuration_is_called_by_what_tells_it_apart():
+    row = {"loader": "dali-cpu", "grad": "fp16", "channels_last": False, "model": "resnet50"}
+    assert called(row, ["loader", "grad", "channels_last"]) == "dali-cpu, fp16 gradients, no channels_last"
+    assert called(row, []) == "resnet50"
+
+
+def test_the_report_goes_beside_the_results(sweep):
+    ran = run("analysis.report.__main__", sweep)
+    assert ran.code == 0 and (sweep / "report.html").is_file()
+    assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()

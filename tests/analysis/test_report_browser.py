@@ -1,0 +1,153 @@
+"""The report in a real browser: it works offline, and without a mouse."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.commands import run
+from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.test_report import EVIL, plant_kernel_name
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("sweep")
+    runs = [
+        run_of(gpus_per_node=ranks, profile=profile, loader=loader)
+        for ranks in (1, 2, 4)
+        for profile in ("none", "torch")
+        for loader in ("synthetic", "pytorch")
+    ]
+    write_sweep(directory, runs)
+    plant_kernel_name(directory, EVIL)
+    assert run("analysis.report.__main__", directory).code == 0
+    return directory / "report.html"
+
+
+class Watched:
+    """A page, with every message of its console and every request that it made."""
+
+    def __init__(self, browser, path: Path, **options) -> None:
+        self.page = browser.new_page(**options)
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: self.messages.append(f"dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("body[data-ready]", timeout=60_000)
+
+    def rows(self, table: str):
+        return self.page.locator(f"#{table} tbody tr:visible")
+
+    def lines(self, chart: str) -> list[str]:
+        """The names of the traces that a chart shows."""
+        return self.page.evaluate(f"document.getElementById('chart-{chart}').data.map((t) => t.name)")
+
+
+@pytest.fixture
+def watched(browser, report):
+    made = Watched(browser, report)
+    yield made
+    made.page.close()
+
+
+def test_it_loads_without_a_message_and_without_the_network(watched, report):
+    assert watched.messages == []
+    # blob: and data: are the page's own.
+    assert [url for url in watched.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
+
+
+def test_every_chart_is_drawn(watched):
+    assert watched.page.locator(".chart").count() == 4
+    assert watched.page.locator(".chart .main-svg").first.is_visible()
+    for chart in watched.page.locator(".chart").all():
+        assert chart.locator(".plot-container").count() == 1
+    assert "synthetic" in watched.lines("throughput") and "ideal" in watched.lines("efficiency")
+
+
+def test_a_kernels_name_stays_text(watched):
+    assert watched.page.locator("#kernel-table td", has_text=EVIL).count() > 0
+    assert watched.page.locator("#kernel-table script").count() == 0
+    assert not any("dialog" in message for message in watched.messages)
+
+
+def test_a_filter_narrows_charts_and_tables(watched):
+    before = watched.rows("kernel-table").count()
+    watched.page.select_option("select[data-filter=loader]", "pytorch")
+    assert 0 < watched.rows("kernel-table").count() < before
+    shown = watched.rows("table-0").all_inner_texts()
+    assert shown and all("pytorch" in row for row in shown)
+    assert "synthetic" not in watched.lines("throughput")
+
+
+def test_the_kernel_table_searches(watched):
+    watched.page.fill("input[data-search=kernel-table]", "optimizer sgd")
+    shown = watched.rows("kernel-table").all_inner_texts()
+    assert shown and all("sgd" in row for row in shown)
+    watched.page.fill("input[data-search=kernel-table]", "no such kernel")
+    assert watched.rows("kernel-table").count() == 0
+
+
+def test_tables_sort_by_keyboard(watched):
+    header = watched.page.locator("#table-0 th", has_text="images")
+    place = header.evaluate("element => element.cellIndex")
+
+    def values() -> list[float]:
+        return [float(row.locator("td").nth(place).get_attribute("data-value"))
+                for row in watched.rows("table-0").all()]  # fmt: skip
+
+    header.locator("button").focus()
+    watched.page.keyboard.press("Enter")
+    assert values() == sorted(values()) and header.get_attribute("aria-sort") == "ascending"
+    watched.page.keyboard.press("Enter")
+    assert values() == sorted(values(), reverse=True)
+
+
+def test_charts_do_not_cover_what_follows(watched):
+    for chart in watched.page.locator(".chart").all():
+        box, drawn = chart.bounding_box(), chart.locator(".main-svg").first.bounding_box()
+        assert drawn["height"] <= box["height"] + 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast_in_both_schemes(browser, report, scheme):
+    watched = Watched(browser, report, color_scheme=scheme)
+    colours = watched.page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    ink, paper = (sum(int(part) for part in colour[4:-1].split(",")) for colour in colours)
+    assert (ink < 200 and paper > 600) if scheme == "light" else (ink > 600 and paper < 200)
+    watched.page.close()
+
+
+@pytest.mark.parametrize("part", ["8 nodes", "lisa"])
+def test_the_reference_files_too(browser, shared_data, tmp_path, part):
+    folder = shared_data / "surfboard"
+    if part == "lisa":
+        source = folder / "tau" / "lisa_interval.gzip"
+    else:
+        source = next(folder.rglob("run_*config_8_2_ib*dali-gpu_32_fp16*"))
+    ran = run("analysis.report.__main__", source, "--output", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    watched = Watched(browser, tmp_path / "r.html")
+    assert watched.messages == []
+    assert watched.page.locator(".chart .main-svg").count() > 0
+    watched.page.close()
