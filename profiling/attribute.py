@@ -24,8 +24,9 @@ from profiling.context import (
     name_flags,
     works,
 )  # fmt: skip
+from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
-from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events
+from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, pick
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tools import Converted
 
@@ -79,13 +80,8 @@ def _classes(names: Sequence[str]) -> np.ndarray:
 
 def _device_rows(events: Events, context: Context) -> _Rows:
     device, host = events.device, context.nest.host
-    launch = _launch_of(device, events.launches)
-    launched = launch >= 0
-    place = np.full(len(launch), -1, dtype=np.int64)
-    time_ns = np.where(launched, events.launches["start_ns"][launch], -1)
-    place[launched] = context.nest.innermost(events.launches["thread"][launch[launched]], time_ns[launched])
-    _link_by_external(device, events.launches, host, place, time_ns)
-    operator = np.where(place >= 0, context.operator[place], -1)
+    place, time_ns = _launched_at(events, context)
+    operator = pick(context.operator, place)
     kind = _classes(events.names)[device["name"]]
     unknown = (kind == _CLASS["other"]) & (operator >= 0)
     kind[unknown] = _classes(events.names)[host["name"][operator[unknown]]]
@@ -102,32 +98,29 @@ def _device_rows(events: Events, context: Context) -> _Rows:
     )  # fmt: skip
 
 
-def _launch_of(device: Columns, launches: Columns) -> np.ndarray:
-    """The launch of each device activity, by correlation; -1: not recorded (it came before the trace)."""
-    order = np.argsort(launches["correlation"], kind="stable")
-    known = launches["correlation"][order]
-    if not len(known):
-        return np.full(len(device["name"]), -1, dtype=np.int64)
-    place = np.minimum(np.searchsorted(known, device["correlation"]), len(known) - 1)
-    found = (known[place] == device["correlation"]) & (device["correlation"] >= 0)
-    return np.where(found, order[place], -1)
-
-
-def _link_by_external(
-    device: Columns, launches: Columns, host: Columns, place: np.ndarray, time_ns: np.ndarray
-) -> None:
+def _launched_at(events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """Where and when each device activity was launched: host event and time in ns; -1: not recorded."""
+    device, launches, host = events.device, events.launches, context.nest.host
+    if (launches["correlation"] >= 0).any():
+        launch = _matching(launches["correlation"], device["correlation"])
+        time_ns = pick(launches["start_ns"], launch)
+        place = np.full(len(launch), -1, dtype=np.int64)
+        launched = launch >= 0
+        place[launched] = context.nest.innermost(launches["thread"][launch[launched]], time_ns[launched])
+        return place, time_ns
     # Without records of launches the operator's own number is the only link. With them it must not be used:
     # some versions write the correlation there.
-    if len(launches["start_ns"]):
-        return
-    order = np.argsort(host["external"], kind="stable")
-    known = host["external"][order]
+    place = _matching(host["external"], np.where(device["external"] > 0, device["external"], -1))
+    return place, pick(host["start_ns"], place)
+
+
+def _matching(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Index in ``known`` of each wanted number; -1 where it is not there, or the wanted number is below 0."""
     if not len(known):
-        return
-    at = np.minimum(np.searchsorted(known, device["external"]), len(known) - 1)
-    found = (known[at] == device["external"]) & (device["external"] > 0)
-    place[found] = order[at[found]]
-    time_ns[found] = host["start_ns"][place[found]]
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.argsort(known, kind="stable")
+    place = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+    return np.where((known[place] == wanted) & (wanted >= 0), place, -1)
 
 
 def _share(
@@ -163,9 +156,7 @@ def _share(
 
 def _message(device: Columns, place: np.ndarray, credit: Credit) -> np.ndarray:
     """Bytes of each collective's message: its own record's, else that of the call which launched it."""
-    if not len(credit.message_bytes):
-        return device["message_bytes"]
-    of_call = np.where(place >= 0, credit.message_bytes[place], np.nan)
+    of_call = pick(credit.message_bytes, place, np.nan)
     return np.where(np.isnan(device["message_bytes"]), of_call, device["message_bytes"])
 
 
@@ -174,10 +165,10 @@ def _host_rows(events: Events, context: Context) -> _Rows:
     index = np.arange(len(host["name"]))
     is_operator = (host["kind"] == OPERATOR) & ~context.node
     # The outermost operator of its own work, or, where none is known, one that calls no other.
-    primitive = context.operator == index
+    own = context.operator == index
     calls_none = ~nested.any_below(works(context))
     communicates = context.by_name(lambda name: name.startswith("c10d::") or name == "record_param_comms")
-    candidate = is_operator & ~communicates & (_is_own(context, primitive) | calls_none)
+    candidate = is_operator & ~communicates & ((own & context.by_name(is_primitive)) | calls_none)
     outermost = nested.outermost(np.where(candidate, index, -1))
     rows = np.flatnonzero((candidate & (outermost == index)) | context.loose)
     credit = credit_operators(events, context, rows)
@@ -192,33 +183,24 @@ def _host_rows(events: Events, context: Context) -> _Rows:
     )  # fmt: skip
 
 
-def _is_own(context: Context, primitive: np.ndarray) -> np.ndarray:
-    from profiling.cost import is_primitive
-
-    return primitive & context.by_name(is_primitive)
-
-
 def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
     host = context.nest.host
-    placed = rows.host >= 0
-    direction = np.where(placed, context.direction[rows.host], NONE) if len(host["name"]) else _none(rows)
+    direction = pick(context.direction, rows.host, NONE)
     kind = rows.kind.copy()
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it.
-    stray = placed & ((direction == NONE) | (context.guessed[rows.host] if len(host["name"]) else False))
+    stray = (rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False))
     direction[(kind == _CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
     kind[(direction == UPDATING) & (kind == _CLASS["pointwise"])] = _CLASS["optimizer"]
     batch = np.where(rows.time_ns >= 0, context.batch_of(rows.time_ns), -1)
-    layer = np.where(placed, context.layer[rows.host], -1) if len(host["name"]) else np.full(len(placed), -1)
-    operator = np.where(rows.operator >= 0, host["name"][rows.operator], -1) if len(host["name"]) else layer
     texts = {
         "name": (rows.name, events.names),
         "short_name": (rows.name, None),
         "class": (kind, CLASSES),
         "direction": (direction, DIRECTIONS),
-        "operator": (operator, events.names),
-        "layer": (layer, [layer_name(name) for name in events.names]),
+        "operator": (pick(host["name"], rows.operator), events.names),
+        "layer": (pick(context.layer, rows.host), [layer_name(name) for name in events.names]),
     }
     columns = {
         name: coded(codes, values or short_names(events.names, rows.name))
@@ -240,10 +222,6 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
     }
     table = as_table("kernels", columns)
     return table.take(pa.array(np.argsort(rows.start_ns, kind="stable")))
-
-
-def _none(rows: _Rows) -> np.ndarray:
-    return np.full(len(rows.name), NONE)
 
 
 def _markers(events: Events, context: Context, rank: int) -> pa.Table:

@@ -141,9 +141,8 @@ class _Reader:
 
     def finish(self, facts: dict[str, Any], is_object: bool) -> list[Any]:
         """The last events, and the fields after them."""
-        text = "[" + self.buffer.decode("utf-8", "replace")
         try:
-            events, end = json.JSONDecoder(strict=False).raw_decode(text)
+            events, text, end = _first_value("[" + self.buffer.decode("utf-8", "replace"))
         except json.JSONDecodeError as error:
             raise self.fail("is truncated or damaged", self.before + max(0, error.pos - 1)) from None
         except RecursionError:
@@ -170,14 +169,53 @@ def _cuts(text: bytes) -> Iterator[int]:
 
 
 def _parse(text: bytes) -> Any:
-    """Parsed JSON; None if it is none. What older writers let through (NaN, broken UTF-8) is read too."""
+    """Parsed JSON; None if it is none. What PyTorch's writers let through is read too (:func:`_repaired`)."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
+        readable = text.decode("utf-8", "replace")
+    for attempt in (lambda: readable, lambda: _repaired(readable)):
         try:
-            return json.loads(text.decode("utf-8", "replace"), strict=False)
-        except (json.JSONDecodeError, RecursionError):
+            return json.loads(attempt(), strict=False)  # not strict: texts may hold line ends
+        except json.JSONDecodeError:
+            continue
+        except RecursionError:
             return None
+    return None
+
+
+def _first_value(text: str) -> tuple[Any, str, int]:
+    """The JSON value at the head of ``text``; the text as it had to be read, and where in it the value ends.
+
+    Raises:
+        json.JSONDecodeError, RecursionError: there is none.
+    """
+    decoder = json.JSONDecoder(strict=False)
+    try:
+        value, end = decoder.raw_decode(text)
+        return value, text, end
+    except json.JSONDecodeError as error:
+        repaired = _repaired(text)
+        try:
+            value, end = decoder.raw_decode(repaired)
+        except json.JSONDecodeError:
+            raise error from None
+        return value, repaired, end
+
+
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_NO_NUMBER = re.compile(r"(?<=[:\[,])(\s*)[-+]?(?:nan|inf)(?:inity)?(?:\(\w*\))?(?=\s*[,}\]])", re.IGNORECASE)
+_LAST_COMMA = re.compile(r",(\s*[\]}])")
+
+
+def _repaired(text: str) -> str:
+    """JSON with three faults of real writers put right.
+
+    Windows' paths with single backslashes, C++'s ``inf`` and ``-nan`` (as null), a comma after the last one.
+    """
+    text = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
+    text = _NO_NUMBER.sub(r"\1null", text)
+    return _LAST_COMMA.sub(r"\1", text)
 
 
 def _error_place(text: bytes) -> int:

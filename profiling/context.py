@@ -184,6 +184,8 @@ def _only_backward(host: dict[str, np.ndarray], inside_node: np.ndarray) -> np.n
     What such a thread does between two nodes (it adds up the gradients of a tensor used twice) is backward.
     """
     forward = (host["sequence"] >= 0) & (host["forward_thread"] <= 0) & ~inside_node
+    if not forward.any():  # a trace without sequence numbers does not tell whose a thread is
+        return np.zeros(len(forward), dtype=bool)
     size = int(host["thread"].max(initial=-1)) + 1
     backward_thread = np.bincount(host["thread"], inside_node, size) > 0
     forward_thread = np.bincount(host["thread"], forward | (host["kind"] == LAYER), size) > 0

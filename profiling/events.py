@@ -5,7 +5,7 @@ attribution serves all. Texts are interned, each column is one NumPy array, time
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,13 @@ def is_range(name: str, old_schema: bool) -> bool:
     return old_schema and not _OPERATOR_NAME.search(name)
 
 
+def pick(values: np.ndarray, index: np.ndarray, absent: Any = -1) -> np.ndarray:
+    """``values[index]``, with ``absent`` where the index is -1; there may be no values at all."""
+    if not len(values):
+        return np.full(len(index), absent)
+    return np.where(index >= 0, values[index], absent)
+
+
 class Interner:
     """Distinct values as small numbers, in order of first sight."""
 
@@ -129,11 +136,14 @@ class Builder:
     def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> Events:
         """The events; ``shift_ns`` is added to all times."""
         host, launches, device = self.host.columns(), self.launches.columns(), self.device.columns()
+        same = _same_threads(self.threads.index)
+        for columns in (host, launches):
+            columns["thread"] = same[columns["thread"]]
         for times in (host["start_ns"], host["end_ns"], launches["start_ns"], device["start_ns"]):
             times += shift_ns
         return Events(
             names=list(self.names.index),
-            threads=[_thread_number(key, number) for key, number in self.threads.index.items()],
+            threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
             inputs=[self._parse_inputs(key) for key in self.inputs.index],
             host=host,
             launches=launches,
@@ -144,8 +154,14 @@ class Builder:
         )
 
 
-def _thread_number(key: Any, number: int) -> int:
-    thread = key[1] if isinstance(key, tuple) else key
+def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:
+    """The number of each (process, thread), one for all ways to write it: some versions quote only a few."""
+    first: dict[tuple[str, str], int] = {}
+    same = [first.setdefault((str(process), str(thread)), i) for i, (process, thread) in enumerate(threads)]
+    return np.array(same, dtype=np.int32)
+
+
+def _thread_number(thread: Any, number: int) -> int:
     try:
         said = int(thread)
     except (TypeError, ValueError, OverflowError):

@@ -6,6 +6,7 @@ in memory as Python objects. Both schemas are read: the one of PyTorch before 1.
 """
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,9 @@ _CATEGORIES = {
     "Memset": _DEVICE,
 }  # fmt: skip
 _LAYER_PREFIX = "nn.Module: "
-_ABSURD = 1e16  # microseconds: three centuries
+_LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of operators, without categories
+# In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
+_LATEST, _LONGEST = 4e15, 4e14
 _NOTHING: dict[str, Any] = {}
 
 
@@ -98,7 +101,10 @@ def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
         if append is not None:
             append(event)
         elif category is None and event.get("ph") == "X":
-            builder.malformed += 1
+            if event.get("pid") == _LEGACY_PROCESS:
+                groups[_OLD].append(event)
+            else:
+                builder.malformed += 1
     layers = [event for event in groups[_LAYERS] if str(event.get("name")).startswith(_LAYER_PREFIX)]
     _add(builder, groups[_OPERATORS], _host(OPERATOR, False))
     _add(builder, groups[_OLD], _host(OPERATOR, True))
@@ -117,54 +123,45 @@ def _add(builder: Builder, events: list[dict[str, Any]], add: Adder) -> None:
     try:
         add(builder, events)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        # Somewhere a field is absent or absurd: find these events, leave them out, count them.
-        sound = [event for event in events if _is_sound(event)]
+        # Somewhere a field is absent or absurd: put right what can be, leave out the rest, count it.
+        sound = [tidy for event in events if (tidy := _tidied(event)) is not None]
         builder.malformed += len(events) - len(sound)
         if sound:
-            add(builder, [_tidied(event) for event in sound])
-
-
-def _is_sound(event: dict[str, Any]) -> bool:
-    def is_number(value: Any) -> bool:
-        return isinstance(value, int | float) and -_ABSURD < value < _ABSURD
-
-    return (
-        isinstance(event.get("name"), str)
-        and is_number(event.get("ts"))
-        and is_number(event.get("dur"))
-        and event["dur"] >= 0
-        and isinstance(event.get("tid"), int | str)
-        and isinstance(event.get("pid"), int | str)
-    )
+            add(builder, sound)
 
 
 _INTEGERS = (
-    "Sequence number",
-    "Fwd thread id",
-    "External id",
-    "external id",
-    "correlation",
-    "device",
-    "stream",
-)
+    "Sequence number", "Fwd thread id", "External id", "external id", "correlation", "device", "stream",
+)  # fmt: skip
 
 
-def _tidied(event: dict[str, Any]) -> dict[str, Any]:
+def _tidied(event: dict[str, Any]) -> dict[str, Any] | None:
+    """An event whose fields have the types that they should; None if it has no name or no possible times."""
+    start, duration = _number(event.get("ts")), _number(event.get("dur"))
+    if not isinstance(event.get("name"), str) or not (abs(start) < _LATEST and 0 <= duration < _LONGEST):
+        return None
     args = event.get("args")
     args = dict(args) if isinstance(args, dict) else {}
-    for key in _INTEGERS:
-        if key in args:
-            args[key] = _integer(args[key])
+    args |= {key: _integer(args[key]) for key in _INTEGERS if key in args}
     if not isinstance(args.get("bytes", 0), int | float):
         del args["bytes"]
-    return {**event, "args": args}
+    threads = {key: str(event.get(key, "")) for key in ("pid", "tid")}
+    return {**event, **threads, "ts": start, "dur": duration, "args": args}
+
+
+def _number(value: Any) -> float:
+    """A number, also if it is quoted; NaN if it is none."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """Start and duration in nanoseconds, exactly: the parts of a float are scaled apart."""
     start = np.array([event["ts"] for event in events], dtype=np.float64)
     duration = np.array([event["dur"] for event in events], dtype=np.float64)
-    if not ((np.abs(start) < _ABSURD) & (duration >= 0) & (duration < _ABSURD)).all():
+    if not ((np.abs(start) < _LATEST) & (duration >= 0) & (duration < _LONGEST)).all():
         raise ValueError("a time that cannot be")
     whole = np.floor(start)
     start_ns = whole.astype(np.int64) * 1000 + np.rint((start - whole) * 1000).astype(np.int64)
@@ -206,7 +203,7 @@ def _host(kind: int, old_schema: bool) -> Adder:
             "name": builder.names.of(names),
             "start_ns": start_ns,
             "end_ns": start_ns + duration_ns,
-            "thread": builder.threads.of([(event["pid"], event["tid"]) for event in events]),
+            "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
             "sequence": _numbers(args, "Sequence number"),
             "forward_thread": _numbers(args, "Fwd thread id", 0),
             "external": _external(args),
@@ -237,11 +234,14 @@ def _decode_inputs(key: bytes) -> Inputs:
 
 def _message_bytes(args: dict[str, Any]) -> float:
     """Bytes of a collective's message as nccl-tests counts them: the larger of what goes in and comes out."""
-    if "In msg nelems" not in args:
-        return float("nan")
-    elements = max(_integer(args["In msg nelems"], 0), _integer(args.get("Out msg nelems"), 0))
+    if "In msg nelems" not in args and "In msg size" not in args:
+        return math.nan
+    # PyTorch 2.1 called the same numbers sizes.
+    elements = max(
+        _integer(args.get(f"{side} msg {word}"), 0) for side in ("In", "Out") for word in ("nelems", "size")
+    )
     element = element_bytes(str(args.get("dtype")))
-    return float(elements * element) if element else float("nan")
+    return float(elements * element) if element else math.nan
 
 
 def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
@@ -249,7 +249,7 @@ def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
     args = _args(events)
     columns = {
         "start_ns": _times(events)[0],
-        "thread": builder.threads.of([(event["pid"], event["tid"]) for event in events]),
+        "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
         "correlation": _numbers(args, "correlation"),
         "external": _external(args),
     }
@@ -267,7 +267,7 @@ def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
         "stream": _numbers(args, "stream"),
         "correlation": _numbers(args, "correlation"),
         "external": _external(args),
-        "bytes": [one.get("bytes", float("nan")) for one in args],
+        "bytes": [one.get("bytes", math.nan) for one in args],
         "message_bytes": [_message_bytes(one) for one in args],
         "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
         "block": builder.names.of([_triple(one.get("block")) for one in args]),

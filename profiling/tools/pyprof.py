@@ -28,8 +28,9 @@ _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "hinge_embedding_loss", "multi_margin_loss",
 )  # fmt: skip
-# Some tables as one relation, whatever else they hold. A column may be integers in one and fractions in another
-# (by name they are unified; else the first table's type would round), or empty, hence of no type, in a third.
+# Some tables as one relation, whatever else they hold. A column may be integers in one and fractions in
+# another (by name they are unified; else the first table's type would round), or empty, hence of no type, in
+# a third.
 TABLES = """(
     select filename, "Idx"::bigint as "Idx", "Direction"::varchar as "Direction",
         "Module"::varchar as "Module", "Op"::varchar as "Op", coalesce("Kernel"::varchar, '') as "Kernel",

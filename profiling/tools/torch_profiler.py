@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
     from profiling.events import Events
 
-_OURS = re.compile(
-    rb'"traceEvents"[\s\S]*"cat"\s*:\s*"(cpu_op|Operator|user_annotation|kernel|Kernel|cuda_runtime|Runtime)"'
+_CATEGORY = re.compile(
+    rb'"cat"\s*:\s*"(cpu_op|Operator|user_annotation|python_function|(gpu_mem(cpy|set))|[kK]ernel|cuda_runtime|Runtime)"'
 )
-_RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})", re.IGNORECASE)
+_LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[_-]?(\d{1,9})", re.IGNORECASE)
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a Kineto trace, by its first bytes (decompressed)."""
-    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return False
-    return b'"deviceProperties"' in head or b'"schemaVersion"' in head or _OURS.search(head) is not None
+    """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start == b"{" and b'"schemaVersion"' in head and b'"deviceProperties"' in head:
+        return True  # also if it ends before its events
+    is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
+    return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
 
 
 def read(path: Path, rank: int | None = None) -> Converted:

@@ -1,0 +1,276 @@
+"""One recording in every way that PyTorch's versions and builds have written it: the tables are the same."""
+
+import gzip
+import json
+
+import pytest
+
+from profiling.convert import recognise
+from profiling.tools.torch_profiler import read
+from tests.profiling.traces import Trace, tensors, training_step
+
+OLD_CATEGORIES = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime",
+                  "kernel": "Kernel", "gpu_memcpy": "Memcpy"}  # fmt: skip
+OLD_ARGUMENTS = {"Input Dims": "Input dims", "External id": "external id"}
+
+
+def recording() -> Trace:
+    trace = Trace(baseTimeNanoseconds=0)
+    end = training_step(trace, 1000)
+    training_step(trace, end)
+    return trace
+
+
+def rows_of(path):
+    converted = read(path)
+    return converted.tables["kernels"].to_pylist(), converted
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    rows, converted = rows_of(recording().write(tmp_path_factory.mktemp("plain") / "trace.json"))
+    assert len(rows) == 16
+    assert converted.findings == []
+    return rows
+
+
+def same(path, expected):
+    assert recognise(path) == "torch"
+    rows, converted = rows_of(path)
+    assert rows == expected
+    assert converted.findings == []
+
+
+def old_event(event):
+    """An event as PyTorch 1.8 to 1.10 wrote it: quoted threads, whole microseconds, other words."""
+    old = {**event, "cat": OLD_CATEGORIES[event["cat"]], "ts": int(event["ts"]), "dur": int(event["dur"])}
+    old["args"] = {OLD_ARGUMENTS.get(key, key): value for key, value in event["args"].items()}
+    if old["cat"] in ("Kernel", "Memcpy"):
+        return {**old, "tid": "stream 7"}
+    return {**old, "tid": str(event["tid"])}
+
+
+def written(path, trace, change):
+    """The trace's text after ``change``, which takes and gives a text."""
+    path.write_text(change(trace.text().decode()))
+    return path
+
+
+def test_the_schema_before_1_11(tmp_path, expected):
+    trace = recording()
+    # The one mark of half a microsecond would be rounded to the length of none.
+    trace.events = [old_event(event) for event in trace.events]
+    trace.facts = {"schemaVersion": 1, "computeProperties": [], "traceName": "trace.json"}
+    same(trace.write(tmp_path / "trace.json"), expected)
+
+
+def test_threads_quoted_in_one_kind_of_event_only(tmp_path, expected):
+    trace = recording()
+    for event in trace.events:
+        if event["cat"] == "cuda_runtime":
+            event["tid"] = str(event["tid"])
+    same(trace.write(tmp_path / "trace.json"), expected)
+
+
+@pytest.mark.parametrize("field", ["pid", "tid"])
+def test_processes_or_threads_left_out(tmp_path, field, expected):
+    trace = recording()
+    for event in trace.events:
+        if event["tid"] == 2:  # without threads the backward pass's nodes stand among the main thread's
+            event["tid"] = 1
+        del event[field]
+    rows, converted = rows_of(trace.write(tmp_path / "trace.json"))
+    assert [row["direction"] for row in rows] == [row["direction"] for row in expected]
+    assert [row["flops"] for row in rows] == [row["flops"] for row in expected]
+    assert converted.findings == []
+
+
+def test_numbers_in_quotes(tmp_path, expected):
+    trace = recording()
+    for event in trace.events:
+        event |= {"ts": str(event["ts"]), "dur": f"{event['dur']}"}
+    same(trace.write(tmp_path / "trace.json"), expected)
+
+
+def test_times_relative_to_a_base(tmp_path, expected):
+    trace = recording()
+    base = 1_700_000_000_000_000_000
+    trace.facts["baseTimeNanoseconds"] = base
+    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
+    assert rows == [{**row, "start_ns": row["start_ns"] + base} for row in expected]
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+@pytest.mark.parametrize("events_first", [False, True])
+def test_compact_indented_and_with_the_events_first(tmp_path, indent, events_first, expected):
+    trace = recording()
+    parts = [trace.facts, {"traceEvents": trace.events}]
+    first, second = reversed(parts) if events_first else parts
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({**first, **second}, indent=indent).encode()))
+    same(path, expected)
+
+
+def test_only_the_events(tmp_path, expected):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": recording().events}))
+    same(path, expected)
+    path.write_text(json.dumps(recording().events))
+    same(path, expected)
+
+
+def test_a_comma_after_the_last_event(tmp_path, expected):
+    same(
+        written(tmp_path / "trace.json", recording(), lambda text: text.replace("}\n  ]\n}", "},\n  ]\n}")),
+        expected,
+    )
+
+
+@pytest.mark.parametrize("word", ["NaN", "-Infinity", "inf", "-nan", "nan", "-nan(ind)"])
+def test_what_is_no_number_in_a_field_that_is_not_read(tmp_path, word, expected):
+    trace = recording()
+    for event in trace.events:
+        event["args"]["blocks per SM"] = 0.0125
+    changed = written(tmp_path / "trace.json", trace, lambda text: text.replace("0.0125", word))
+    assert word in changed.read_text()
+    same(changed, expected)
+
+
+def test_paths_of_windows_with_single_backslashes(tmp_path, expected):
+    trace = recording()
+    trace.facts["traceName"] = "PATH"
+    trace.host(r"PATH(219): \"lazy\" init", 1, 2, "python_function")
+    changed = written(
+        tmp_path / "trace.json", trace, lambda text: text.replace("PATH", r"C:\Users\new\_x.py")
+    )
+    rows, converted = rows_of(changed)
+    assert (rows, converted.findings) == (expected, [])
+
+
+def test_line_ends_inside_a_name(tmp_path, expected):
+    trace = recording()
+    trace.host("LINES", 1, 2, "python_function")
+    same(
+        written(tmp_path / "trace.json", trace, lambda text: text.replace("LINES", "one\ntwo\x07")), expected
+    )
+
+
+def test_everything_else_that_a_trace_may_hold_is_passed_over(tmp_path, expected):
+    trace = recording()
+    other = [
+        {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "ts": 1, "args": {"name": "python"}},
+        {"ph": "s", "id": 3, "pid": 9, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 9, "tid": 1, "ts": 1,
+         "args": {"Total Allocated": 5, "Bytes": 512, "Addr": 140}},
+        {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 1, "dur": 1,
+         "args": {"stream": 7, "correlation": 3}},
+        {"ph": "X", "cat": "gpu_user_annotation", "name": "Forward Pass", "pid": 0, "tid": 7, "ts": 1,
+         "dur": 9},
+        {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": 0, "ts": 1, "dur": 1},
+        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", "ts": 1,
+         "dur": 1},
+        {"ph": "C", "cat": "counter", "name": "GPU 0 Utilization", "pid": 0, "ts": 1, "args": {"SM": 5}},
+    ]  # fmt: skip
+    trace.events += other
+    trace.facts |= {"with_stack": 1, "cupti_version": 28, "displayTimeUnit": "ms", "trace_id": "A0"}
+    same(trace.write(tmp_path / "trace.json"), expected)
+
+
+def test_python_frames_and_modules(tmp_path, expected):
+    trace = Trace(baseTimeNanoseconds=0)
+    for start in (1000, 1100):
+        trace.host("train.py(10): step", start, start + 95, "python_function")
+        trace.host("nn.Module: Conv2d_0", start + 11, start + 20, "python_function")
+        training_step(trace, start)
+    trace.events = [event for event in trace.events if event["name"] != "Layer: conv1"]
+    rows, converted = rows_of(trace.write(tmp_path / "trace.json"))
+    assert rows == [{**row, "layer": row["layer"] and "Conv2d_0", "correlation": ours["correlation"]}
+                    for row, ours in zip(expected, rows, strict=True)]  # fmt: skip
+    assert converted.findings == []
+
+
+def test_links_by_external_id_where_launches_have_no_correlation(tmp_path):
+    trace = Trace()
+    operator = trace.host("aten::mm", 10, 20, more=tensors([2, 3], [3, 4]))
+    trace.kernel("gemm", 12, 30, 40)
+    for event in trace.events[1:]:
+        del event["args"]["correlation"]
+        event["args"]["External id"] = operator
+    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
+    assert (rows[0]["operator"], rows[0]["flops"]) == ("aten::mm", 2 * 2 * 3 * 4)
+
+
+def test_kernels_alone(tmp_path):
+    trace = Trace()
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    trace.events = trace.events[1:]
+    rows, converted = rows_of(trace.write(tmp_path / "trace.json"))
+    assert [(row["class"], row["direction"], row["batch_index"]) for row in rows] == [("gemm", "none", None)]
+    assert any("no recorded launch" in finding for finding in converted.findings)
+
+
+def test_a_graph_of_kernels_has_one_launch(tmp_path):
+    trace = Trace()
+    trace.range("Forward Pass", 0, 50)
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    trace.events += [
+        {**trace.events[-1], "ts": at, "args": {**trace.events[-1]["args"], "graph id": 5}} for at in (40, 60)
+    ]
+    trace.range("End of Batch", 70, 71)
+    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
+    assert [(row["direction"], row["batch_index"]) for row in rows] == [("fprop", 0)] * 3
+
+
+def test_several_gpus_of_one_process(tmp_path):
+    trace = recording()
+    for event in trace.events:
+        if event["cat"] == "kernel" and event["args"]["correlation"] % 2:
+            event["args"] |= {"device": 3, "stream": 19}
+    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
+    assert {(row["device"], row["stream"]) for row in rows} == {(0, 7), (3, 19)}
+    assert len(rows) == 16
+
+
+@pytest.mark.parametrize("word", ["nelems", "size"])
+def test_message_sizes_of_both_vocabularies(tmp_path, word):
+    trace = Trace(distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
+    said = {f"In msg {word}": 10, f"Out msg {word}": 40, "dtype": "Half", "Group size": 4,
+            "Collective name": "_allgather_base", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
+    trace.host("record_param_comms", 0, 20, more=said)
+    trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 5, 30, 50)
+    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
+    assert [(row["class"], row["bytes"], row["rank"]) for row in rows] == [("communication", 80, 3)]
+
+
+def test_a_build_without_kineto_writes_a_bare_list_of_operators(tmp_path):
+    """As conda-forge's packages did, and ``use_kineto=False`` does."""
+    event = {"ph": "X", "tid": 1, "pid": "CPU functions", "args": {}}
+    told = [("Optimizer.step#SGD.step", 400, 90), ("aten::conv2d", 10, 80), ("aten::convolution", 12, 70),
+            ("ConvolutionBackward0", 200, 100), ("aten::convolution_backward", 210, 80),
+            ("aten::_foreach_add_", 410, 50)]  # fmt: skip
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([{**event, "name": name, "ts": ts, "dur": dur} for name, ts, dur in told]))
+    assert recognise(path) == "torch"
+    rows, converted = rows_of(path)
+    assert [(row["name"], row["direction"]) for row in rows] == [
+        ("aten::convolution", "none"), ("aten::convolution_backward", "bprop"),
+        ("aten::_foreach_add_", "update"),
+    ]  # fmt: skip
+    assert any("no input shapes" in finding for finding in converted.findings)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        '{"schemaVersion": 1, "label": "build", "message": "passing"}',
+        '{"schema": "1.0.2-chakra.0.0.4", "pid": 7, "nodes": [{"id": 1, "name": "aten::mm"}]}',
+        '{"traceEvents": [{"ph": "X", "cat": "toplevel", "name": "Run", "pid": 1, "ts": 1, "dur": 2}]}',
+        '[{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "DistributedAdam"}}]',
+        '{"displayTimeUnit": "ns", "metadata": {"highres-ticks": true}, "traceEvents": []}',
+    ],
+)
+def test_json_of_others_is_not_taken_for_a_trace(tmp_path, foreign):
+    path = tmp_path / "file.json"
+    path.write_text(foreign)
+    assert recognise(path) is None
