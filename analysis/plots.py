@@ -18,13 +18,15 @@ STAGE_COLOURS = {
     "update": "#009E73",
     "other": "#7F7F7F",
 }
-_LAYOUT = {
+_LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 48},
     # Above the plot: below it, a second line of the legend would cover the axis' title.
     "legend": {"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0},
     "height": 400,
     "hovermode": "closest",
 }
+
+_MOST_ABOVE = 6  # series in a legend above the plot; more stand beside it
 
 Figure = dict[str, Any]
 
@@ -60,7 +62,6 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     ideal: dict[str, Any] = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
     ideal |= {"line": {"dash": "dash", "color": "#7F7F7F", "width": 1.5}, "hoverinfo": "skip"}
     layout = _against_ranks(points, "Scaling efficiency", "% of ideal")
-    layout["yaxis"]["rangemode"] = "tozero"
     return {"data": [*traces, ideal], "layout": layout}
 
 
@@ -155,7 +156,7 @@ def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dic
     }
 
 
-def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
+def _against_ranks(points: pd.DataFrame, title: str, unit: str, label: str = "label") -> dict[str, Any]:
     ranks = _plain(sorted(points["world_size"].unique()))
     # Node counts double, so the axis is logarithmic; the ticks are the measured counts.
     xaxis = {
@@ -166,8 +167,12 @@ def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any
     }
     if len(ranks) == 1:
         xaxis = {"title": {"text": "ranks (P)"}, "tickvals": ranks}
+    beside: dict[str, Any] = {}
+    if points[label].nunique() > _MOST_ABOVE:
+        beside = {"legend": {"x": 1.01, "y": 1}, "margin": {**_LAYOUT["margin"], "t": 48}, "height": 480}
     return {
         **_LAYOUT,
+        **beside,
         "title": {
             "text": title,
             "font": {"size": 15},

@@ -1,6 +1,7 @@
 """How does a study become a page? Answers first, then their sections, then where it all comes from."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from analysis import scaled
 from analysis.explain import explain
@@ -43,7 +44,7 @@ def build(study: Study) -> Page:
         sections.left_out(study),
     ]
     return Page(
-        title=f"How {_model(study)} training scales: {study.path.resolve().name}",
+        title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
         summary=verdict(own, [called(row, series) for row in own]) if own else _of_reference(others),
         sections=[section for section in found if section],
@@ -59,20 +60,22 @@ def _methods_for(study: Study) -> list[str]:
 
 
 def _model(study: Study) -> str:
-    models = {str(source.fields.get("model")) for source in study.sources}
-    if len(models) != 1:
-        return "the job's"
+    models = {str(source.fields.get("model") or "") for source in study.sources}
+    if len(models) != 1 or models == {""}:
+        return ""
     name = models.pop()
     names = {"resnet50": "ResNet50", "resnet18": "ResNet18", "vgg16": "VGG16", "alexnet": "AlexNet"}
-    return names.get(name, name)
+    return f"{names.get(name, name)} "
 
 
 def _subtitle(study: Study) -> str:
     manifests = [source.manifest for source in study.sources if source.manifest]
     bad = sum(failure.kind != "excluded" for failure in study.failed)
-    counted = f"{len(study.sources) or len(study.tau_intervals)} runs or tables count, {bad} failed"
     if not manifests:
-        return f"{counted}; files of the reference's kinds"
+        counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
+        kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+        return f"{kinds}; unreadable: {bad}"
+    counted = f"{len(study.sources)} runs count, {bad} do not"
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"
@@ -97,8 +100,8 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
         fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
         if fixed:
             sentences.append(Sentence(
-                f"{min(fixed):.0f} to {max(fixed):.0f} % of the durations behind it do not depend on the "
-                "batch: start-up, not training.", "scaling",
+                f"{median(fixed):.0f} % of the durations behind it (median of {len(fixed)} points) do not "
+                "depend on the batch: that is start-up, not training.", "scaling",
             ))  # fmt: skip
     counted = [row for row in rows if "fprop_batches" in row]
     if counted:
