@@ -23,21 +23,23 @@ PyProf calls by that direction, joined on the name, largest first; with ``--metr
 ``kernel, duration_ns, flops, flops_per_s, flops_efficiency_pct``.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import costs, output
-from analysis.load import load
+from analysis import kernels_published, output
+from analysis.kernels_of_run import kernels_of
+from analysis.load import load, no_result
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.terminal import Answer, Column, Part, Rows, with_places
 from jobs.run import make_parser
 from profiling.errors import UserError, run_command
 from profiling.tables import DIRECTIONS
-from profiling.tools import pyprof
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 METRICS = ("duration", "flops-efficiency")
 NAMED = ("kernel", "class", "direction")
 COLUMNS = (
@@ -45,12 +47,6 @@ COLUMNS = (
     "mbyte_per_batch", "flops_efficiency_pct", "bandwidth_efficiency_pct",
 )  # fmt: skip
 _METRIC_COLUMN = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
-
-_CORRECTED = """
-select short_name::varchar, "class"::varchar, direction::varchar, count(*), sum(duration_ns),
-    min(duration_ns), max(duration_ns), sum(coalesce(flops, 0)), sum(coalesce(bytes, 0))
-from {launches} where {counted} group by all order by sum(duration_ns) desc
-"""
 
 
 def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
@@ -80,74 +76,17 @@ def rows(study: Study, run: str | None = None, direction: str | None = None) -> 
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
     made = []
     for source in sources:
-        made += [{"run": source.id, **row} for row in _kernels_of(study, source, direction)]
-    several = len(sources) > 1
-    return made, ["run", *COLUMNS] if several else list(COLUMNS)
+        made += [{"run": source.id, **row} for row in kernels_of(study, source, direction)]
+    if not made:
+        raise UserError(_none(study, direction))
+    return made, ["run", *COLUMNS] if len(sources) > 1 else list(COLUMNS)
 
 
-def _kernels_of(study: Study, source: Source, direction: str | None) -> Rows:
-    found = _pyprof_rows(study, source) if source.kind == "pyprof" else _run_rows(study, source)
-    if found is None:
-        return []
-    batches, launches = found
-    bound = costs.bound_of(study, source)
-    whole = sum(row[4] for row in launches)
-    return [_row(row, batches, whole, bound) for row in launches if direction is None or row[2] == direction]
-
-
-def _row(row: tuple, batches: int, whole: float, bound: costs.Bound) -> dict[str, Any]:
-    name, kind, direction, calls, total, least, most, flops, moved = row
-    return {
-        "kernel": name,
-        "class": kind,
-        "direction": direction,
-        "calls_per_batch": calls / batches,
-        "ms_per_batch": total / batches / 1e6,
-        "share_pct": 100 * total / whole if whole else None,
-        "min_us": least / 1e3,
-        "mean_us": total / calls / 1e3,
-        "max_us": most / 1e3,
-        "gflop_per_batch": flops / batches / 1e9,
-        "mbyte_per_batch": moved / batches / 1e6,
-        "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
-        "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
-    }
-
-
-def _efficiency(total: float, time_ns: float, peak: float | None) -> float | None:
-    return 100 * total / time_ns * 1e9 / peak if peak and time_ns else None
-
-
-def _pyprof_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
-    batches = pyprof.find_batches(study.connection, [source.path])[source.path]
-    if not batches.backward:
-        study.find(f"{source.id}: no batch in it has an attributed backward pass")
-        return None
-    read = pyprof.read(source.path).tables["kernels"]
-    study.connection.register("launches_of_pyprof", read)
-    counted = f"batch_index >= {batches.first_attributed}"
-    sql = _CORRECTED.format(launches="launches_of_pyprof", counted=counted)
-    found = study.connection.execute(sql).fetchall()
-    study.connection.unregister("launches_of_pyprof")
-    return batches.backward, found
-
-
-def _run_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
-    kernels, batches = source.tables("kernels"), source.tables("batches")
-    launches = (
-        "(select * from read_parquet($kernels) semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
-    )
-    counted = (
-        "select count(*) from (select distinct rank, batch_index from read_parquet($kernels) semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
-    )
-    paths = {"kernels": kernels, "batches": batches}
-    count = costs.query(study, source, counted, **paths)
-    if count is None or not count[0][0]:
-        return None
-    found = costs.query(study, source, _CORRECTED.format(launches=launches, counted="true"), **paths)
-    return None if found is None else (count[0][0], found)
+def _none(study: Study, direction: str | None) -> str:
+    if not with_kernels(study):
+        return no_result(study)
+    which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
+    return " ".join([f"{study.path} has {which}", *(f"({finding})" for finding in study.findings[:1])])
 
 
 # --- two side by side ---------------------------------------------------------------------------------
@@ -162,7 +101,7 @@ def compared(
     for study in (first, second):
         source = _only(study)
         sides.append({
-            tuple(row[name] for name in NAMED): row[column] for row in _kernels_of(study, source, direction)
+            tuple(row[name] for name in NAMED): row[column] for row in kernels_of(study, source, direction)
         })  # fmt: skip
     a, b = f"a_{column}", f"b_{column}"
     made = []
@@ -170,6 +109,8 @@ def compared(
         values = [side.get(key) for side in sides]
         ratio = values[1] / values[0] if values[0] and values[1] is not None else None
         made.append({**dict(zip(NAMED, key, strict=True)), a: values[0], b: values[1], "b_to_a": ratio})
+    if not made:
+        raise UserError(_none(first, direction))
     made.sort(key=lambda row: -(row[a] if row[a] is not None else row[b] or 0))
     return made, [*NAMED, a, b, "b_to_a"]
 
@@ -185,53 +126,6 @@ def _only(study: Study) -> Source:
     return sources[0]
 
 
-# --- published ----------------------------------------------------------------------------------------
-
-
-def _by_name(study: Study, direction: str | None, order: str) -> list[tuple]:
-    source = _only(study)
-    if source.kind != "pyprof":
-        raise UserError(f"{study.path} is no PyProf kernel table, which the published method is for")
-    where = 'where "Direction" = $direction' if direction else ""
-    sql = (
-        'select "Kernel", sum("Sil(ns)")::bigint as ns, sum("FLOPs") as flops from read_parquet($path) '
-        f'{where} group by "Kernel" order by {order}'
-    )
-    arguments = {"path": str(source.path)} | ({"direction": direction} if direction else {})
-    return study.connection.execute(sql, arguments).fetchall()
-
-
-def published_durations(first: Study, second: Study | None, direction: str | None) -> tuple[Rows, list[str]]:
-    """Sum of ``Sil(ns)`` by kernel name of one direction, s, largest first; two runs joined on the name."""
-    of_a = {name: ns / 1e9 for name, ns, _ in _by_name(first, direction, "ns desc")}
-    if second is None:
-        return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], ["kernel", "a_s"]
-    of_b = {name: ns / 1e9 for name, ns, _ in _by_name(second, direction, "ns desc")}
-    made = [
-        {"kernel": name, "a_s": round(value, 6), "b_s": round(of_b[name], 6)}
-        for name, value in of_a.items()
-        if name in of_b
-    ]
-    return made, ["kernel", "a_s", "b_s"]
-
-
-def published_efficiencies(study: Study, direction: str | None) -> tuple[Rows, list[str]]:
-    """FLOPS efficiency by kernel name, highest first, to the seven digits that were published."""
-    peak = costs.bound_of(study, _only(study)).flops_per_s
-    assert peak is not None
-    made = []
-    for name, ns, flops in _by_name(study, direction, 'sum("FLOPs") / sum("Sil(ns)") desc, "Kernel"'):
-        rate = flops / ns * 1e9
-        made.append({
-            "kernel": name,
-            "duration_ns": ns,
-            "flops": float(f"{flops:.7g}"),
-            "flops_per_s": float(f"{rate:.7g}"),
-            "flops_efficiency_pct": round(100 * rate / peak, 6),
-        })  # fmt: skip
-    return made, ["kernel", "duration_ns", "flops", "flops_per_s", "flops_efficiency_pct"]
-
-
 # --- command ------------------------------------------------------------------------------------------
 
 
@@ -242,29 +136,36 @@ def main() -> int:
     parser.add_argument("--direction", choices=DIRECTIONS, help="fprop, bprop, ... [all]")
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     parser.add_argument("--metric", choices=METRICS, default="duration", help="what to order by [duration]")
-    parser.add_argument("--top", type=int, metavar="N", help="the first N kernels [table: 25, else all]")
+    parser.add_argument(
+        "--top",
+        type=int,
+        metavar="N",
+        help="the first N kernels of each run [all; table: 25 of one run, 5 of each of several]",
+    )
     arguments = output.add_output_flags(parser).parse_args()
     if arguments.top is not None and arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     made, columns = _answer(study, other, arguments)
-    top = arguments.top or (25 if arguments.format == "table" else len(made))
-    note = [f"({len(made) - top} more kernels; --top N shows more)"] if len(made) > top else []
-    title = f"Kernels, {arguments.method} method" + (
-        f", {arguments.direction}" if arguments.direction else ""
-    )
-    own = arguments.method == "corrected" and other is None
-    answer = Answer(
-        made[:top],
-        columns,
-        parts=[Part(title, made[:top], _shown(columns))] if own else [],
-        title=title,
-        notes=note if arguments.format == "table" else [],
-    )
+    several = len({row["run"] for row in made}) if "run" in columns else 1
+    top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if arguments.format == "table" else None)
+    kept = _first_of_each(made, top)
+    note = f"({len(made) - len(kept)} more kernels; --top N shows more)" if len(made) > len(kept) else ""
     if other is not None:
         study.failed += other.failed
         study.findings += other.findings
+    of_runs = arguments.method == "corrected" and other is None
+    title = f"Kernels, {arguments.method} method"
+    title += f", {arguments.direction}" if arguments.direction else ""
+    answer = Answer(
+        kept,
+        columns,
+        parts=_parts(kept, title) if of_runs else [],
+        title=title,
+        caption=f"a: {arguments.path.name}; b: {arguments.other.name}" if other else "",
+        notes=[note] if note and arguments.format == "table" else [],
+    )
     return output.emit(answer, study, arguments)
 
 
@@ -272,34 +173,54 @@ def _answer(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, li
     direction, metric = arguments.direction, arguments.metric
     if arguments.method == "published":
         if metric == "duration":
-            return published_durations(study, other, direction)
+            return kernels_published.durations(study, other, direction, _only)
         if other is not None:
             raise UserError("the published FLOPS efficiency of kernels is of one file; leave B out")
-        return published_efficiencies(study, direction)
+        return kernels_published.efficiencies(study, direction, _only)
     if other is not None:
         return compared(study, other, direction, metric)
     made, columns = rows(study, direction=direction)
     if metric == "flops-efficiency":
-        made.sort(key=lambda row: -(row["flops_efficiency_pct"] or row["gflop_per_batch"] or 0))
+        runs = list(dict.fromkeys(row["run"] for row in made))
+        made.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
     return made, columns
 
 
-def _shown(columns: list[str]) -> list[Column]:
+def _first_of_each(made: Rows, top: int | None) -> Rows:
+    """The first ``top`` rows of each run (of the answer, where it is of no run)."""
+    seen: Counter[Any] = Counter()
+    kept = []
+    for row in made:
+        seen[row.get("run")] += 1
+        if top is None or seen[row.get("run")] <= top:
+            kept.append(row)
+    return kept
+
+
+def _parts(kept: Rows, title: str) -> list[Part]:
+    """A table a run: its id is too long for a column."""
+    runs = list(dict.fromkeys(row["run"] for row in kept))
+    columns = _shown()
+    if len(runs) == 1:
+        return [Part(title, kept, columns)]
+    return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
+
+
+def _shown() -> list[Column]:
     """The terminal's columns: what fits into 110."""
 
     def named(row: Any) -> str:
         return row["kernel"] if len(row["kernel"]) <= 46 else row["kernel"][:20] + "..." + row["kernel"][-23:]
 
     return [
-        *([Column("run", lambda row: row["run"], left=True)] if "run" in columns else []),
         Column("kernel", named, left=True),
         Column("class", lambda row: row["class"], left=True),
         Column("pass", lambda row: row["direction"], left=True),
         Column("ms a\nbatch", lambda row: row["ms_per_batch"]),
-        Column("share\n%", lambda row: f"{row['share_pct'] or 0:.1f}"),
-        Column("calls a\nbatch", lambda row: f"{row['calls_per_batch']:.1f}"),
-        Column("mean\nus", lambda row: f"{row['mean_us']:.1f}"),
-        Column("FLOPS\neff. %", lambda row: row["flops_efficiency_pct"]),
+        Column("share\n%", lambda row: with_places(row["share_pct"], 1)),
+        Column("calls a\nbatch", lambda row: with_places(row["calls_per_batch"], 1)),
+        Column("mean\nus", lambda row: with_places(row["mean_us"], 1)),
+        Column("FLOPS\neff. %", lambda row: with_places(row["flops_efficiency_pct"], 2)),
     ]
 
 

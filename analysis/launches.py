@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from analysis.study import Source, Study
+from profiling.errors import UserError
 from profiling.tools import pyprof
 
 _Found = TypeVar("_Found")
@@ -53,8 +54,7 @@ def _in_portions(
                 try:
                     found |= ask([source])
                 except (duckdb.Error, OSError) as error:
-                    why = str(error).splitlines()[0]
-                    study.fail(source, f"{source.path} is damaged or truncated ({why}); fetch it again")
+                    study.fail(source, damaged(source, error))
     return found
 
 
@@ -107,3 +107,36 @@ def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
             forward, backward = sums[source.path]
             found[source.id] = TableSums(forward, backward, batches[source.path])
     return found
+
+
+# --- by kernel name -----------------------------------------------------------------------------------
+
+
+def per_name(study: Study, source: Source, direction: str | None = None) -> list[tuple[str, float, float]]:
+    """(kernel, sum of ``Sil(ns)``, sum of FLOPs) of a table, the longest first.
+
+    Args:
+        direction: as PyProf says it; by default all launches.
+
+    Raises:
+        UserError: the table is damaged.
+    """
+    import duckdb
+
+    where = '"Direction" = $direction' if direction else "true"
+    sql = (
+        'select "Kernel", coalesce(sum("Sil(ns)"), 0)::double as ns, coalesce(sum("FLOPs"), 0)::double '
+        f'from {pyprof.TABLES} where {where} group by "Kernel" order by ns desc, "Kernel"'
+    )
+    arguments: dict[str, Any] = {"paths": [str(source.path)]} | (
+        {"direction": direction} if direction else {}
+    )
+    try:
+        return study.connection.execute(sql, arguments).fetchall()
+    except (duckdb.Error, OSError) as error:
+        raise UserError(damaged(source, error)) from None
+
+
+def damaged(source: Source, error: Exception) -> str:
+    """That a file is damaged, in one line."""
+    return f"{source.path} is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"

@@ -191,6 +191,11 @@ def digits(value: float | None, significant: int = 4) -> str:
     return f"{value:.{min(8, max(0, significant - max(before, 1) if before > 0 else significant - before))}f}"
 
 
+def with_places(value: float | None, places: int) -> str:
+    """A figure with a fixed number of decimals; a dash for none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{places}f}"
+
+
 def with_interval(
     value: float | None, low: float | None, high: float | None, places: int | None = None
 ) -> str:
