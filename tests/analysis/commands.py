@@ -1,8 +1,10 @@
-"""Runs a command of the analysis in this process, as ``python -m`` would."""
+"""Runs a command of the analysis: in this process, or as a user does, in one of its own."""
 
 import importlib
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from profiling.errors import run_command
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ def run(module: str, *arguments: str | Path) -> Ran:
         except SystemExit as left:
             code = int(left.code or 0)
     return Ran(code, out.getvalue(), err.getvalue())
+
+
+def run_as_user(module: str, *arguments: str | Path, **environment: str) -> Ran:
+    """``python -m module arguments`` in a process of its own, from the project's root."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *(str(argument) for argument in arguments)],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def one_line_error(ran: Ran) -> str:
