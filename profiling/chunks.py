@@ -51,6 +51,18 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
     return bytes(head)
 
 
+def why_unreadable(path: Path) -> str:
+    """What is wrong with a file's first bytes, as the end of a sentence; "" if nothing is."""
+    if path.stat().st_size == 0:
+        return "is empty; write or fetch it again"
+    with open_text(path) as stream:
+        try:
+            stream.read(1 << 20)
+        except _BROKEN as error:
+            return f"is truncated or damaged ({error}); write or fetch it again"
+    return ""
+
+
 def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
     """The events of a trace, some thousand at a time.
 
@@ -128,15 +140,18 @@ class _Reader:
     def next_chunk(self) -> Iterator[list[Any]]:
         self.fill(self.wanted)
         for cut in _cuts(self.buffer):
-            events = _parse(b"[" + self.buffer[:cut] + b"]")
-            if isinstance(events, list):
-                self.skip(cut + 1)
-                self.wanted = CHUNK_BYTES
-                yield events
-                return
-            place = _error_place(b"[" + self.buffer[:cut] + b"]")
-            if place < cut - 1:
-                break  # not the cut is wrong, the text is: or the events end here
+            try:
+                events = _load(b"[" + self.buffer[:cut] + b"]")
+            except json.JSONDecodeError as error:
+                if _is_damage(error):
+                    raise self.fail("is truncated or damaged", self.before + error.pos - 1) from None
+                continue
+            except RecursionError:
+                raise self.fail("is nested too deeply", self.before) from None
+            self.skip(cut + 1)
+            self.wanted = CHUNK_BYTES
+            yield events
+            return
         self.wanted = 2 * len(self.buffer) + CHUNK_BYTES
 
     def finish(self, facts: dict[str, Any], is_object: bool) -> list[Any]:
@@ -168,20 +183,37 @@ def _cuts(text: bytes) -> Iterator[int]:
             yield max(0, position - 256) + len(before) - 1
 
 
+def _is_damage(error: json.JSONDecodeError) -> bool:
+    """Whether a piece of events is no JSON in itself, wherever it may have been cut.
+
+    A cut inside a text leaves it unterminated, one inside an event's list is missed at the end; and where the
+    events end before the cut, data are left over.
+    """
+    return not error.msg.startswith(("Unterminated", "Extra data")) and error.pos < len(error.doc) - 2
+
+
 def _parse(text: bytes) -> Any:
-    """Parsed JSON; None if it is none. What PyTorch's writers let through is read too (:func:`_repaired`)."""
+    """Parsed JSON; None if it is none."""
+    try:
+        return _load(text)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+
+
+def _load(text: bytes) -> Any:
+    """Parsed JSON; what PyTorch's writers let through is read too (:func:`_repaired`).
+
+    Raises:
+        json.JSONDecodeError, RecursionError: it is none.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         readable = text.decode("utf-8", "replace")
-    for attempt in (lambda: readable, lambda: _repaired(readable)):
-        try:
-            return json.loads(attempt(), strict=False)  # not strict: texts may hold line ends
-        except json.JSONDecodeError:
-            continue
-        except RecursionError:
-            return None
-    return None
+    try:
+        return json.loads(readable, strict=False)  # not strict: texts may hold line ends
+    except json.JSONDecodeError:
+        return json.loads(_repaired(readable), strict=False)
 
 
 def _first_value(text: str) -> tuple[Any, str, int]:
@@ -216,13 +248,3 @@ def _repaired(text: str) -> str:
     text = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
     text = _NO_NUMBER.sub(r"\1null", text)
     return _LAST_COMMA.sub(r"\1", text)
-
-
-def _error_place(text: bytes) -> int:
-    try:
-        json.loads(text.decode("utf-8", "replace"), strict=False)
-    except json.JSONDecodeError as error:
-        return error.pos
-    except RecursionError:
-        return 0
-    return len(text)

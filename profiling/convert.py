@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from profiling.chunks import read_head
+from profiling.chunks import read_head, why_unreadable
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tables import write
 from profiling.tools import TOOLS, Converted, tool
@@ -49,9 +49,8 @@ def read(path: Path, name: str | None = None) -> Converted:
     """
     name = name or recognise(path)
     if name is None:
-        raise UserError(
-            f"{path} is of no profiler known here ({', '.join(_readers())}); say which with --tool"
-        )
+        known = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
+        raise UserError(f"{path} {why_unreadable(path) or known}")
     module = tool(name)
     if not hasattr(module, "read"):
         raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
@@ -89,7 +88,11 @@ def target_of(path: Path, out: Path | None) -> Path:
 
 
 def convert(paths: Iterable[Path], name: str | None = None, out: Path | None = None) -> tuple[int, int]:
-    """Convert files; how many were, and how many were not. Each that was not gets one line on stderr."""
+    """Convert files; how many were, and how many were not. Each that was not gets one line on stderr.
+
+    Raises:
+        UserError: a path does not exist, or the only file cannot be converted.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -102,20 +105,33 @@ def convert(paths: Iterable[Path], name: str | None = None, out: Path | None = N
         for path in files:
             progress.update(bar, description=path.name)
             try:
-                converted = read(path, name)
+                target, findings = _convert_file(path, name, out, used)
             except UserError as error:
+                if len(files) == 1:
+                    raise
                 print(f"scaleprof: {error}", file=sys.stderr)
                 failed += 1
             else:
-                target = _unused(target_of(path, out), used)
-                for table, rows in converted.tables.items():
-                    write(rows, target, table)
-                for finding in converted.findings:
+                for finding in findings:
                     print(f"scaleprof: {finding}", file=sys.stderr)
                 print(target)
                 done += 1
             progress.advance(bar)
     return done, failed
+
+
+def _convert_file(path: Path, name: str | None, out: Path | None, used: set[Path]) -> tuple[Path, list[str]]:
+    """Write a file's tables; where they are, and what was found on the way."""
+    converted = read(path, name)
+    target = _unused(target_of(path, out), used)
+    try:
+        for table, rows in converted.tables.items():
+            write(rows, target, table)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {target}: {error.strerror or error}; free some space or choose another --out"
+        ) from None
+    return target, converted.findings
 
 
 def _unused(target: Path, used: set[Path]) -> Path:
@@ -152,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     done, failed = convert(given.paths, given.tool, given.out)
     if not done:
         raise UserError(
-            f"nothing was converted: {failed} files, none of a profiler known here"
+            f"nothing was converted: none of {failed} files can be read"
             if failed
             else "nothing to convert: no files there"
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # heavy to import, and not needed to recognise a file
 NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
 
 _OPTIONAL = ("Layer", "Device", "Stream", "Grid", "Block")
+_NUMBERS = ("Device", "Stream")
 
 _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
@@ -46,7 +47,7 @@ IS_LOADER = "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjp
 _BATCHES = f"""
 with model as (
     select filename, "Idx" as idx, "Direction" as direction, {_IS_LOSS} as loss
-    from {TABLES} where "Module" = 'torch.nn.functional'
+    from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
 ), runs as (
     select *, lag(loss) over (partition by filename, direction order by idx) as before from model
 )
@@ -144,7 +145,7 @@ def read(path: Path, rank: int | None = None) -> "Converted":
         rank: by default the one that ends the reference's file names.
 
     Raises:
-        UserError: not a readable Parquet file, or of another kind.
+        UserError: not a readable Parquet file, of another kind, or empty.
     """
     import duckdb
 
@@ -160,37 +161,58 @@ def read(path: Path, rank: int | None = None) -> "Converted":
             raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
         batches = find_batches(connection, [path])[path]
         optional = [name for name in _OPTIONAL if (name,) in have]
-        launches = connection.sql(_launches(optional), params=arguments).to_arrow_table()
+        rows = connection.sql(_launches(optional), params=arguments).to_arrow_table()
     except (duckdb.Error, OSError) as error:
-        raise UserError(f"{path} is not a readable Parquet file ({error}); fetch it again") from None
+        why = str(error).splitlines()[0]
+        raise UserError(f"{path} is not a readable PyProf kernel table ({why}); fetch it again") from None
+    launches = rows.filter(rows["is_sound"])
+    if not len(launches):
+        raise UserError(f"{path} holds no kernel launches; is it the right file?")
     columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
-    return Converted(tables={"kernels": as_table("kernels", columns)}, findings=_findings(path, batches))
+    findings = _findings(path, batches, len(rows) - len(launches))
+    return Converted({"kernels": as_table("kernels", columns)}, findings)
 
 
 _NAMES = "select name from parquet_schema($path) where num_children is null"
 
 
 def _launches(optional: Sequence[str]) -> str:
-    more = "".join(f', nullif("{name}"::varchar, \'-\') as "{name}"' for name in optional)
-    return (
-        """select "Idx" as idx, coalesce("Kernel"::varchar, '') as name, """
-        '"Direction"::varchar as direction, '
-        '"Module"::varchar as module, "Op"::varchar as operator, '
-        """nullif("Sil(ns)", 'nan'::double)::bigint as duration_ns, """
-        f'"FLOPs"::double as flops, "Bytes"::double as bytes{more}, '
-        f'{IS_LOADER} as is_loader, {_IS_LOSS} as is_loss from read_parquet($path) order by "Idx"'
+    """A query for one table's launches; what cannot be (an index or duration that is none) is null there."""
+    kinds = {name: "bigint" if name in _NUMBERS else "varchar" for name in optional}
+    more = "".join(
+        f', try_cast(nullif("{name}"::varchar, \'-\') as {kind}) as "{name}"' for name, kind in kinds.items()
     )
+    return f"""
+        with launches as (
+            select try_cast("Idx" as bigint) as idx, coalesce("Kernel"::varchar, '') as "Kernel",
+                "Direction"::varchar as direction, "Module"::varchar as module, "Op"::varchar as "Op",
+                try_cast("Sil(ns)" as bigint) as duration_ns, {_amount("FLOPs")} as flops,
+                {_amount("Bytes")} as bytes{more}
+            from read_parquet($path)
+        )
+        select * exclude ("Kernel", "Op"), "Kernel" as name, "Op" as operator, {IS_LOADER} as is_loader,
+            {_IS_LOSS} as is_loss, idx is not null and coalesce(duration_ns >= 0, false) as is_sound
+        from launches order by idx
+    """
 
 
-def _findings(path: Path, batches: Batches) -> list[str]:
+def _amount(column: str) -> str:
+    number = f'"{column}"::double'
+    return f"if(isfinite({number}) and {number} >= 0, {number}, null)"
+
+
+def _findings(path: Path, batches: Batches, left_out: int) -> list[str]:
+    found = []
+    if left_out:
+        found.append(f"{path.name}: {left_out} rows have no index or no possible duration; they are left out")
     if not batches.forward:
-        return [f"{path.name}: no loss found, so its batches cannot be counted"]
-    if batches.backward < batches.forward:
-        return [
+        found.append(f"{path.name}: no loss found, so its batches cannot be counted")
+    elif batches.backward < batches.forward:
+        found.append(
             f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "
             "FLOPs and bytes are of the attributed ones only"
-        ]
-    return []
+        )
+    return found
 
 
 def _rank_of(path: Path) -> int:
@@ -217,12 +239,7 @@ def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, 
     kinds[launches["is_loss"].to_numpy()] = "loss"
     kinds[launches["is_loader"].to_numpy()] = "loader"
     short = np.array([short_name(text) for text in names], dtype=object)[name.indices.to_numpy()]
-    numbers = ("Device", "Stream")
-    known = {
-        column.lower(): launches[column].cast(pa.int64() if column in numbers else pa.string())
-        for column in _OPTIONAL
-        if column in launches.column_names
-    }
+    known = {column.lower(): launches[column] for column in _OPTIONAL if column in launches.column_names}
     return {
         **known,
         "rank": np.full(len(idx), rank, dtype=np.int32),

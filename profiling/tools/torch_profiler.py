@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from profiling.events import Events
 
+_PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
-    rb'"cat"\s*:\s*"(cpu_op|Operator|user_annotation|python_function|(gpu_mem(cpy|set))|[kK]ernel|cuda_runtime|Runtime)"'
+    rb'"cat"\s*:\s*"'
+    rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
 )
 _LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[_-]?(\d{1,9})", re.IGNORECASE)
@@ -28,7 +30,7 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker)[_-]?(\d{1,9})", re.IGNORECASE)
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start == b"{" and b'"schemaVersion"' in head and b'"deviceProperties"' in head:
+    if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
         return True  # also if it ends before its events
     is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
     return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)

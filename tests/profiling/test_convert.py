@@ -1,11 +1,13 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from profiling.convert import main, recognise
+from profiling.convert import read as read_any
 from profiling.errors import UserError
 from profiling.tables import read
 from tests.profiling.traces import Trace, training_step
@@ -17,7 +19,8 @@ def trace(path):
     return made.write(path)
 
 
-def pyprof(path):
+def pyprof(path, *changes):
+    """A table with a row for each of ``changes``; one row without any."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -26,7 +29,8 @@ def pyprof(path):
         "Op": "conv2d", "Kernel": "cudnn::detail::implicit_convolve_sgemm", "Params": "", "Sil(ns)": 1000,
         "TC": "-", "Device": 0, "Stream": 7, "Grid": "1,1,1", "Block": "1,1,1", "FLOPs": 10, "Bytes": 20,
     }  # fmt: skip
-    pq.write_table(pa.Table.from_pylist([row]), path)
+    rows = [{**row, "Idx": index, **change} for index, change in enumerate(changes or [{}])]
+    pq.write_table(pa.Table.from_pylist(rows), path)
     return path
 
 
@@ -45,6 +49,67 @@ def test_a_damaged_parquet_file_is_said_to_be_one(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"table\.parquet is a truncated or damaged Parquet file"):
         recognise(path)
+
+
+def test_an_empty_or_cut_file_is_said_to_be_one(tmp_path):
+    (tmp_path / "empty.json").write_bytes(b"")
+    (tmp_path / "cut.json.gz").write_bytes(trace(tmp_path / "whole.json.gz").read_bytes()[:15])
+    with pytest.raises(UserError, match=r"empty\.json is empty"):
+        main([str(tmp_path / "empty.json")])
+    with pytest.raises(UserError, match=r"cut\.json\.gz is truncated or damaged"):
+        main([str(tmp_path / "cut.json.gz")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "flops"),
+    [
+        ([{"Sil(ns)": 5.0}, {"Sil(ns)": -5.0}, {"Sil(ns)": float("nan")}, {"Sil(ns)": 1e30}], 1, [10]),
+        ([{}, {"Idx": None}], 1, [10]),
+        ([{"FLOPs": value} for value in (1.5, -1.0, float("inf"), None)], 4, [1.5, None, None, None]),
+        ([{"Kernel": None, "Op": None, "Direction": None, "Module": None}], 1, [10]),
+        ([{"Idx": "0", "Sil(ns)": "7", "FLOPs": "3", "Device": "-", "Stream": "a"}], 1, [3]),
+    ],
+)  # fmt: skip
+def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, changes, rows, flops):
+    converted = read_any(pyprof(tmp_path / "table.parquet", *changes))
+    assert converted.tables["kernels"]["flops"].to_pylist() == flops
+    left_out = len(changes) - rows
+    assert any(f"{left_out} rows" in finding for finding in converted.findings) == bool(left_out)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"Idx": "x"}, "not a readable"),
+        ({"FLOPs": "x"}, "not a readable"),
+        ({"Sil(ns)": -1}, "no kernel launches"),
+    ],
+)
+def test_a_pyprof_table_of_another_kind_is_one_clear_line(tmp_path, change, said):
+    with pytest.raises(UserError, match=said) as error:
+        read_any(pyprof(tmp_path / "table.parquet", change))
+    assert "table.parquet" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_real_files_cut_at_every_sixteenth(tmp_path, shared_data):
+    sources = [
+        shared_data / "kineto" / "nccl_data.json.gz",
+        min((shared_data / "surfboard/pyprof_kernels").iterdir()),
+    ]
+    for source in sources:
+        whole = source.read_bytes()
+        for part in range(16):
+            path = tmp_path / source.name
+            path.write_bytes(whole[: len(whole) * part // 16])
+            with pytest.raises(UserError, match=re.escape(source.name)):
+                read_any(path)
+
+
+def test_where_nothing_can_be_written_is_one_clear_line(tmp_path):
+    path = trace(tmp_path / "good.json")
+    with pytest.raises(UserError, match=r"cannot write to .*Not a directory"):
+        main([str(path), "--out", str(path / "below")])
 
 
 def test_every_reference_trace_and_table_is_recognised(shared_data):
@@ -98,7 +163,10 @@ def test_nothing_converted_is_wrong_use(tmp_path):
     with pytest.raises(UserError, match="no files"):
         main([str(tmp_path)])
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(UserError, match="nothing was converted"):
+    with pytest.raises(UserError, match=r"notes\.txt is of no profiler known here"):
+        main([str(tmp_path)])
+    (tmp_path / "more.txt").write_text("hello")
+    with pytest.raises(UserError, match="none of 2 files"):
         main([str(tmp_path)])
     with pytest.raises(UserError, match="does not exist"):
         main([str(tmp_path / "absent")])
@@ -109,7 +177,7 @@ def test_a_tool_may_be_said_and_must_exist(tmp_path):
     assert main([str(path), "--tool", "torch", "--out", str(tmp_path / "out")]) == 0
     with pytest.raises(UserError, match="did you mean 'torch'"):
         main([str(path), "--tool", "torhc"])
-    with pytest.raises(UserError, match="nothing was converted"):
+    with pytest.raises(UserError, match="--tool none writes no files"):
         main([str(path), "--tool", "none"])
     with pytest.raises(UserError, match="is a file"):
         main([str(path), "--out", str(path)])
