@@ -5,7 +5,7 @@ On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted onc
 whose work is its own, and divided over the kernels it launched by their time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +13,11 @@ import pyarrow as pa
 
 from profiling.classify import classify, is_helper
 from profiling.coding import coded, is_empty, or_null, short_names
-from profiling.context import (
-    LAYER_PREFIX,
-    LOADING,
-    NONE,
-    UPDATING,
-    Context,
-    find_context,
-    layer_name,
-    name_flags,
-    works,
-)  # fmt: skip
+from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, works
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
-from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, pick
+from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags, pick
+from profiling.passes import LOADING, NONE, UPDATING
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tools import Converted
 
@@ -35,7 +26,11 @@ _COMMUNICATION, _MEMCPY, _MEMSET = (_CLASS[name] for name in ("communication", "
 
 
 def attribute(
-    events: Events, rank: int | None = None, first_batch: int | None = None, subject: str = "the trace"
+    events: Events,
+    rank: int | None = None,
+    first_batch: int | None = None,
+    subject: str = "the trace",
+    name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
 ) -> Converted:
     """Tables ``kernels`` and ``markers`` of a rank, and what was found on the way.
 
@@ -43,9 +38,10 @@ def attribute(
         rank: for the rows; None: the trace's own, else 0.
         first_batch: see :func:`profiling.context.find_context`.
         subject: names the trace in findings.
+        name_operators: puts operators and directions right where a tool knows better.
     """
     rank = (events.rank or 0) if rank is None else rank
-    context = find_context(events, first_batch)
+    context = name_operators(events, find_context(events, first_batch))
     on_device = len(events.device["name"]) > 0
     rows = _device_rows(events, context) if on_device else _host_rows(events, context)
     tables = {"kernels": _kernels(rows, events, context, rank), "markers": _markers(events, context, rank)}

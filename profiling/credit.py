@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiling.context import Context, backward_of, name_flags, works
+from profiling.context import Context, backward_of, works
 from profiling.cost import Mask, operator_cost
-from profiling.events import Events
+from profiling.events import Events, name_flags
 from profiling.shapes import Inputs
 
 # Their output's sizes follow from stride and padding, which not every version records.

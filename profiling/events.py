@@ -80,6 +80,23 @@ def is_range(name: str, old_schema: bool) -> bool:
     return old_schema and not _OPERATOR_NAME.search(name)
 
 
+def name_flags(names: list[str], test: Callable[[str], bool]) -> np.ndarray:
+    """``test`` of each distinct name."""
+    return np.fromiter((test(name) for name in names), dtype=bool, count=len(names))
+
+
+def find_ranges(names: list[str], host: Columns, test: Callable[[str], bool]) -> np.ndarray:
+    """Indices of the ranges whose name passes ``test``, by their start."""
+    found = np.flatnonzero((host["kind"] == RANGE) & name_flags(names, test)[host["name"]])
+    return found[np.argsort(host["start_ns"][found], kind="stable")]
+
+
+def contained(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Whether each range (sorted by start) lies in one before it."""
+    reach = np.maximum.accumulate(end) if len(end) else end
+    return np.concatenate([[False], end[1:] <= reach[:-1]]) if len(end) else np.zeros(0, dtype=bool)
+
+
 def pick(values: np.ndarray, index: np.ndarray, absent: Any = -1) -> np.ndarray:
     """``values[index]``, with ``absent`` where the index is -1; there may be no values at all."""
     if not len(values):

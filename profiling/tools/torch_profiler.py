@@ -101,10 +101,6 @@ class TorchCapture:
         self.stop()
         if self._profiler is None:
             return ["the profiler never ran: no batch was to be attributed"]
-        if self.keep_raw:
-            raw = self.directory / "raw"
-            raw.mkdir(parents=True, exist_ok=True)
-            self._profiler.export_chrome_trace(str(raw / "trace.json.gz"))
         converted = attribute(self._events(), self.rank, self.first_batch, subject="torch profiler")
         for name, table in converted.tables.items():
             write(table, self.directory, name)
@@ -112,16 +108,27 @@ class TorchCapture:
         return converted.findings
 
     def _events(self) -> "Events":
+        """What was recorded: of a CPU from memory; with a GPU from the JSON.
+
+        What a kernel's launch and a collective's message were like stands in the JSON only.
+        """
         results = self._profiler.profiler.kineto_results.events()
-        if all(str(event.device_type()) == "DeviceType.CPU" for event in results):
+        on_device = _has_device(results)
+        if not on_device and not self.keep_raw:
             return _events_of(results)
-        # What a kernel's launch and a collective's message were like stands in the JSON only.
         from profiling.kineto import read_events
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
-            self._profiler.export_chrome_trace(str(path))
-            return read_events(path)
+            if self.keep_raw:
+                path = self.directory / "raw" / "trace.json.gz"
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._profiler.export_chrome_trace(str(path))  # a second call would be refused
+            return read_events(path) if on_device else _events_of(results)
+
+
+def _has_device(results: Sequence[Any]) -> bool:
+    return any(str(event.device_type()) != "DeviceType.CPU" for event in results)
 
 
 def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> TorchCapture:
