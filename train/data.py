@@ -6,9 +6,10 @@ python -m train.data index FILE.tfrecord ...   DALI's index of each, beside it (
 
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,11 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     Raises:
         UserError: the folder holds something else.
     """
-    wanted = {"images": images, "classes": classes, "seed": seed}
+    wanted = json.dumps({"images": images, "classes": classes, "seed": seed})
     description = folder / _DESCRIPTION
-    if description.is_file() and json.loads(description.read_text()) == wanted:
+    if description.is_file() and description.read_text(errors="replace") == wanted:
         return f"{folder} is there already: {images} images of {classes} classes"
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} holds something else; name another folder, or remove it")
     partial = folder.with_name(folder.name + ".partial")
     if partial.exists():
@@ -80,7 +81,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     encoded = list(track(_pictures(labels, classes, seed), "pictures", images, console=Console(stderr=True)))
     _write_images(partial / "images", encoded, labels)
     _write_records(partial / "tfrecord", encoded, labels)
-    (partial / _DESCRIPTION).write_text(json.dumps(wanted))
+    (partial / _DESCRIPTION).write_text(wanted)
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
@@ -89,8 +90,8 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
 
 def _pictures(labels: list[int], classes: int, seed: int) -> Iterator[bytes]:
     count = len(labels)
-    with ProcessPoolExecutor() as pool:
-        yield from pool.map(picture, range(count), labels, [classes] * count, [seed] * count, chunksize=8)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy and Pillow work side by side
+        yield from pool.map(picture, range(count), labels, [classes] * count, [seed] * count)
 
 
 def _write_images(folder: Path, encoded: list[bytes], labels: list[int]) -> None:

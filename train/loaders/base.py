@@ -7,15 +7,15 @@ if TYPE_CHECKING:
 
 
 class Loader(Protocol):
-    """An endless iterator over full batches on the rank's device.
+    """An endless iterator over full batches on the rank's device."""
 
-    Attributes:
-        images_corrupt: files of this rank's shard that cannot be decoded; they are skipped.
-        findings: what a reader of the results should know of the data.
-    """
+    @property
+    def images_corrupt(self) -> int:
+        """Images of this rank's shard that cannot be decoded; they are skipped."""
 
-    images_corrupt: int
-    findings: list[str]
+    @property
+    def findings(self) -> list[str]:
+        """What a reader of the results should know of the data, a sentence each."""
 
     def __iter__(self) -> "Loader": ...
 

@@ -1,6 +1,8 @@
 """NVIDIA DALI's pipelines: decoded on the GPU, on the CPU and copied, or on the CPU alone."""
 
+import re
 import tempfile
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,41 +13,40 @@ from jobs.run import Run
 from profiling.errors import UserError
 from train.loaders import records
 from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
-from train.loaders.dataset import Shard, data_seed, find_shard
+from train.loaders.dataset import Shard, Undecodable, data_seed, find_shard
+from train.loaders.skipping import Skipping
 
 _SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jump in a file
 
 
-class Dali:
+class Batches:
     """Batches of a DALI pipeline, on the device."""
 
-    def __init__(self, run: Run, shard: Shard, rank: int, device: torch.device) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="scaleprof-index-")
-        pipeline = _pipeline(run, shard, data_seed(run, rank), device, Path(self._folder.name))
-        iterator = _dali("plugin.pytorch").DALIGenericIterator
-        try:
-            pipeline.build()
-            # Without a size the iterator never ends: the reader starts over, and every batch is full.
-            self._batches = iterator(pipeline, ["images", "labels"], size=-1)
-        except RuntimeError as error:
-            raise UserError(f"DALI cannot read the data: {_first_line(error)}") from error
+    def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
         self._device = device
-        self.images_corrupt, self.findings = len(shard.corrupt), shard.findings
-
-    def __iter__(self) -> "Dali":
-        return self
+        self._iterator: Any = None
+        self._folder = tempfile.TemporaryDirectory(prefix="scaleprof-index-")
+        try:
+            pipeline = _pipeline(run, shard, data_seed(run, rank), device, Path(self._folder.name))
+            # Without a size the iterator never ends: the reader starts over, and every batch is full. The
+            # first is loaded at once.
+            iterator = _dali("plugin.pytorch").DALIGenericIterator
+            self._iterator = iterator(pipeline, ["images", "labels"], size=-1)
+        except RuntimeError as error:
+            self.close()
+            raise _as_ours(error) from error
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         try:
-            batch = next(self._batches)[0]
+            batch = next(self._iterator)[0]
         except RuntimeError as error:
-            raise UserError(f"DALI cannot decode the data: {_first_line(error)}") from error
+            raise _as_ours(error) from error
         images = batch["images"].to(self._device, non_blocking=True)
         return images, batch["labels"].to(self._device, non_blocking=True).flatten().long()
 
     def close(self) -> None:
         # Dropping the pipeline ends its threads.
-        del self._batches
+        self._iterator = None
         self._folder.cleanup()
 
 
@@ -125,16 +126,22 @@ def _dali(name: str = "") -> Any:
     return import_module("nvidia.dali" + ("." + name if name else ""))
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if "rror" in line] or [str(error)]
-    return lines[0][:300]
+def _as_ours(error: RuntimeError) -> UserError:
+    """DALI's error in a line: which operator met with what; it names no file."""
+    said = " ".join(str(error).split())
+    where = re.search(r"operator `nvidia\.dali\.fn\.([\w.]+)`", said)
+    what = re.search(r"encountered: (.*?)( Current pipeline object is no longer valid|$)", said)
+    line = f"DALI's {where[1] if where else 'pipeline'} failed: {what[1] if what else said[:300]}"
+    if where and where[1].startswith("decoders."):
+        return Undecodable(f"{line}; an image cannot be decoded, loader pytorch names it")
+    return UserError(line)
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Dali:
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
     """A DALI loader of a rank.
 
     Raises:
-        UserError: DALI is not installed, or the loader needs a GPU and this rank has none.
+        UserError: DALI is not installed, the loader needs a GPU and this rank has none, or no data.
     """
     try:
         _dali()
@@ -143,4 +150,4 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
         raise UserError(f"loader {run.loader} needs NVIDIA DALI ({error}); {install}") from None
     if run.loader != "dali-cpu" and device.type != "cuda":
         raise UserError(f"loader {run.loader} needs a GPU; dali-cpu does without")
-    return Dali(run, find_shard(run, rank, world_size), rank, device)
+    return Skipping(find_shard(run, rank, world_size), partial(Batches, run, rank, device))

@@ -7,7 +7,7 @@ rank's shard is every ``world_size``-th sample from its *global* rank on: ranks 
 import io
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from train.loaders import records
 from train.models import CLASSES
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
-# Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read.
+# Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read,
+# and the rest shows when an image's turn comes (train.loaders.skipping).
 FULL_CHECK_IMAGES = 1000
 # How many images a loader may have read ahead of the last batch.
 READ_AHEAD_IMAGES = 4096
@@ -43,6 +44,10 @@ class Sample:
     @property
     def place(self) -> str:
         return f"{self.path}, byte {self.offset}" if self.size else str(self.path)
+
+
+class Undecodable(UserError):
+    """An image that cannot be decoded came up while loading."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,21 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     folder = data_folder(run)
     samples = find_images(folder) if run.data_format == "images" else find_records(folder)
     mine = reached(shard_of(samples, rank, world_size), run, rank)
-    check = is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole
-    with ThreadPoolExecutor(max(1, run.workers)) as pool:
-        good = list(pool.map(check, mine))
-    whole = [sample for sample, right in zip(mine, good, strict=True) if right]
-    corrupt = [sample.place for sample, right in zip(mine, good, strict=True) if not right]
-    if not whole:
-        held = f"{len(samples)} images in all, {len(corrupt)} of this rank's are corrupt"
+    shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
+    if not shard.samples:
+        held = f"{len(samples)} images in all, {len(shard.corrupt)} of this rank's are corrupt"
         raise UserError(f"{folder} has no whole image for rank {rank} of {world_size} ({held})")
-    return Shard(whole, corrupt)
+    return shard
+
+
+def sift(samples: Sequence[Sample], check: Callable[[Sample], bool]) -> Shard:
+    """The samples that ``check`` finds good, and the places of the others."""
+    with ThreadPoolExecutor() as pool:  # files wait for the disk, and decoding lets other threads run
+        good = list(pool.map(check, samples))
+    pairs = list(zip(samples, good, strict=True))
+    return Shard(
+        [sample for sample, right in pairs if right], [sample.place for sample, right in pairs if not right]
+    )
 
 
 def shard_of(samples: list[Sample], rank: int, world_size: int) -> list[Sample]:

@@ -5,14 +5,16 @@ import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from jobs.run import Run
-from profiling.errors import UserError
 from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
-from train.loaders.dataset import Shard, data_seed, find_shard
+from train.loaders.dataset import Shard, Undecodable, data_seed, find_shard
+from train.loaders.skipping import Skipping
 from train.models import import_torchvision
 
 
@@ -45,8 +47,8 @@ class Images(Dataset):
             content, label = sample.read()
             with Image.open(io.BytesIO(content)) as image:
                 pixels = image.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            raise UserError(f"{sample.place} cannot be decoded ({error}); remove it") from None
+        except (OSError, SyntaxError, ValueError):
+            raise Undecodable(f"{sample.place} cannot be decoded; remove it") from None
         return self._transform(pixels), label
 
 
@@ -62,10 +64,10 @@ class Endless(Sampler):
             yield from torch.randperm(self._count, generator=generator).tolist()
 
 
-class PyTorch:
+class Batches:
     """Batches of a DataLoader, on the device."""
 
-    def __init__(self, run: Run, shard: Shard, rank: int, device: torch.device) -> None:
+    def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
         seed = data_seed(run, rank)
         loader = DataLoader(
             Images(shard, run.image_size),
@@ -79,25 +81,24 @@ class PyTorch:
             drop_last=True,
             generator=torch.Generator().manual_seed(seed),
         )
-        self._batches, self._device = iter(loader), device
+        self._device = device
+        self._batches: Any = iter(loader)
         self._here = run.workers == 0
-        self.images_corrupt, self.findings = len(shard.corrupt), shard.findings
-
-    def __iter__(self) -> "PyTorch":
-        return self
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         try:
             with one_thread() if self._here else nullcontext():
                 images, labels = next(self._batches)
-        except UserError as error:
+        except Undecodable as error:
             # A worker's error comes wrapped in its traceback, at whose end it stands.
-            raise UserError(str(error).strip().rpartition("UserError: ")[2]) from None
+            raise Undecodable(str(error).strip().rpartition("Undecodable: ")[2]) from None
         return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
 
     def close(self) -> None:
-        # Dropping the iterator ends its workers.
-        del self._batches
+        """End the workers."""
+        # Dropping the iterator would end them too, but the traceback of a failed batch may hold it.
+        if not self._here:
+            self._batches._shutdown_workers()
 
 
 @contextmanager
@@ -118,10 +119,10 @@ def _forks(run: Run) -> bool:
     return run.workers > 0 and sys.platform == "linux"
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> PyTorch:
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
     """The PyTorch loader of a rank.
 
     Raises:
         UserError: no data, or none that can be decoded.
     """
-    return PyTorch(run, find_shard(run, rank, world_size), rank, device)
+    return Skipping(find_shard(run, rank, world_size), partial(Batches, run, rank, device))

@@ -1,0 +1,217 @@
+"""Which images a rank reads, their labels, and which of them are left out."""
+
+import io
+
+import pytest
+from PIL import Image
+
+from profiling.errors import UserError
+from train.loaders import dataset, records
+from train.loaders.dataset import Sample, find_images, find_records, find_shard, reached, shard_of
+
+from .conftest import CLASSES, IMAGES, run_of
+
+FORMATS = ("images", "tfrecord")
+
+
+def tiny_jpeg(shade: int = 0) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (40, 30), (shade, 99, 7)).save(out, "JPEG")
+    return out.getvalue()
+
+
+def samples_of(folder, data_format):
+    place = dataset.data_folder(run_of(folder, data_format=data_format))
+    return find_images(place) if data_format == "images" else find_records(place)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_shards_are_disjoint_and_complete(data_set, data_format, world_size):
+    run = run_of(data_set, data_format=data_format)
+    shards = [find_shard(run, rank, world_size) for rank in range(world_size)]
+    held = [sample for shard in shards for sample in shard.samples]
+    assert len(held) == len(set(held)) == IMAGES
+    assert set(held) == set(samples_of(data_set, data_format))
+    sizes = [len(shard.samples) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+    assert not any(shard.corrupt or shard.findings for shard in shards)
+
+
+def test_a_picture_has_the_same_label_in_both_forms(data_set):
+    by_form = [{sample.read() for sample in samples_of(data_set, form)} for form in FORMATS]
+    assert by_form[0] == by_form[1] and len(by_form[0]) == IMAGES
+    assert {label for _, label in by_form[0]} == set(range(CLASSES))
+    # In the record it is ImageNet's: from 1 on.
+    first = find_records(data_set / "tfrecord")[0]
+    told = records.decode_example(records.read_record(first.path, first.offset, first.size))[records.LABEL]
+    assert told == first.read()[1] + 1
+
+
+def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
+    for name in ("b/x.JPG", "a/deep/er/y.png", "a/z.jpeg", "a/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(tiny_jpeg())
+    found = {str(s.path.relative_to(tmp_path)): s.label for s in find_images(tmp_path)}
+    assert found == {"a/z.jpeg": 0, "a/deep/er/y.png": 0, "b/x.JPG": 1}
+
+
+# --- corrupt images -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no picture", tiny_jpeg()[:300], tiny_jpeg()[:-2], tiny_jpeg()[:2]]
+)
+def test_a_corrupt_image_is_left_out_counted_and_told(own_data_set, content):
+    victim = sorted((own_data_set / "images").rglob("*.jpg"))[4]
+    victim.write_bytes(content)
+    shard = find_shard(run_of(own_data_set), 0, 1)
+    assert shard.corrupt == [str(victim)]
+    assert len(shard.samples) == IMAGES - 1 and victim not in {sample.path for sample in shard.samples}
+    assert shard.findings == [f"1 corrupt image is skipped: {victim}"]
+
+
+def test_a_corrupt_record_is_left_out_counted_and_told(own_data_set):
+    first, second = find_records(own_data_set / "tfrecord")[:2]
+    content = bytearray(first.path.read_bytes())
+    for sample in (first, second):
+        content[sample.offset + sample.size // 2] ^= 1  # one bit of the picture
+    first.path.write_bytes(content)
+    shard = find_shard(run_of(own_data_set, data_format="tfrecord"), 0, 1)
+    assert shard.corrupt == [first.place, second.place]
+    assert shard.findings == [f"2 corrupt images are skipped, the first is {first.path}, byte 0"]
+
+
+def test_a_record_of_no_picture_is_corrupt_too(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    pictures = [tiny_jpeg(), b"no picture", tiny_jpeg(5)]
+    examples = [records.encode_example({records.IMAGE: picture, records.LABEL: 1}) for picture in pictures]
+    records.write_records(path, iter(examples))
+    records.write_index(path)
+    shard = find_shard(run_of(tmp_path, data_format="tfrecord"), 0, 1)
+    assert len(shard.samples) == 2 and len(shard.corrupt) == 1
+
+
+def test_a_file_that_cannot_be_read_is_corrupt(own_data_set):
+    victim = sorted((own_data_set / "images").rglob("*.jpg"))[0]
+    victim.unlink()
+    victim.symlink_to("nowhere")
+    assert find_shard(run_of(own_data_set), 0, 1).corrupt == [str(victim)]
+
+
+def test_of_many_images_only_the_ends_are_read(own_data_set, monkeypatch):
+    monkeypatch.setattr(dataset, "FULL_CHECK_IMAGES", 3)
+    monkeypatch.setattr(Sample, "read", lambda self: pytest.fail("the whole image was read"))
+    pictures = sorted((own_data_set / "images").rglob("*.jpg"))
+    pictures[0].write_bytes(pictures[0].read_bytes()[:-5000])
+    pictures[1].write_bytes(b"")
+    shard = find_shard(run_of(own_data_set), 0, 1)
+    assert shard.corrupt == [str(pictures[0]), str(pictures[1])]
+    assert len(find_shard(run_of(own_data_set, data_format="tfrecord"), 0, 1).samples) == IMAGES
+
+
+# --- only what the run reaches ------------------------------------------------------------------------
+
+
+def test_of_a_large_set_a_run_looks_only_at_what_it_will_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, "READ_AHEAD_IMAGES", 10)
+    samples = [Sample(tmp_path / str(index), 0) for index in range(1000)]
+    run = run_of(tmp_path, batch=4, batches=5)
+    drawn = reached(samples, run, rank=0)
+    assert len(drawn) == len(set(drawn)) == 30 and set(drawn) < set(samples)
+    assert drawn == sorted(drawn, key=samples.index) and drawn != samples[:30]
+    assert drawn == reached(samples, run, rank=0)
+    assert drawn != reached(samples, run_of(tmp_path, batch=4, batches=5, seed=1), rank=0)
+    # Records are read in file order: the first are those that are reached.
+    assert reached(samples, run_of(tmp_path, data_format="tfrecord", batch=4, batches=5), 0) == samples[:30]
+    assert reached(samples[:20], run, rank=0) == samples[:20]
+    assert [len(shard_of(samples, rank, 3)) for rank in range(3)] == [334, 333, 333]
+
+
+# --- data that are not there --------------------------------------------------------------------------
+
+
+def refuse(run, match):
+    with pytest.raises(UserError, match=match) as error:
+        find_shard(run, 0, 1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_missing_data_are_one_line_that_says_how_to_get_some(tmp_path, data_format):
+    refuse(run_of(tmp_path / "none", data_format=data_format), "there is no data folder .*none; make a small")
+    refuse(run_of(tmp_path, data_format=data_format), "no images in|no TFRecord files in")
+    refuse(run_of(tmp_path, data_format=data_format).model_copy(update={"data": None}), "needs --data DIR")
+
+
+def test_all_corrupt(tmp_path):
+    (tmp_path / "a").mkdir()
+    for index in range(3):
+        (tmp_path / "a" / f"{index}.jpg").write_bytes(b"\xff\xd8 broken")
+    refuse(
+        run_of(tmp_path), r"no whole image for rank 0 of 1 \(3 images in all, 3 of this rank's are corrupt\)"
+    )
+
+
+def test_fewer_images_than_ranks(data_set):
+    with pytest.raises(UserError, match=f"no whole image for rank {IMAGES} of {IMAGES + 1}"):
+        find_shard(run_of(data_set), IMAGES, IMAGES + 1)
+
+
+def test_more_classes_than_a_model_tells_apart(tmp_path, monkeypatch):
+    for index in range(4):
+        (tmp_path / str(index)).mkdir()
+    monkeypatch.setattr(dataset, "CLASSES", 3)
+    refuse(run_of(tmp_path), "4 classes")
+
+
+def test_records_without_an_index_or_with_that_of_another_file(own_data_set):
+    run = run_of(own_data_set, data_format="tfrecord")
+    files = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
+    one, other = [records.index_path(path) for path in files]
+    other.write_text(one.read_text())
+    refuse(run, f"{files[1].name} holds no whole record at byte .*; make its index again")
+    other.write_text("")
+    one.write_text("")
+    refuse(run, "the indexes in .* name no record")
+    one.write_text("0 many")
+    refuse(run, "line 1: not the offset and size")
+    one.unlink()
+    refuse(run, f"{files[0].name} has no index; make it with: python -m train.data index")
+
+
+def test_a_truncated_record_file_is_told(own_data_set):
+    path = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))[0]
+    path.write_bytes(path.read_bytes()[:-10])
+    refuse(run_of(own_data_set, data_format="tfrecord"), "holds no whole record at byte")
+
+
+@pytest.mark.parametrize(
+    ("example", "told"),
+    [
+        (b"\xff\xff no protobuf", "no tf.train.Example"),
+        (
+            records.encode_example({"image/encoded": tiny_jpeg()}),
+            "without image/encoded and image/class/label",
+        ),
+        (records.encode_example({"image/class/label": 3}), "without image/encoded and image/class/label"),
+        (records.encode_example({"image/encoded": 5, "image/class/label": 3}), "without image/encoded"),
+        (records.encode_example({"image/encoded": b"x", "image/class/label": 0}), "label 0, but ImageNet's"),
+        (
+            records.encode_example({"image/encoded": b"x", "image/class/label": -1}),
+            "label -1, but ImageNet's",
+        ),
+        (records.encode_example({"image/encoded": b"x", "image/class/label": 1001}), "label 1001, but"),
+    ],
+)
+def test_records_of_another_content_are_told_not_skipped(tmp_path, example, told):
+    path = tmp_path / "x.tfrecord"
+    records.write_records(path, iter([example]))
+    records.write_index(path)
+    refuse(run_of(tmp_path, data_format="tfrecord"), told)
+
+
+def test_the_index_may_be_named_as_dalis_own_script_does(own_data_set):
+    for path in (own_data_set / "tfrecord").glob("*.tfrecord"):
+        records.index_path(path).rename(path.with_suffix(".idx"))
+    assert len(samples_of(own_data_set, "tfrecord")) == IMAGES

@@ -1,0 +1,253 @@
+"""Every loader, over both forms of the data: the right labels, full batches, the same pixels, the same order.
+
+The pictures here are of one colour each, so that a batch tells from its pixels which pictures it holds.
+"""
+
+import colorsys
+import io
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from profiling.errors import UserError
+from train.loaders import augment, build_loader, dataset, records
+
+from .conftest import IMAGES, run_of
+
+PICTURES, CLASSES, BATCH = 12, 3, 4
+CPU = torch.device("cpu")
+COLOURS = [
+    tuple(int(255 * part) for part in colorsys.hsv_to_rgb(i / PICTURES, 0.6, 0.8)) for i in range(PICTURES)
+]
+LABELS = [picture % CLASSES for picture in range(PICTURES)]
+FORMATS = ("images", "tfrecord")
+LOADERS = [("pytorch", 0), ("pytorch", 2), ("dali-cpu", 2)]
+
+
+def needs(loader: str) -> None:
+    if loader.startswith("dali"):
+        pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
+
+
+def picture(colour: tuple[int, ...]) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (60, 45), colour).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory) -> Path:
+    """Twelve pictures, each of its own colour, of three classes, in both forms; two record files."""
+    folder = tmp_path_factory.mktemp("colours")
+    encoded = []
+    for number, colour in enumerate(COLOURS):
+        encoded.append(picture(colour))
+        place = folder / "images" / f"class{LABELS[number]}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number:03d}.jpg").write_bytes(encoded[-1])
+    (folder / "tfrecord").mkdir()
+    for number in range(2):
+        path = folder / "tfrecord" / f"part{number}"
+        pictures = range(number, PICTURES, 2)
+        examples = [{records.IMAGE: encoded[i], records.LABEL: LABELS[i] + 1} for i in pictures]
+        records.write_records(path, (records.encode_example(example) for example in examples))
+        records.write_index(path)
+    return folder
+
+
+def pictures_in(images: torch.Tensor) -> list[int]:
+    """Which picture each image of a batch is, by its colour; it must be of that colour all over."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.MEAN, augment.STD))
+    found = []
+    for image in images:
+        seen = (image * std + mean) * 255
+        distance = [(seen - torch.tensor(colour).view(3, 1, 1)).abs().max() for colour in COLOURS]
+        nearest = int(torch.stack(distance).argmin())
+        assert distance[nearest] < 6, "not the colour of any picture: normalised otherwise?"
+        found.append(nearest)
+    return found
+
+
+def batches(run, count, rank=0, world_size=1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    loader = build_loader(run, rank, world_size, CPU)
+    try:
+        return [tuple(part.clone() for part in next(loader)) for _ in range(count)]
+    finally:
+        loader.close()
+
+
+def seen(run, count, rank=0, world_size=1) -> list[int]:
+    """The pictures of the first batches, each with the right label and all batches full."""
+    found = []
+    for images, labels in batches(run, count, rank, world_size):
+        assert images.shape == (run.batch, 3, run.image_size, run.image_size)
+        assert images.dtype == torch.float32 and images.is_contiguous()
+        assert labels.shape == (run.batch,) and labels.dtype == torch.int64
+        pictures = pictures_in(images)
+        assert labels.tolist() == [LABELS[picture] for picture in pictures]
+        found += pictures
+    return found
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(("loader", "workers"), LOADERS)
+class TestEveryLoader:
+    def test_labels_are_right_and_every_epoch_is_whole(self, colours, loader, workers, data_format):
+        needs(loader)
+        run = run_of(colours, loader, data_format, workers=workers, batch=BATCH)
+        pictures = seen(run, 9)  # three epochs
+        epochs = [pictures[start : start + PICTURES] for start in range(0, 3 * PICTURES, PICTURES)]
+        assert all(sorted(epoch) == list(range(PICTURES)) for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) == 3, "the order is drawn anew for each epoch"
+        in_file_order = sorted(range(PICTURES), key=lambda picture: (LABELS[picture], picture))
+        assert epochs[0] != in_file_order
+
+    def test_batches_are_full_where_an_epoch_does_not_divide(self, colours, loader, workers, data_format):
+        needs(loader)
+        run = run_of(colours, loader, data_format, workers=workers, batch=5)
+        counts = Counter(seen(run, 12))  # five epochs
+        assert set(counts) == set(range(PICTURES)) and set(counts.values()) == {5}
+
+    def test_a_batch_may_be_larger_than_the_shard(self, colours, loader, workers, data_format):
+        needs(loader)
+        counts = Counter(seen(run_of(colours, loader, data_format, workers=workers, batch=32), 3))
+        assert set(counts.values()) == {8}
+
+    def test_ranks_share_no_picture_and_have_all(self, colours, loader, workers, data_format):
+        needs(loader)
+        run = run_of(colours, loader, data_format, workers=workers, batch=2)
+        of_ranks = [set(seen(run, 4, rank, 3)) for rank in range(3)]
+        assert [len(pictures) for pictures in of_ranks] == [4, 4, 4]
+        assert set.union(*of_ranks) == set(range(PICTURES))
+
+    def test_the_seed_decides_order_and_augmentation(self, data_set, loader, workers, data_format):
+        needs(loader)
+        torch.manual_seed(7)  # as a rank does; loading in its own process draws from this generator
+        first = batches(run_of(data_set, loader, data_format, workers=workers), 4)
+        torch.manual_seed(7)
+        again = batches(run_of(data_set, loader, data_format, workers=workers), 4)
+        other = batches(run_of(data_set, loader, data_format, workers=workers, seed=3), 4)
+        assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True)
+                   for a, b in zip(one, two, strict=True))  # fmt: skip
+        assert not any(torch.equal(one[0], two[0]) for one, two in zip(first, other, strict=True))
+
+    def test_a_corrupt_image_is_skipped_and_counted(self, own_data_set, loader, workers, data_format):
+        needs(loader)
+        if data_format == "images":
+            victim = sorted((own_data_set / "images").rglob("*.jpg"))[0]
+            victim.write_bytes(victim.read_bytes()[:20_000])
+        else:
+            victim = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))[0]
+            content = bytearray(victim.read_bytes())
+            content[50_000:50_100] = bytes(100)
+            victim.write_bytes(content)
+        built = build_loader(run_of(own_data_set, loader, data_format, workers=workers), 0, 1, CPU)
+        assert built.images_corrupt == 1
+        (finding,) = built.findings
+        assert finding.startswith("1 corrupt image is skipped: ") and str(victim) in finding
+        for _ in range(IMAGES // 4 + 2):  # into the next epoch
+            images, labels = next(built)
+            assert len(images) == len(labels) == 4
+        built.close()
+
+    @pytest.mark.parametrize("whole", [8, 0])
+    def test_an_image_that_proves_corrupt_in_its_turn(
+        self, loader, workers, data_format, whole, tmp_path, monkeypatch
+    ):
+        """Of a large set only the ends are looked at before; it is skipped, if there is any other."""
+        needs(loader)
+        monkeypatch.setattr(dataset, "FULL_CHECK_IMAGES", 0)
+        contents = [picture(COLOURS[0])] * whole + [b"\xff\xd8" + bytes(500) + b"\xff\xd9"]
+        if data_format == "images":
+            (tmp_path / "a").mkdir()
+            for number, content in enumerate(contents):
+                (tmp_path / "a" / f"{number}.jpg").write_bytes(content)
+        else:
+            examples = [{records.IMAGE: content, records.LABEL: 1} for content in contents]
+            records.write_records(tmp_path / "x", (records.encode_example(example) for example in examples))
+            records.write_index(tmp_path / "x")
+        run = run_of(tmp_path, loader, data_format, workers=workers)
+        if not whole:
+            with pytest.raises(UserError, match="cannot be decoded") as error:
+                batches(run, 1)
+            assert "\n" not in str(error.value) and "Traceback" not in str(error.value)
+            return
+        built = build_loader(run, 0, 1, CPU)
+        assert all(pictures_in(next(built)[0]) == [0] * 4 for _ in range(5))
+        assert built.images_corrupt == 1 and "is skipped" in built.findings[0]
+        built.close()
+
+    def test_what_cannot_be_loaded_is_one_line(self, loader, workers, data_format, tmp_path):
+        needs(loader)
+        for folder in (tmp_path, tmp_path / "none"):
+            with pytest.raises(UserError) as error:
+                build_loader(run_of(folder, loader, data_format, workers=workers), 0, 1, CPU)
+            assert "\n" not in str(error.value) and str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_loaders_and_forms_agree_on_the_pixels_of_a_picture(colours, data_format):
+    """Decoded, scaled and normalised alike: a picture of one colour is the same through any crop."""
+    needs("dali")
+    by_loader = []
+    for loader in ("pytorch", "dali-cpu"):
+        images = torch.cat([images for images, _ in batches(run_of(colours, loader, data_format), 3)])
+        pictures = pictures_in(images)
+        order = sorted(range(PICTURES), key=pictures.__getitem__)
+        by_loader.append(images[order].mean((2, 3)))
+    assert torch.allclose(*by_loader, atol=2 / 255 / min(augment.STD))
+
+
+def test_our_index_is_the_one_that_dalis_script_makes(data_set, tmp_path):
+    needs("dali")
+    script = Path(sys.executable).parent / "tfrecord2idx"
+    for path in sorted((data_set / "tfrecord").glob("*.tfrecord")):
+        theirs = tmp_path / "theirs"
+        command = [sys.executable, str(script), str(path), str(theirs)]
+        subprocess.run(command, check=True, capture_output=True)
+        assert records.read_index(theirs) == records.read_index(records.index_path(path))
+
+
+# --- which loader -------------------------------------------------------------------------------------
+
+
+def test_synthetic_batches_are_the_same_for_ever_and_each_ranks_own(tmp_path):
+    run = run_of(tmp_path, "synthetic")
+    (images, labels), (same, _) = batches(run, 2)
+    assert torch.equal(images, same) and images.shape == (4, 3, 32, 32) and labels.dtype == torch.int64
+    assert not torch.equal(images, batches(run, 1, rank=1, world_size=2)[0][0])
+
+
+@pytest.mark.parametrize("loader", ["dali-gpu", "dali-cpu-to-gpu"])
+def test_a_gpu_loader_without_a_gpu_is_one_line(data_set, loader):
+    needs(loader)
+    run = run_of(data_set, "dali-cpu", device="auto").model_copy(update={"loader": loader})
+    with pytest.raises(UserError, match=f"^loader {loader} needs a GPU; dali-cpu does without$"):
+        build_loader(run, 0, 1, CPU)
+
+
+def test_an_unknown_loader_is_answered_with_the_nearest(data_set):
+    run = run_of(data_set).model_copy(update={"loader": "dali-gpuu"})
+    with pytest.raises(UserError, match="did you mean 'dali-gpu'"):
+        build_loader(run, 0, 1, CPU)
+
+
+def test_without_dali_the_user_is_told_what_to_install(data_set, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(UserError, match=r"needs NVIDIA DALI .*pip install nvidia-dali"):
+        build_loader(run_of(data_set, "dali-cpu"), 0, 1, CPU)
+
+
+def test_loading_in_this_process_leaves_its_threads_as_they_were(data_set):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches(run_of(data_set, "pytorch"), 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
