@@ -20,6 +20,7 @@ from jobs.run import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from train.loaders import records
+from train.models import CLASSES
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 93
 RECORD_FILES = 2
@@ -146,9 +147,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "index":
         return EXIT_FAILED if index(arguments.files) else EXIT_DONE
-    if not 1 <= arguments.classes <= arguments.images:
+    if not 1 <= arguments.classes <= min(arguments.images, CLASSES):
         raise UserError(
-            f"{arguments.images} images of {arguments.classes} classes: each class needs one at least"
+            f"{arguments.images} images of {arguments.classes} classes: each class needs one, and a "
+            f"model has {CLASSES} at most"
         )
     print(make(arguments.folder, arguments.images, arguments.classes, arguments.seed))
     return EXIT_DONE

@@ -1,0 +1,156 @@
+"""The data set of one's own, whole or not at all, and the command that indexes TFRecord files."""
+
+import errno
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from profiling.errors import UserError
+from train import data
+from train.loaders import records
+from train.loaders.dataset import find_images, find_records
+
+from .conftest import CLASSES, IMAGES
+
+
+def command(root, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "train.data", *map(str, arguments)], cwd=root, capture_output=True, text=True
+    )
+
+
+def files_below(folder):
+    return {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_pictures_are_like_photos(data_set):
+    pictures = [sample.read()[0] for sample in find_images(data_set / "images")]
+    sizes = [len(picture) for picture in pictures]
+    assert 95_000 <= np.mean(sizes) <= 105_000, "about 100 KB, so that decoding costs what a photo's does"
+    assert max(sizes) < 1.2 * min(sizes)
+    assert len(set(pictures)) == IMAGES
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture)) as image:
+            assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
+
+
+def test_a_picture_shows_its_class(data_set):
+    """Colours of one class are nearer to each other than to those of another: there is something to learn."""
+    by_class: dict[int, list] = {}
+    for sample in find_images(data_set / "images"):
+        content, label = sample.read()
+        with Image.open(io.BytesIO(content)) as image:
+            by_class.setdefault(label, []).append(np.asarray(image).mean((0, 1)))
+    assert sorted(by_class) == list(range(CLASSES))
+    centres = np.array([np.mean(colours, axis=0) for colours in by_class.values()])
+    for label, colours in by_class.items():
+        nearest = np.linalg.norm(np.array(colours)[:, None] - centres, axis=2).argmin(axis=1)
+        assert (nearest == label).mean() > 0.8
+
+
+def test_the_seed_decides_the_pictures(data_set, tmp_path):
+    data.make(tmp_path / "same", IMAGES, CLASSES, seed=1)
+    data.make(tmp_path / "other", IMAGES, CLASSES, seed=2)
+    sets = [[s.read() for s in find_images(folder / "images")]
+            for folder in (data_set, tmp_path / "same", tmp_path / "other")]  # fmt: skip
+    assert sets[0] == sets[1]
+    assert not {content for content, _ in sets[0]} & {content for content, _ in sets[2]}
+
+
+def test_record_files_hold_the_same_pictures_and_have_their_index(data_set):
+    assert len(list((data_set / "tfrecord").glob("*.tfrecord"))) == data.RECORD_FILES
+    assert len(find_records(data_set / "tfrecord")) == IMAGES
+
+
+def test_a_second_call_does_nothing(own_data_set):
+    before = files_below(own_data_set)
+    told = data.make(own_data_set, IMAGES, CLASSES, seed=1)
+    assert told == f"{own_data_set} is there already: {IMAGES} images of {CLASSES} classes"
+    assert files_below(own_data_set) == before
+
+
+@pytest.mark.parametrize("other", [(IMAGES + 1, CLASSES, 1), (IMAGES, CLASSES + 1, 1), (IMAGES, CLASSES, 2)])
+def test_a_set_of_another_kind_is_left_alone(own_data_set, other):
+    before = files_below(own_data_set)
+    with pytest.raises(UserError, match="holds something else"):
+        data.make(own_data_set, *other)
+    assert files_below(own_data_set) == before
+
+
+def test_what_is_somebody_elses_is_left_alone(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "dataset.json").write_bytes(b"\xff not ours")
+    (tmp_path / "file").write_text("mine")
+    for name in ("thesis", "file"):
+        with pytest.raises(
+            UserError, match=f"{name} holds something else; name another folder, or remove it"
+        ):
+            data.make(tmp_path / name, 4, 2, 0)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis", "file"}
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    data.make(tmp_path, 4, 2, 0)
+    assert len(find_images(tmp_path / "images")) == 4
+
+
+def test_an_interrupted_set_is_none_and_is_made_anew(tmp_path, monkeypatch):
+    folder = tmp_path / "deep" / "set"
+
+    def full_disk(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "write_records", full_disk)
+        with pytest.raises(OSError, match="No space"):
+            data.make(folder, 4, 2, 0)
+    assert not folder.exists()
+    data.make(folder, 6, 2, 0)
+    assert len(find_images(folder / "images")) == len(find_records(folder / "tfrecord")) == 6
+    assert [path.name for path in folder.parent.iterdir()] == ["set"]
+
+
+# --- the commands -------------------------------------------------------------------------------------
+
+
+def test_make_by_command(root, tmp_path):
+    folder = tmp_path / "a set"
+    done = command(root, "make", folder, "--images", 4, "--classes", 2)
+    assert done.returncode == 0
+    assert done.stdout == f"made {folder}: 4 images of 2 classes, as image folders and as TFRecord files\n"
+    done = command(root, "make", folder, "--images", 2, "--classes", 4)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "scaleprof: error: 2 images of 4 classes: each class needs one, and a model has 1000 at most\n"
+    )
+
+
+def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root, own_data_set, tmp_path):
+    good, cut = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
+    before = records.index_path(good).read_text()
+    for path in (good, cut):
+        records.index_path(path).unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    foreign = tmp_path / "foreign"
+    foreign.write_text("Dear diary, today I had no TFRecord file.")
+    done = command(root, "index", foreign, cut, tmp_path / "none", good)
+    assert done.returncode == 1
+    assert done.stdout == f"{good}: {IMAGES // 2} records\n"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3 and all(line.startswith("scaleprof: error: ") for line in lines)
+    assert f"{foreign} is no TFRecord file" in lines[0]
+    assert f"{cut} ends in the middle of a record" in lines[1]
+    assert lines[2].endswith(f"there is no file {tmp_path / 'none'}")
+    assert records.index_path(good).read_text() == before
+    assert not records.index_path(cut).exists() and not records.index_path(foreign).exists()
+
+
+def test_wrong_use_is_one_line(root):
+    done = command(root, "indx")
+    assert done.returncode == 2 and done.stderr.startswith("scaleprof: error: ")
+    assert len(done.stderr.splitlines()) == 1
