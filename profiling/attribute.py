@@ -255,13 +255,13 @@ def _findings(events: Events, context: Context, rows: _Rows, on_device: bool) ->
             f"{unlinked} of {len(rows.host)} device activities have no recorded launch (it came before "
             "the trace): they have no batch, direction or operator"
         )
-    if not context.batch_source:
+    if not context.batch_source and len(rows.name):
         found.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
     elif context.batch_source == "Optimizer.step":
         found.append(
             "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
         )
-    if not events.inputs:
+    if not events.inputs and len(rows.name):
         found.append(
             "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
         )

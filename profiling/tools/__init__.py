@@ -27,6 +27,7 @@ TOOLS: dict[str, str] = {
     "none": "profiling.tools.none",
     "torch": "profiling.tools.torch_profiler",
     "pyprof": "profiling.tools.pyprof",
+    "nvprof": "profiling.tools.nvprof",
 }
 
 

@@ -10,6 +10,7 @@ from profiling.convert import main, recognise
 from profiling.convert import read as read_any
 from profiling.errors import UserError
 from profiling.tables import read
+from profiling.tools import TOOLS
 from tests.profiling.traces import Trace, training_step
 
 
@@ -117,12 +118,13 @@ def test_every_reference_trace_and_table_is_recognised(shared_data):
         assert recognise(path) == "torch", path
     for path in sorted((shared_data / "surfboard/pyprof_kernels").iterdir())[:4]:
         assert recognise(path) == "pyprof", path
-    foreign = [
-        "horovod/timeline_4ranks_cpu.json.gz", "surfboard/tau/lisa_interval.gzip", "tau/callpath_merged.xml",
-        "nsys/h100_2gpu_1s.sqlite", "ncu/resnet18_a100_raw.csv", "nvprof/lstm_pyprof/net.sql",
-    ]  # fmt: skip
-    for name in foreign:
-        assert recognise(shared_data / name) is None, name
+    others = {
+        "horovod/timeline_4ranks_cpu.json.gz": "horovod", "surfboard/tau/lisa_interval.gzip": None,
+        "tau/callpath_merged.xml": "tau", "nsys/h100_2gpu_1s.sqlite": "nsys",
+        "ncu/resnet18_a100_raw.csv": "ncu", "nvprof/lstm_pyprof/net.sql": "nvprof",
+    }  # fmt: skip
+    for name, tool in others.items():
+        assert recognise(shared_data / name) == (tool if tool in TOOLS else None), name
 
 
 def test_files_and_folders_become_tables(tmp_path, capsys):

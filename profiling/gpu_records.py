@@ -1,0 +1,132 @@
+"""How do the records of CUPTI (nvprof, Nsight Systems, CUPTI itself) become events?
+
+All three record the same: ranges of NVTX on the host's threads, calls that launch work, and what ran on a
+device, tied to its launch by a correlation number. Here are their columns, put into the form of
+:mod:`profiling.events`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from profiling.events import RANGE, Builder
+from profiling.nvtx import parse_text
+
+# As CUPTI numbers them, and as PyTorch prints them.
+_COPY_KINDS = (
+    "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
+    "HtoD", "DtoH", "DtoD",  # of managed memory, as Nsight Systems goes on
+)  # fmt: skip
+
+
+def copy_name(kind: int, source: str, target: str) -> str:
+    """A copy's name as PyTorch prints it, ``Memcpy HtoD (Pinned -> Device)``."""
+    way = _COPY_KINDS[kind] if 0 <= kind < len(_COPY_KINDS) else ""
+    return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
+
+
+def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
+    """Numbers of texts by keys, each distinct text made once."""
+    dictionary = pa.array(keys).dictionary_encode()
+    numbers = builder.names.of([text_of(key) for key in dictionary.dictionary.to_pylist()])
+    return np.array(numbers, dtype=np.int32)[dictionary.indices.to_numpy()]
+
+
+def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Numbers of the texts ``x,y,z``; empty texts where a size is below 1."""
+
+    def text_of(key: int) -> str:
+        sizes = (key & 0x7FFFFFFF, key >> 31 & 0xFFFF, key >> 47 & 0xFFFF)
+        return ",".join(map(str, sizes)) if all(sizes) else ""
+
+    packed = np.clip(x, 0, 0x7FFFFFFF) | np.clip(y, 0, 0xFFFF) << 31 | np.clip(z, 0, 0xFFFF) << 47
+    return coded(builder, packed, text_of)
+
+
+def add_device(
+    builder: Builder,
+    name: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    device: np.ndarray,
+    stream: np.ndarray,
+    correlation: np.ndarray,
+    size: np.ndarray | None = None,
+    grid: np.ndarray | None = None,
+    block: np.ndarray | None = None,
+) -> None:
+    """Add what ran on devices; rows that end before they begin are left out and counted.
+
+    Args:
+        name: numbers of the builder's names; so are ``grid`` and ``block``.
+        size: bytes of a copy or a set.
+    """
+    sound = end_ns >= start_ns
+    builder.malformed += int((~sound).sum())
+    empty = builder.names.of([""])[0]
+    rows = len(name)
+    columns = {
+        "name": name,
+        "start_ns": start_ns,
+        "duration_ns": end_ns - start_ns,
+        "device": device,
+        "stream": stream,
+        "correlation": correlation,
+        "external": np.full(rows, -1),
+        "bytes": np.full(rows, np.nan) if size is None else size,
+        "message_bytes": np.full(rows, np.nan),
+        "grid": np.full(rows, empty) if grid is None else grid,
+        "block": np.full(rows, empty) if block is None else block,
+    }
+    builder.device.add({key: column[sound] for key, column in columns.items()})
+
+
+def add_launches(
+    builder: Builder, start_ns: np.ndarray, thread: np.ndarray, correlation: np.ndarray, process: int = 0
+) -> None:
+    """Add calls that launch work."""
+    builder.launches.add(
+        {
+            "start_ns": start_ns,
+            "thread": _threads(builder, thread, process),
+            "correlation": correlation,
+            "external": np.full(len(start_ns), -1),
+        }
+    )
+
+
+def add_ranges(
+    builder: Builder,
+    texts: Sequence[str],
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    thread: np.ndarray,
+    process: int = 0,
+) -> None:
+    """Add ranges and marks of NVTX (a mark ends where it begins); what PyTorch wrote becomes operators."""
+    said = [parse_text(text) for text in texts]
+    kept = np.array([one.kind is not None for one in said], dtype=bool) & (end_ns >= start_ns)
+    builder.malformed += int((end_ns < start_ns).sum())
+    said = [said[place] for place in np.flatnonzero(kept)]
+    rows = len(said)
+    builder.host.add(
+        {
+            "name": builder.names.of([one.name for one in said]),
+            "start_ns": start_ns[kept],
+            "end_ns": end_ns[kept],
+            "thread": _threads(builder, thread[kept], process),
+            "sequence": [one.sequence for one in said],
+            "forward_thread": np.zeros(rows, dtype=np.int64),
+            "external": np.full(rows, -1),
+            "inputs": np.full(rows, -1),
+            "kind": [RANGE if one.kind is None else one.kind for one in said],
+            "message_bytes": np.full(rows, np.nan),
+        }
+    )
+
+
+def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
+    distinct, which = np.unique(thread, return_inverse=True)
+    numbers = builder.threads.of([(process, one) for one in distinct.tolist()])
+    return np.array(numbers, dtype=np.int32)[which]

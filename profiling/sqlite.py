@@ -1,0 +1,166 @@
+"""How is a profiler's SQLite database read: never written to, by columns, whatever release wrote it?
+
+Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
+does not have is told by its absence; a value that is no integer costs its row, which is counted.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from profiling.errors import UserError
+
+MAGIC = b"SQLite format 3\x00"
+ROWS = 1 << 16  # fetched at a time
+_LOCK_WAIT_S = 1.0
+_WAL = 2  # of the header's byte 18: changes stand in a second file
+# Larger than any sum of two that is formed of them.
+_LIMIT = 1 << 62
+
+Columns = dict[str, np.ndarray]
+
+
+class Database:
+    """A SQLite file opened read-only.
+
+    Attributes:
+        tables: the columns of each real table (views and virtual tables, whose rows are computed, are not
+            looked at), by its name.
+        malformed: rows that were left out because a value is no integer, or beyond all reason.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection = path, connection
+        self.malformed = 0
+        self.tables: dict[str, frozenset[str]] = {}
+        sql = "select name from sqlite_master where type = 'table' and sql not like 'create virtual%'"
+        for (name,) in self._rows(sql):
+            found = self._rows("select name from pragma_table_info(?)", (name,))
+            self.tables[name] = frozenset(str(column) for (column,) in found)
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is such a table with (at least) these columns."""
+        return self.tables.get(table, frozenset()).issuperset(columns) and table in self.tables
+
+    def need(self, table: str, *columns: str) -> None:
+        """Raise UserError where a table that is there lacks one of ``columns``."""
+        lacking = sorted(set(columns) - self.tables[table])
+        if lacking:
+            raise UserError(
+                f"{self.path}: its table {table} has no {', '.join(lacking)}: it was written by a release "
+                "that is not known here, or is damaged"
+            )
+
+    def texts(self, table: str, key: str, value: str) -> dict[int, str]:
+        """A table of numbered texts."""
+        self.need(table, key, value)
+        rows = self._rows(f'select "{key}", "{value}" from "{table}"')
+        return {number: str(text) for number, text in rows if isinstance(number, int)}
+
+    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a small table, as they are; columns that it lacks come as None."""
+        return self._rows(f'select {", ".join(self._column(table, one) for one in columns)} from "{table}"')
+
+    def integers(self, table: str, columns: Mapping[str, int | None]) -> Iterator[Columns]:
+        """Columns of a table as int64, some thousand rows at a time, in the order of the file.
+
+        Args:
+            columns: name -> what stands for null and for a column that is not there; None: such rows are
+                malformed.
+        """
+        wanted = ", ".join(
+            f'"{name}"' if missing is None else f"ifnull({self._column(table, name)}, {missing})"
+            for name, missing in columns.items()
+        )
+        self.need(table, *(name for name, missing in columns.items() if missing is None))
+        for rows in self._chunks(f'select {wanted} from "{table}"'):
+            values = self._as_integers(rows, len(columns))
+            yield {name: values[:, place] for place, name in enumerate(columns)}
+
+    def _column(self, table: str, name: str) -> str:
+        return f'"{name}"' if name in self.tables[table] else "null"
+
+    def _as_integers(self, rows: list[tuple[Any, ...]], width: int) -> np.ndarray:
+        try:
+            values = np.array(rows)  # of 64-bit integers only where every value is one
+        except (ValueError, OverflowError):
+            values = np.array([])
+        if values.dtype != np.int64 or values.shape != (len(rows), width):
+            whole = [row for row in rows if all(type(one) is int for one in row)]
+            values = np.array(whole, dtype=np.int64).reshape(-1, width)
+        sound = ((values > -_LIMIT) & (values < _LIMIT)).all(axis=1)
+        if not sound.all():
+            values = values[sound]
+        self.malformed += len(rows) - len(values)
+        return values
+
+    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        with _readable(self.path):
+            yield from self._connection.execute(sql, values)
+
+    def _chunks(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+        with _readable(self.path):
+            cursor = self._connection.execute(sql)
+            while rows := cursor.fetchmany(ROWS):
+                yield rows
+
+
+@contextmanager
+def open_database(path: Path) -> Iterator[Database]:
+    """Open a SQLite file for reading.
+
+    Raises:
+        UserError: it is absent, damaged, locked, or its writer has not finished.
+    """
+    with _readable(path):
+        connection = sqlite3.connect(_address(path), uri=True, timeout=_LOCK_WAIT_S)
+    try:
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        with _readable(path):
+            for pragma in ("query_only = on", "trusted_schema = off", "cell_size_check = on"):
+                connection.execute(f"pragma {pragma}")
+        yield Database(path, connection)
+    finally:
+        connection.close()
+
+
+def _address(path: Path) -> str:
+    """The file as SQLite's address: read-only, and immutable where it would have to write to read.
+
+    A database in write-ahead mode that was closed in order has no second file; to read it, SQLite would
+    make one.
+    """
+    with path.open("rb") as file:
+        header = file.read(20)
+    ahead = len(header) == 20 and header[18] == _WAL
+    finished = not path.with_name(path.name + "-wal").exists()
+    immutable = "&immutable=1" if ahead and finished else ""
+    return f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What SQLite says of a file, as one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise UserError(f"{path} is locked: its profiler is still writing; wait until it ends") from None
+        if code == sqlite3.SQLITE_CANTOPEN:
+            raise UserError(
+                f"{path} cannot be opened: its profiler is still writing, or died before it had finished; "
+                "copy it with its -wal or -journal file to a folder that can be written to"
+            ) from None
+        raise UserError(
+            f"{path} is a truncated or damaged SQLite database ({error}); fetch it again"
+        ) from None
