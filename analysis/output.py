@@ -51,7 +51,7 @@ def add_peaks_flag(made: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_fields(text: str | None, others: Sequence[str] = ()) -> list[str]:
+def parse_fields(text: str | None, others: Sequence[str] = (), flag: str = "--group-by") -> list[str]:
     """``"batch,nodes"`` as a list of Run's fields.
 
     Raises:
@@ -61,9 +61,9 @@ def parse_fields(text: str | None, others: Sequence[str] = ()) -> list[str]:
     known = [*Run.model_fields, *others]
     for name in names:
         if name not in known:
-            raise UserError(f"--group-by: unknown field {name!r}{did_you_mean(name, known)}")
+            raise UserError(f"{flag}: unknown field {name!r}{did_you_mean(name, known)}")
     if text is not None and not names:
-        raise UserError("--group-by needs a field of a run, e.g. --group-by batch,nodes")
+        raise UserError(f"{flag} needs a field of a run, e.g. {flag} batch,nodes")
     return list(dict.fromkeys(names))
 
 

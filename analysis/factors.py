@@ -1,0 +1,237 @@
+"""Which setting matters?
+
+    python -m analysis.factors DIR                        results of a sweep, or TAU tables of the reference
+    python -m analysis.factors DIR --factors loader,grad  these only; others must not vary
+
+The response is a run's throughput a rank (images/s over world size); of TAU tables, the published scaling
+efficiency of each repetition, %. A row is a factor, or two factors together (``loader x grad``):
+
+    levels                values that it takes; best_level: the one with the highest mean response
+    effect_pct            how far the mean responses of its levels are apart, over the mean of all, %
+    signal_to_noise_db    Taguchi, larger is better (the reference's): range over its levels of the mean
+                          signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB; rank_by_signal
+    omega_squared         share of the response's variance that is its own (analysis of variance, type II;
+                          Hays 1963), with 95 % interval (_low, _high: repetitions resampled)
+    f_value, p_value      its F test; p is corrected for the number of tests (Holm 1979)
+
+An interaction says that a factor's effect depends on another one; the main effects then hold on average only.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis import output, statistics, tau
+from analysis.batches import all_series
+from analysis.load import load
+from analysis.published import EPOCH_IMAGES
+from analysis.study import Study
+from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.variance import Effect, analysis_of_variance, holm
+from jobs.run import ID_FIELDS, Run
+from profiling.errors import UserError, run_command
+
+COLUMNS = (
+    "factor", "levels", "best_level", "effect_pct", "signal_to_noise_db", "rank_by_signal", "omega_squared",
+    "omega_squared_low", "omega_squared_high", "f_value", "p_value",
+)  # fmt: skip
+# In these the runs of one configuration may differ.
+_OF_A_RUN = ("profile", "attribute_from", "seed")
+_RESAMPLES = 500
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A configuration: its fields, and the response of each repetition."""
+
+    fields: Mapping[str, Any]
+    responses: np.ndarray
+
+
+# --- responses ----------------------------------------------------------------------------------------
+
+
+def responses(study: Study) -> tuple[str, list[Cell]]:
+    """What is compared, and its values by configuration.
+
+    Raises:
+        UserError: the study holds no repeated runs, nor TAU tables.
+    """
+    if study.tau_intervals:
+        return "published scaling efficiency, %", _of_tau(study)
+    cells: dict[tuple, tuple[dict[str, Any], list[float]]] = {}
+    series = all_series(study)
+    for source in study.of_kind("run"):
+        if source.fields["profile"] == "none":
+            fields = {name: value for name, value in source.fields.items() if name not in _OF_A_RUN}
+            cell = cells.setdefault(tuple(map(str, fields.values())), (fields, []))
+            cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
+    if not cells:
+        raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
+    return "images/s a rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
+
+
+def _of_tau(study: Study) -> list[Cell]:
+    timed, _ = tau.timed_and_started(study)
+    cells = []
+    for row in tau.tau_rows(study):
+        seconds = timed[tuple(row[name] for name in ID_FIELDS)]
+        epochs = seconds * EPOCH_IMAGES / (50 * row["batch"] * row["world_size"])
+        # The efficiency of the row is of the median epoch; each repetition's is that over its own.
+        cells.append(Cell(row, row["scaling_efficiency_pct"] * row["epoch_duration_s"] / epochs))
+    return cells
+
+
+# --- Taguchi ------------------------------------------------------------------------------------------
+
+
+def signal_to_noise_db(values: np.ndarray) -> float:
+    """Taguchi's larger-is-better signal-to-noise ratio: -10 log10(mean of 1/y^2)."""
+    return float(-10 * np.log10(np.mean(1 / np.square(values))))
+
+
+def _levels(cells: Sequence[Cell], names: Sequence[str]) -> list[tuple]:
+    return [tuple(cell.fields.get(name) for name in names) for cell in cells]
+
+
+def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tuple, float]:
+    found: dict[tuple, list[float]] = {}
+    for level, value in zip(levels, values, strict=True):
+        found.setdefault(level, []).append(value)
+    return {level: float(np.mean(of_level)) for level, of_level in found.items()}
+
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+
+def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
+    """A row a factor, then a row a pair of them; see this file's docstring.
+
+    Raises:
+        UserError: nothing varies, or ``factors`` leaves out one that does.
+    """
+    varying = [name for name in Run.model_fields if len({str(cell.fields.get(name)) for cell in cells}) > 1]
+    left_out = [name for name in varying if factors and name not in factors]
+    if left_out:
+        raise UserError(
+            f"--factors leaves out {', '.join(left_out)}, which vary too; add them, or select runs"
+        )
+    if not varying:
+        raise UserError("nothing varies between these runs: there is no factor to compare")
+    repeated = all(len(cell.responses) > 1 for cell in cells)
+    terms: list[tuple[str, ...]] = [(name,) for name in varying]
+    if repeated:
+        terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
+    effects = _effects(cells, varying, terms, np.concatenate([cell.responses for cell in cells]))
+    ends = _intervals(cells, varying, terms) if repeated else {}
+    corrected = holm([float(effects[term].p_value) for term in terms])
+    made = [
+        _row(cells, term, effects[term], p_value, ends.get(term))
+        for term, p_value in zip(terms, corrected, strict=True)
+    ]
+    _rank(made)
+    return sorted(made, key=lambda row: (" x " in row["factor"], -row["omega_squared"]))
+
+
+def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
+    """Whether every level of one factor occurs with every level of the other."""
+    both = set(_levels(cells, pair))
+    return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
+
+
+def _effects(
+    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]], values: np.ndarray
+) -> dict[tuple[str, ...], Effect]:
+    counts = [len(cell.responses) for cell in cells]
+    columns: dict[str, list[Any]] = {name: [] for name in varying}
+    for cell, count in zip(cells, counts, strict=True):
+        for name in varying:
+            columns[name] += [str(cell.fields.get(name))] * count
+    return analysis_of_variance(columns, values, terms)
+
+
+def _intervals(
+    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], tuple[float, float]]:
+    """95 % intervals of omega squared: the repetitions of each configuration are resampled."""
+    generator = np.random.default_rng(statistics.SEED)
+    drawn = [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
+    effects = _effects(cells, varying, terms, np.concatenate(drawn, axis=1))
+    return {term: statistics.interval(effect.omega_squared) for term, effect in effects.items()}
+
+
+def _row(
+    cells: Sequence[Cell],
+    term: tuple[str, ...],
+    effect: Effect,
+    p_value: float,
+    ends: tuple[float, float] | None,
+) -> dict[str, Any]:
+    levels = _levels(cells, term)
+    means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
+    signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
+    mean = float(np.mean([cell.responses.mean() for cell in cells]))
+    best, _ = max(means.items(), key=lambda pair: pair[1])
+    main = len(term) == 1
+    return {
+        "factor": " x ".join(term),
+        "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(means, key=str))),
+        "best_level": " ".join(map(str, best)),
+        "effect_pct": 100 * (max(means.values()) - min(means.values())) / mean if main else None,
+        "signal_to_noise_db": max(signals.values()) - min(signals.values()) if main else None,
+        "omega_squared": float(effect.omega_squared),
+        "omega_squared_low": ends[0] if ends else None,
+        "omega_squared_high": ends[1] if ends else None,
+        "f_value": float(effect.f_value),
+        "p_value": p_value,
+    }
+
+
+def _rank(made: Rows) -> None:
+    main = [row for row in made if row["signal_to_noise_db"] is not None]
+    order = sorted(main, key=lambda row: -row["signal_to_noise_db"])
+    for number, row in enumerate(order, 1):
+        row["rank_by_signal"] = number
+
+
+def main() -> int:
+    parser = output.parser("analysis.factors", __doc__)
+    parser.add_argument("--factors", metavar="FIELD,...", help="fields of a run [all that vary]")
+    arguments = parser.parse_args()
+    factors = output.parse_fields(arguments.factors, flag="--factors")
+    study = load(arguments.path, arguments.peaks)
+    what, cells = responses(study)
+    made = rows(cells, factors)
+    part = Part(f"What moves {what}", made, _shown(), _caption(cells))
+    return output.emit(Answer(made, COLUMNS, parts=[part]), study, arguments)
+
+
+def _caption(cells: Sequence[Cell]) -> str:
+    counts = sorted({len(cell.responses) for cell in cells})
+    span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    text = f"{len(cells)} configurations, repetitions of each: {span}. "
+    text += "Omega squared: share of the variance; p: corrected (Holm)."
+    if counts[0] == 1:
+        text += "\nOne repetition: no interval, and interactions cannot be told from noise."
+    return text
+
+
+def _shown() -> list[Column]:
+    def share(row: Mapping[str, Any]) -> str:
+        return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
+
+    return [
+        Column("factor", lambda row: row["factor"], left=True),
+        Column("best level", lambda row: row["best_level"], left=True),
+        Column("effect\n%", lambda row: row["effect_pct"]),
+        Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
+        Column("omega squared\n[95 %]", share),
+        Column("p", lambda row: "< 0.001" if row["p_value"] < 0.001 else f"{row['p_value']:.3f}"),
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,87 @@
+"""Which factors explain the variance of a response, and which tests are still significant among many?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One term of an analysis of variance; figures have the shape of the values, less its last axis."""
+
+    sum_of_squares: np.ndarray
+    freedom: int
+    f_value: np.ndarray
+    p_value: np.ndarray
+    omega_squared: np.ndarray
+
+
+def analysis_of_variance(
+    columns: Mapping[str, Sequence[Any]], values: np.ndarray, terms: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], Effect]:
+    """Type II analysis of variance of ``values`` by categorical factors.
+
+    Each term's sum of squares is what it explains beside all terms that do not contain it.
+
+    Args:
+        columns: factor -> level of each observation.
+        values: shape (..., observations): many sets of values of one design are one call.
+        terms: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
+    """
+    from scipy import stats
+
+    coded = {name: _code(levels) for name, levels in columns.items()}
+    blocks = {term: _block([coded[name] for name in term]) for term in terms}
+    one = np.ones((values.shape[-1], 1))
+    whole, rank = _residual([one, *blocks.values()], values)
+    freedom_left = values.shape[-1] - rank
+    mean_square = whole / freedom_left if freedom_left > 0 else np.full_like(whole, np.nan)
+    total, _ = _residual([one], values)
+    effects = {}
+    for term in terms:
+        beside = [one, *(blocks[other] for other in terms if not set(term) <= set(other))]
+        without, rank_without = _residual(beside, values)
+        with_it, rank_with = _residual([*beside, blocks[term]], values)
+        explained, freedom = without - with_it, rank_with - rank_without
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f_value = explained / freedom / mean_square if freedom else np.full_like(whole, np.nan)
+            omega = (explained - freedom * mean_square) / (total + mean_square)
+        p_value = stats.f.sf(f_value, freedom, freedom_left)
+        effects[term] = Effect(explained, freedom, f_value, np.asarray(p_value), omega)
+    return effects
+
+
+def _code(levels: Sequence[Any]) -> np.ndarray:
+    """Sum-to-zero coding, shape (observations, levels - 1): interactions then do not hold main effects."""
+    names = list(dict.fromkeys(levels))
+    index = np.array([names.index(level) for level in levels])
+    coded = np.eye(len(names))[index][:, :-1]
+    coded[index == len(names) - 1] = -1
+    return coded
+
+
+def _block(parts: Sequence[np.ndarray]) -> np.ndarray:
+    made = parts[0]
+    for part in parts[1:]:
+        made = (made[:, :, None] * part[:, None, :]).reshape(len(made), -1)
+    return made
+
+
+def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndarray, int]:
+    """(sums of squares that a linear model leaves, its rank)."""
+    basis, sizes, _ = np.linalg.svd(np.hstack(blocks), full_matrices=False)
+    basis = basis[:, sizes > sizes[0] * 1e-10]
+    return np.square(values - values @ basis @ basis.T).sum(axis=-1), basis.shape[1]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction (1979) for several tests; NaN stays NaN."""
+    values = np.asarray(p_values, float)
+    order = [place for place in np.argsort(values) if np.isfinite(values[place])]
+    made, least = values.copy(), 0.0
+    for number, place in enumerate(order):
+        least = max(least, min(1.0, (len(order) - number) * values[place]))
+        made[place] = least
+    return made.tolist()

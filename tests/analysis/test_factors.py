@@ -1,0 +1,145 @@
+"""Planted effects are found, absent ones are not; the tests agree with others' implementations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.factors import Cell, responses, rows, signal_to_noise_db
+from analysis.load import load
+from analysis.variance import analysis_of_variance, holm
+from profiling.errors import UserError
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+LOADERS, GRADS, WORKERS = ("dali-gpu", "synthetic"), ("fp32", "fp16"), (1, 2, 4)
+
+
+def cells(loader: float, interaction: float = 0.0, noise: float = 1.0, repetitions: int = 8) -> list[Cell]:
+    """Responses of 100, ``loader`` more with synthetic, ``interaction`` more with synthetic and fp16."""
+    generator = np.random.default_rng(1)
+    made = []
+    for name, grad, workers in itertools.product(LOADERS, GRADS, WORKERS):
+        mean = 100 + loader * (name == "synthetic")
+        mean += interaction * (name == "synthetic") * (grad == "fp16")
+        fields = {"loader": name, "grad": grad, "workers": workers}
+        made.append(Cell(fields, mean + generator.normal(0, noise, repetitions)))
+    return made
+
+
+def by_factor(some: list[Cell]) -> dict[str, dict]:
+    return {row["factor"]: row for row in rows(some)}
+
+
+def test_a_planted_effect_is_found_and_absent_ones_are_not():
+    found = by_factor(cells(loader=10))
+    assert next(iter(found)) == "loader" and found["loader"]["best_level"] == "synthetic"
+    assert found["loader"]["effect_pct"] == pytest.approx(100 * 10 / 105, abs=0.5)
+    assert found["loader"]["p_value"] < 1e-9 and found["loader"]["omega_squared"] > 0.9
+    assert all(row["p_value"] > 0.05 for name, row in found.items() if name != "loader")
+    assert found["loader"]["rank_by_signal"] == 1
+
+
+def test_a_planted_interaction_is_found():
+    found = by_factor(cells(loader=0, interaction=8))
+    assert found["loader x grad"]["p_value"] < 1e-9
+    assert found["workers x grad" if "workers x grad" in found else "workers x loader"]["p_value"] > 0.05
+
+
+def test_intervals_hold_the_estimate_and_narrow_with_repetitions():
+    few, many = (by_factor(cells(3, noise=3, repetitions=count))["loader"] for count in (4, 40))
+    for row in (few, many):
+        assert row["omega_squared_low"] <= row["omega_squared"] <= row["omega_squared_high"]
+    width = [row["omega_squared_high"] - row["omega_squared_low"] for row in (few, many)]
+    assert width[1] < width[0]
+
+
+def test_one_factor_agrees_with_scipy():
+    generator = np.random.default_rng(3)
+    groups = [generator.normal(mean, 1, 9) for mean in (0, 0.5, 1.5)]
+    levels = [name for name in "abc" for _ in range(9)]
+    effect = analysis_of_variance({"x": levels}, np.concatenate(groups), [("x",)])["x",]
+    theirs = stats.f_oneway(*groups)
+    assert float(effect.f_value) == pytest.approx(theirs.statistic)
+    assert float(effect.p_value) == pytest.approx(theirs.pvalue)
+
+
+def test_sums_of_squares_of_a_balanced_design_add_up():
+    some = cells(loader=5, interaction=3)
+    values = np.concatenate([cell.responses for cell in some])
+    columns = {
+        name: [cell.fields[name] for cell in some for _ in cell.responses] for name in ("loader", "grad")
+    }
+    effects = analysis_of_variance(columns, values, [("loader",), ("grad",), ("loader", "grad")])
+    grouped: dict[tuple, list[float]] = {}
+    for key, value in zip(zip(*columns.values(), strict=True), values, strict=True):
+        grouped.setdefault(key, []).append(value)
+    inside = sum(np.square(np.array(group) - np.mean(group)).sum() for group in grouped.values())
+    whole = np.square(values - values.mean()).sum()
+    assert sum(float(effect.sum_of_squares) for effect in effects.values()) + inside == pytest.approx(whole)
+
+
+def test_false_alarms_are_rare_where_there_is_no_effect():
+    # 300 sweeps in which nothing matters: each test is wrong in 5 %, give or take what 300 trials allow.
+    generator = np.random.default_rng(11)
+    columns = {"loader": ["a"] * 12 + ["b"] * 12, "grad": (["x"] * 6 + ["y"] * 6) * 2}
+    effects = analysis_of_variance(columns, generator.normal(0, 1, (300, 24)), [("loader",), ("grad",)])
+    assert 0.02 < np.mean(effects["loader",].p_value < 0.05) < 0.09
+
+
+def test_signal_to_noise_is_taguchis():
+    # y = 10, 20: -10 log10((1/100 + 1/400) / 2)
+    assert signal_to_noise_db(np.array([10.0, 20.0])) == pytest.approx(22.0412, abs=1e-4)
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([float("nan"), 0.5])[1] == 0.5
+
+
+def test_one_repetition_has_no_interaction_and_no_interval():
+    found = by_factor(cells(loader=10, repetitions=1))
+    assert set(found) == {"loader", "grad", "workers"}
+    assert found["loader"]["omega_squared_low"] is None
+
+
+def test_our_own_runs(tmp_path):
+    truth = Truth(batch_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
+    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
+    write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
+    what, some = responses(load(tmp_path))
+    assert what == "images/s a rank"
+    found = by_factor(some)
+    assert found["gpus_per_node"]["effect_pct"] == pytest.approx(100 * (320 - 213.3) / 266.7, abs=2)
+    assert found["workers"]["p_value"] > 0.05
+
+
+def test_the_references_ranking(shared_data):
+    """The reference ranks node count first; it separates loaders and gradients, and workers matter least."""
+    path = shared_data / "surfboard" / "tau" / "lisa_interval.gzip"
+    made = run("analysis.factors", path, "--format", "csv")
+    ranks = {row["factor"]: int(row["rank_by_signal"]) for row in made.csv if row["rank_by_signal"]}
+    assert ranks["nodes"] == 1 and ranks["workers"] == max(ranks.values())
+    signals = {row["factor"]: float(row["signal_to_noise_db"]) for row in made.csv if row["rank_by_signal"]}
+    assert signals["nodes"] > 2 * max(value for name, value in signals.items() if name != "nodes")
+
+
+def test_leaving_out_what_varies_is_said():
+    with pytest.raises(UserError, match="leaves out workers, grad"):
+        rows(cells(1), ["loader"])
+
+
+def test_nothing_to_compare_is_said():
+    with pytest.raises(UserError, match="nothing varies"):
+        rows(cells(1)[:1])
+
+
+def test_profiled_runs_only_is_one_line(tmp_path):
+    write_sweep(tmp_path, [run_of(profile="torch")])
+    assert "no unprofiled run" in one_line_error(run("analysis.factors", tmp_path))
+
+
+def test_an_unknown_factor_names_the_nearest(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert "loader" in one_line_error(run("analysis.factors", tmp_path, "--factors", "loadr"))
