@@ -39,7 +39,7 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
         r"|unflatten|unflatten_dense_tensors|chunk|split|split_with_sizes|unbind|alias|result_type"
         r"|is_\w+|set|item|_local_scalar_dense|lift\w*"
         r"|resolve_conj|resolve_neg|conj|size|stride|movedim|numpy_T|mT|T|diagonal|real|can_cast|record_stream"
-        r"|_nested_\w+|output_nr|_version|requires_grad|retain_grad|pin_memory|_pin_memory|unfold",
+        r"|\w+_(available|acceptable)|_nested_\w+|output_nr|_version|requires_grad|retain_grad|pin_memory|_pin_memory|unfold",
         nothing,
         False,
     ),

@@ -11,17 +11,17 @@ from profiling.tools import torch_profiler as reader
 
 torch = pytest.importorskip("torch")
 from torch.profiler import record_function  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 BATCHES, FIRST = 3, 10
 
 
-def train(model, data, target, batches):
-    """The loop that markers are put into, as ``train`` does it."""
+def train(model, inputs, half=False):
+    """The loop that markers are put into, as ``train`` does it: one batch for each of ``inputs``."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
-    for _ in range(batches):
-        with record_function(FORWARD):
+    for data in inputs:
+        target = torch.zeros(len(data), dtype=torch.long)
+        with record_function(FORWARD), torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = loss_of(model(data), target)
         with record_function(BACKWARD):
             loss.backward()
@@ -41,26 +41,18 @@ def small_model():
     )  # fmt: skip
 
 
-def record(model, data, directory: Path, batches=BATCHES, keep_raw=False):
+def record(model, inputs, directory: Path, half=False, keep_raw=False):
     capture = open_capture("torch", directory, rank=5, keep_raw=keep_raw)
-    target = torch.zeros(len(data), dtype=torch.long)
-    train(model, data, target, 1)
+    train(model, inputs[:1], half)
     capture.start(model, first_batch=FIRST)
-    train(model, data, target, batches)
+    train(model, inputs, half)
     capture.stop()
     capture.stop()
     return capture.write()
 
 
-def analytic(model, data):
-    """FLOPs of forward and backward by PyTorch's own counter."""
-    counter = FlopCounterMode(display=False)
-    with counter:
-        out = model(data)
-    forward = counter.get_total_flops()
-    with counter:
-        out.sum().backward()
-    return forward, counter.get_total_flops()
+def images(*batches: int, size=32):
+    return [torch.randn(batch, 3, size, size) for batch in batches]
 
 
 def flops_by_direction(kernels):
@@ -70,8 +62,8 @@ def flops_by_direction(kernels):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     directory = tmp_path_factory.mktemp("rank")
-    model, data = small_model(), torch.randn(2, 3, 32, 32)
-    findings = record(model, data, directory, keep_raw=True)
+    model = small_model()
+    findings = record(model, images(*[2] * BATCHES), directory, keep_raw=True)
     return directory, findings, model
 
 
@@ -82,7 +74,12 @@ def test_a_recording_has_the_tables_of_its_batches(recorded):
     assert sorted(kernels["batch_index"].unique()) == [FIRST, FIRST + 1, FIRST + 2]
     assert set(kernels["rank"]) == {5}
     assert set(kernels["device"]) == {-1}
-    assert set(kernels["direction"]) == {"fprop", "bprop", "update"}
+    assert set(kernels["direction"]) == {
+        "loader",
+        "fprop",
+        "bprop",
+        "update",
+    }  # labels are made between batches
     markers = read(directory, "markers").to_pandas()
     counts = markers.groupby("name", observed=True).size()
     assert {counts[name] for name in (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)} == {BATCHES}
@@ -115,6 +112,18 @@ def test_memory_and_file_give_the_same_tables(recorded):
         assert again.equals(other), name
 
 
+def test_a_recording_of_a_gpu_is_exported_once_and_read_from_there(tmp_path, recorded, monkeypatch):
+    """The way by the file, taken here although there is no GPU: a second export would be refused."""
+    monkeypatch.setattr(reader, "_has_device", lambda results: True)
+    for keep_raw in (True, False):
+        directory = tmp_path / str(keep_raw)
+        assert record(small_model(), images(2, 2, 2), directory, keep_raw=keep_raw) == []
+        assert (directory / "raw").exists() == keep_raw
+        kernels, expected = (read(place, "kernels").to_pandas() for place in (directory, recorded[0]))
+        columns = ["batch_index", "name", "direction", "operator", "layer", "flops", "bytes"]
+        assert kernels[columns].equals(expected[columns])
+
+
 def test_the_model_is_left_as_it_was(recorded):
     model = recorded[2]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -134,20 +143,33 @@ def test_a_grouped_and_strided_network_has_its_analytic_flops(recorded):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "batch"),
-    [("resnet50", 64, 2), ("resnet50", 224, 1), ("resnet18", 64, 2), ("vgg16", 64, 2), ("alexnet", 96, 4)],
+    ("name", "size", "batches", "channels_last", "half"),
+    [
+        ("resnet50", 224, [1], False, False),
+        ("resnet50", 64, [2, 3], True, False),
+        ("resnet18", 64, [1, 2], True, True),
+        ("vgg16", 64, [1, 2], False, False),
+        ("alexnet", 96, [4, 1], False, False),
+        ("alexnet", 64, [1], True, True),
+    ],
 )
-def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(tmp_path, name, size, batch):
-    from train.models import build_model
+def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
+    tmp_path, name, size, batches, channels_last, half
+):
+    from train.models import build_model, flops_per_image
 
-    model, data = build_model(name), torch.randn(batch, 3, size, size)
-    forward, backward = analytic(model, data)
-    model.zero_grad()
-    record(model, data, tmp_path, batches=1)
+    forward, training = flops_per_image(name, size)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = build_model(name).to(memory_format=layout)
+    record(model, [data.to(memory_format=layout) for data in images(*batches, size=size)], tmp_path, half)
     kernels = read(tmp_path, "kernels").to_pandas()
-    flops = flops_by_direction(kernels).iloc[0]
-    assert flops["fprop"] == pytest.approx(forward, rel=0.01)
-    assert flops["bprop"] == pytest.approx(backward, rel=0.01)
+    flops = flops_by_direction(kernels)
+    assert (flops["fprop"] / batches).to_list() == pytest.approx([forward] * len(batches), rel=0.01)
+    assert (flops["bprop"] / batches).to_list() == pytest.approx(
+        [training - forward] * len(batches), rel=0.01
+    )
+    assert kernels["flops"].notna().all()
+    assert kernels["bytes"].notna().all()
     assert kernels.loc[kernels["class"] == "other", "duration_ns"].sum() < 0.02 * kernels["duration_ns"].sum()
 
 
@@ -160,7 +182,7 @@ def test_gradients_of_a_distributed_model_are_communication_of_known_size(tmp_pa
     try:
         model = small_model()
         parameters = sum(one.numel() for one in model.parameters())
-        assert record(DistributedDataParallel(model), torch.randn(2, 3, 32, 32), tmp_path) == []
+        assert record(DistributedDataParallel(model), images(2, 2, 2), tmp_path) == []
     finally:
         distributed.destroy_process_group()
     kernels = read(tmp_path, "kernels").to_pandas()
@@ -175,7 +197,7 @@ def test_half_precision_moves_half_the_bytes(tmp_path):
     moved = []
     for kind in (torch.float32, torch.bfloat16):
         model, data = torch.nn.Sequential(torch.nn.Linear(64, 32)).to(kind), torch.randn(8, 64, dtype=kind)
-        record(model, data, tmp_path / str(kind), batches=1)
+        record(model, [data], tmp_path / str(kind))
         kernels = read(tmp_path / str(kind), "kernels").to_pandas()
         moved.append(kernels.query("`class` == 'gemm'")["bytes"].sum())
     assert moved[0] == 2 * moved[1] > 0
