@@ -106,7 +106,7 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
         model, images = build_model(name, classes), torch.empty(batch, 3, image_size, image_size)
     try:
         model(images)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, AssertionError) as error:
         said = " ".join(str(error).split())[:200]
         return f"{name} does not take batches of {batch} images of {image_size} x {image_size}: {said}"
     return ""

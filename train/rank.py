@@ -49,7 +49,7 @@ def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[s
     try:
         with ExitStack() as stack:
             return _run_rank(run, world, out, keep_raw, say, stack)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, AssertionError) as error:
         reason = _users_fault(error, run)
         if not reason:
             raise
@@ -117,7 +117,7 @@ def _speaker(
     return speak
 
 
-def _users_fault(error: RuntimeError | ValueError, run: Run) -> str:
+def _users_fault(error: Exception, run: Run) -> str:
     """What the user can put right about an error of PyTorch's: no memory, images too small; "" if nothing."""
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         what = f"batch {run.batch} of {run.image_size} x {run.image_size} images through {run.model}"

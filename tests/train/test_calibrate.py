@@ -1,0 +1,92 @@
+"""What the machine can do at best: positive rates, the time they may take, the same work on every rank."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from jobs.execute import ROOT
+from jobs.launchers.local import Local
+from jobs.processes import run_processes
+from jobs.run import make_run
+from jobs.store import Calibration, read_record
+from train import calibrate
+from train.world import World
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(calibrate, "GEMM_SIZE", {"cpu": 64})
+    monkeypatch.setattr(calibrate, "COPY_BYTES", {"cpu": 1 << 16})
+
+
+def test_ranks_that_measure_together():
+    assert [calibrate.counts_of(size) for size in (1, 2, 3, 4, 6)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4],
+        [1, 2, 4, 6],
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 6, 8])
+def test_no_more_than_three_seconds_are_spent(small, ranks, monkeypatch):
+    """The seconds that are given to each measurement, added up; what they take is not timed here."""
+    given = []
+    monkeypatch.setattr(
+        calibrate, "gemm_rate", lambda device, precision, seconds: given.append(seconds) or 1.0
+    )
+    monkeypatch.setattr(calibrate, "copy_rate", lambda device, seconds: given.append(seconds) or 1.0)
+    monkeypatch.setattr(
+        calibrate, "allreduce_rate", lambda device, world, seconds: given.append(seconds) or 1.0
+    )
+
+    class Alone:
+        def barrier(self):
+            pass
+
+    before = torch.get_num_threads()
+    found = calibrate.calibrate(World(0, ranks, 0, ranks), CPU, "fp32", Alone())
+    torch.set_num_threads(before)
+    assert sum(given) == pytest.approx(calibrate.TOTAL_S) and calibrate.TOTAL_S <= 2
+    assert list(found.gemm_flops_per_s) == list(found.copy_bytes_per_s) == calibrate.counts_of(ranks)
+    assert list(found.allreduce_bus_bytes_per_s) == ([ranks] if ranks > 1 else [])
+
+
+def test_a_rate_is_the_best_of_those_seen(monkeypatch):
+    now = iter([0.0, 0.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 7.0, 7.0])
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: next(now))
+    assert calibrate.rate(12.0, lambda: None, lambda: None, seconds=5.0) == 12.0  # of 6, 12 and 3
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_rates_of_this_machine(small, precision):
+    assert calibrate.gemm_rate(CPU, precision, 0.02) > 1e6
+    assert calibrate.copy_rate(CPU, 0.02) > 1e6
+
+
+def test_two_ranks_as_a_sweep_starts_them(tmp_path):
+    run = make_run({"gpus_per_node": 2, "device": "cpu"})
+    out, log = tmp_path / "calibration.json", tmp_path / "log.txt"
+    command = [sys.executable, "-m", "train.calibrate", "--out", str(out), "--device", "cpu"]
+    ended = run_processes(Local().processes(run, command, tmp_path), log, 100, ROOT)
+    assert ended.exit_code == 0, log.read_text()
+    found = read_record(out, Calibration)
+    assert set(found.gemm_flops_per_s) == set(found.copy_bytes_per_s) == {1, 2}
+    assert set(found.allreduce_bus_bytes_per_s) == {2}
+    for rates in (found.gemm_flops_per_s, found.copy_bytes_per_s, found.allreduce_bus_bytes_per_s):
+        assert all(1e6 < value < 1e15 for value in rates.values())
+    assert found.device == "cpu" and found.precision == "fp32" and found.seconds > 0
+
+
+def test_wrong_use_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "train.calibrate", "--out", str(tmp_path / "x"), "--device", "gpu"]
+    if torch.cuda.is_available():
+        command += ["--precision", "fp99"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("scaleprof: error: ") and not (tmp_path / "x").exists()

@@ -1,0 +1,102 @@
+"""Which network is trained, and how much arithmetic one of its images is."""
+
+import pytest
+import torch
+
+from profiling.errors import UserError
+from train.models import (
+    CLASSES,
+    build_model,
+    flops_per_image,
+    import_torchvision,
+    model_names,
+    why_it_does_not_fit,
+)
+
+# (forward, training) GFLOP an image at 224 x 224. ResNet50's are docs/methods.md's; the others are twice
+# the multiply-adds that torchvision states beside its weights, and three times that less the first layer's.
+GFLOP = {
+    "resnet50": (8.18, 24.3),
+    "vgg16": (2 * 15.47, 3 * 2 * 15.47 - 2 * 224 * 224 * 64 * 27 / 1e9),
+    "alexnet": (2 * 0.714, 3 * 2 * 0.714 - 2 * 55 * 55 * 64 * 363 / 1e9),
+    "resnet18": (2 * 1.814, 3 * 2 * 1.814 - 2 * 112 * 112 * 64 * 147 / 1e9),
+}
+PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "alexnet": 61_100_840, "resnet18": 11_689_512}
+
+
+@pytest.mark.parametrize("name", GFLOP)
+def test_flops_of_an_image(name):
+    forward, training = flops_per_image(name, 224)
+    assert forward / 1e9 == pytest.approx(GFLOP[name][0], rel=2e-3)
+    assert training / 1e9 == pytest.approx(GFLOP[name][1], rel=2e-3)
+
+
+def test_training_flops_are_those_that_are_done():
+    """Counted while a model is really trained: forward, and each layer's two gradients but the first's."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build_model("resnet18")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(2, 3, 64, 64)).sum().backward()
+    assert flops_per_image("resnet18", 64)[1] == counter.get_total_flops() / 2
+
+
+def test_flops_follow_the_image_size():
+    assert flops_per_image("resnet50", 448)[0] == pytest.approx(
+        4 * flops_per_image("resnet50", 224)[0], rel=0.01
+    )
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_models_are_the_published_ones(name):
+    with torch.device("meta"):
+        model = build_model(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+
+
+def test_every_model_gives_one_score_a_class():
+    """The two that would return auxiliary scores in training do not."""
+    for name in ("googlenet", "inception_v3", "mobilenet_v3_small"):
+        with torch.device("meta"):
+            scores = build_model(name)(torch.empty(2, 3, 299, 299))
+        assert isinstance(scores, torch.Tensor) and scores.shape == (2, CLASSES)
+
+
+def test_weights_follow_from_the_seed():
+    def weights(seed):
+        torch.manual_seed(seed)
+        return torch.cat([parameter.flatten() for parameter in build_model("resnet18").parameters()])
+
+    one, same, other = weights(1), weights(1), weights(2)
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("resnet5O", "resnet50"), ("vgg_16", "vgg16"), ("alex_net", "alexnet")]
+)
+def test_a_near_miss_is_named(name, near):
+    with pytest.raises(
+        UserError, match=f"no torchvision classification model '{name}'; did you mean '{near}'"
+    ):
+        build_model(name)
+
+
+def test_only_classification_models_may_be_named():
+    assert {"resnet50", "resnet18", "vgg16", "alexnet", "vit_b_16"} <= set(model_names())
+    assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
+
+
+def test_images_that_a_model_cannot_take_are_explained():
+    assert why_it_does_not_fit("resnet50", 32, 2) == ""
+    for name, size, batch in (("alexnet", 32, 2), ("resnet50", 32, 1), ("vit_b_16", 64, 2)):
+        told = why_it_does_not_fit(name, size, batch)
+        assert told.startswith(f"{name} does not take batches of {batch} images of {size} x {size}: ")
+        assert "\n" not in told and len(told) > 60
+
+
+def test_torchvision_works_beside_this_torch():
+    torchvision = import_torchvision()
+    assert import_torchvision() is torchvision
+    from torchvision.transforms import v2
+
+    assert v2.Resize(8, antialias=True)(torch.zeros(3, 16, 16)).shape == (3, 8, 8)
