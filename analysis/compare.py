@@ -1,0 +1,287 @@
+"""Is it really different?
+
+    python -m analysis.compare A B                        two sets of results: before and after
+    python -m analysis.compare A B --across compute       configurations that differ in a field, too
+    python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
+
+A row is a figure of a configuration: ``a`` and ``b`` (medians over runs), ``effect_pct`` (b over a, less 1,
+in percent) with its 95 % interval (_low, _high), ``p_value`` (Mann-Whitney, exact for few runs; corrected by
+Holm for all rows of its ``family``), ``runs_a``, ``runs_b``, and ``verdict``:
+
+    slower, faster      different at 5 %, and in which direction (more, less: where neither is better)
+    no difference       none found; ``detectable_pct`` is what these runs would have shown in 4 of 5 cases
+    too few runs        no result could have been significant with so many runs: repeat them
+
+Families are tested apart, each at 5 %: ``batch`` (the duration of a batch decides the exit code: 1 if one is
+slower by more than --threshold), ``stages`` and, for profiled runs, ``kernels``.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import kernels, output, statistics
+from analysis.batches import STAGES, all_series
+from analysis.load import load
+from analysis.study import Study
+from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.variance import holm
+from jobs.run import Run, make_parser
+from profiling.errors import EXIT_FAILED, UserError, run_command
+
+SIGNIFICANCE = 0.05
+POWER = 0.80
+COLUMNS = (
+    "family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high", "p_value", "verdict",
+    "detectable_pct", "runs_a", "runs_b",
+)  # fmt: skip
+# In these the runs of one configuration may differ.
+_OF_A_RUN = ("profile", "attribute_from", "seed")
+_RESAMPLES = 2000
+_EXACT_RUNS = 12  # up to so many runs a side the test is exact
+
+Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
+Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two sets of runs say of one figure; effects are b over a, less 1, in percent."""
+
+    effect_pct: float
+    low: float
+    high: float
+    p_value: float
+    detectable_pct: float
+
+
+# --- two samples --------------------------------------------------------------------------------------
+
+
+def difference(a: np.ndarray, b: np.ndarray, seed: int = statistics.SEED) -> Difference:
+    """Effect, interval and test of two sets of run figures (all positive).
+
+    The interval resamples runs; the test is Mann and Whitney's (1947), which assumes no distribution. What
+    is detectable follows from the runs' spread (of the logarithms) as in a two-sample t test.
+    """
+    from scipy import stats
+
+    effect = 100 * (float(np.median(b)) / float(np.median(a)) - 1)
+    if min(len(a), len(b)) < 2:
+        return Difference(effect, math.nan, math.nan, math.nan, math.nan)
+    generator = np.random.default_rng(seed)
+    drawn = [np.median(generator.choice(side, (_RESAMPLES, len(side))), axis=1) for side in (a, b)]
+    low, high = statistics.interval(100 * (drawn[1] / drawn[0] - 1))
+    exact = max(len(a), len(b)) <= _EXACT_RUNS and len(set(a) | set(b)) == len(a) + len(b)
+    p_value = float(stats.mannwhitneyu(a, b, method="exact" if exact else "asymptotic").pvalue)
+    return Difference(effect, low, high, p_value, detectable_pct(a, b))
+
+
+def detectable_pct(a: np.ndarray, b: np.ndarray) -> float:
+    """The slowdown that a two-sample t test at 5 % would find in 4 of 5 cases, given the runs' spread, %."""
+    from scipy import stats
+
+    freedom = len(a) + len(b) - 2
+    spread = math.sqrt(
+        (np.log(a).var(ddof=1) * (len(a) - 1) + np.log(b).var(ddof=1) * (len(b) - 1)) / freedom
+    )
+    quantiles = stats.t.ppf(1 - SIGNIFICANCE / 2, freedom) + stats.t.ppf(POWER, freedom)
+    return 100 * (math.exp(quantiles * spread * math.sqrt(1 / len(a) + 1 / len(b))) - 1)
+
+
+def least_p_value(runs_a: int, runs_b: int) -> float:
+    """The smallest p that the test can give with so many runs: both orders without overlap."""
+    return 2 / math.comb(runs_a + runs_b, runs_a)
+
+
+# --- values -------------------------------------------------------------------------------------------
+
+
+def values_of(study: Study, across: Sequence[str] = ()) -> Values:
+    """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
+    found: Values = {}
+
+    def add(key: Key, family: str, figure: str, value: float) -> None:
+        if np.isfinite(value) and value > 0:
+            found.setdefault((key, family, figure), []).append(value)
+
+    series = all_series(study)
+    for source in study.of_kind("run"):
+        key = tuple(
+            (name, str(source.fields[name])) for name in Run.model_fields if name not in (*_OF_A_RUN, *across)
+        )
+        if source.fields["profile"] == "none":
+            one = series[source.id]
+            add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
+            for stage in STAGES:
+                add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
+        elif source.tables("kernels"):
+            for row in kernels.rows(study, source.id)[0]:
+                name = f"{row['kernel']} ({row['direction']})"
+                add(key, "kernels", name, row["ms_per_batch"])
+    return found
+
+
+def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
+    one, other = (dict(next(iter(values))[0]) if values else {} for values in (a, b))
+    if not one or not other:
+        return f"{paths[0] if not one else paths[1]} holds no run to compare"
+    differ = [name for name in one if name in other and one[name] != other[name]]
+    return (
+        f"no configuration of {paths[0]} is in {paths[1]}: e.g. {', '.join(differ)} differ; "
+        f"compare them all the same with --across {','.join(differ)}"
+    )
+
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+
+def rows(a: Values, b: Values) -> Rows:
+    """A row a figure that both have; see this file's docstring."""
+    common = [key for key in a if key in b]
+    fields = _telling([key for key, _, _ in common])
+    made: Rows = []
+    for each in common:
+        key, family, figure = each
+        found = difference(np.array(a[each]), np.array(b[each]))
+        made.append({
+            "family": family,
+            **{name: value for name, value in key if name in fields},
+            "figure": figure,
+            "a": float(np.median(a[each])),
+            "b": float(np.median(b[each])),
+            "effect_pct": found.effect_pct,
+            "effect_pct_low": found.low,
+            "effect_pct_high": found.high,
+            "p_value": found.p_value,
+            "detectable_pct": found.detectable_pct,
+            "runs_a": len(a[each]),
+            "runs_b": len(b[each]),
+        })  # fmt: skip
+    for family in dict.fromkeys(row["family"] for row in made):
+        members = [row for row in made if row["family"] == family]
+        corrected = holm([float(row["p_value"]) for row in members])
+        for row, p_value in zip(members, corrected, strict=True):
+            row["p_value"] = p_value
+            row["verdict"] = verdict(row, len(members))
+    return sorted(made, key=lambda row: ("batch", "stages", "kernels").index(row["family"]))
+
+
+def _telling(keys: Sequence[Key]) -> list[str]:
+    """The fields that tell configurations apart."""
+    return [name for name in Run.model_fields if len({dict(key).get(name) for key in keys}) > 1]
+
+
+def verdict(row: Mapping[str, Any], tests: int) -> str:
+    """A row's verdict in words; ``tests`` is how many its family holds."""
+    if tests * least_p_value(row["runs_a"], row["runs_b"]) > SIGNIFICANCE:
+        return "too few runs"
+    if not row["p_value"] <= SIGNIFICANCE:
+        return "no difference"
+    return "slower" if row["effect_pct"] > 0 else "faster"
+
+
+def columns_of(made: Rows) -> list[str]:
+    fields = [name for name in Run.model_fields if any(name in row for row in made)]
+    return [COLUMNS[0], *fields, *COLUMNS[1:]]
+
+
+def regressed(made: Rows, threshold_pct: float) -> Rows:
+    """The rows that decide the exit code: durations of batches that are longer than accepted."""
+    return [
+        row
+        for row in made
+        if row["family"] == "batch" and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
+    ]
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    across = output.parse_fields(arguments.across, flag="--across")
+    if arguments.threshold < 0:
+        raise UserError(f"--threshold: {arguments.threshold:g} is no slowdown; give a percentage from 0 on")
+    studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
+    a, b = (values_of(study, across) for study in studies)
+    made = rows(a, b)
+    if not made:
+        raise UserError(_nothing_alike(a, b, (arguments.a, arguments.b)))
+    worse = regressed(made, arguments.threshold)
+    notes = [_sentence(made, worse, arguments.threshold)]
+    shown = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
+    parts = [
+        Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
+    ]
+    for study in studies[1:]:
+        studies[0].failed += study.failed
+        studies[0].findings += study.findings
+    code = output.emit(Answer(made, columns_of(made), parts=parts, notes=notes), studies[0], arguments)
+    return EXIT_FAILED if worse else code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("python -m analysis.compare", __doc__)
+    parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep or a run")
+    parser.add_argument("b", type=Path, metavar="B", help="results after")
+    parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
+    parser.add_argument(
+        "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a batch, %% [0]"
+    )
+    return output.add_output_flags(parser)
+
+
+_CAPTION = (
+    "Medians over runs; 95 % intervals resample runs; p: Mann-Whitney, corrected for the rows of a "
+    "family (Holm).\nKernels are listed where they differ; --format csv has all."
+)
+
+
+def _sentence(made: Rows, worse: Rows, threshold_pct: float) -> str:
+    batches = [row for row in made if row["family"] == "batch"]
+    if worse:
+        most = max(worse, key=lambda row: row["effect_pct"])
+        low, high = most["effect_pct_low"], most["effect_pct_high"]
+        return (
+            f"{len(worse)} of {len(batches)} configurations are slower (by more than {threshold_pct:g} %), "
+            f"the worst by {most['effect_pct']:.1f} % [{low:.1f}, {high:.1f}]."
+        )
+    few = sum(row["verdict"] == "too few runs" for row in batches)
+    if few:
+        return f"{few} of {len(batches)} configurations have too few runs to tell: repeat them (repetitions)."
+    faster = sum(row["verdict"] == "faster" for row in batches)
+    detectable = max((row["detectable_pct"] for row in batches), default=math.nan)
+    return (
+        f"No configuration is slower (by more than {threshold_pct:g} %), {faster} of {len(batches)} are "
+        f"faster; a slowdown of {detectable:.1f} % would have been found in 4 of 5 cases."
+    )
+
+
+def _shown(columns: Sequence[str]) -> list[Column]:
+    def get(name: str) -> Callable[[Mapping[str, Any]], Any]:
+        return lambda row: row.get(name)
+
+    def effect(row: Mapping[str, Any]) -> str:
+        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
+
+    def p_value(row: Mapping[str, Any]) -> str:
+        value = row["p_value"]
+        return "-" if not np.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+    return [
+        *(Column(name, get(name), left=True) for name in columns if name in Run.model_fields),
+        Column("figure", get("figure"), left=True),
+        Column("a", get("a")),
+        Column("b", get("b")),
+        Column("effect, %\n[95 %]", effect),
+        Column("p", p_value),
+        Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
+        Column("verdict", get("verdict"), left=True),
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,109 @@
+"""Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.compare import detectable_pct, difference, least_p_value
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+
+def write(path, batch_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
+    planted = Truth(batch_ms={1: batch_ms}, run_noise_ms=0.5, **truth)
+    write_sweep(path, runs or [run_of()], planted, repetitions={"none": repetitions, "torch": repetitions})
+
+
+def shifted(path, batch_ms: float) -> None:
+    """Results with other noise: the noise follows from the run's id, so another name of repetition."""
+    write(path, batch_ms, noise_ms=1.5)
+
+
+@pytest.fixture
+def before(tmp_path):
+    write(tmp_path / "before", 100.0)
+    return tmp_path / "before"
+
+
+def rows(ran) -> dict[str, dict[str, str]]:
+    return {row["figure"]: row for row in ran.csv}
+
+
+def test_the_same_results_are_not_different(before):
+    ran = run("analysis.compare", before, before, "--format", "csv")
+    assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"no difference"}
+    assert float(rows(ran)["batch_ms"]["effect_pct"]) == 0
+
+
+def test_a_planted_slowdown_is_found_and_makes_the_exit_code(before, tmp_path):
+    shifted(tmp_path / "after", 103.0)
+    ran = run("analysis.compare", before, tmp_path / "after", "--format", "csv")
+    row = rows(ran)["batch_ms"]
+    assert ran.code == 1 and row["verdict"] == "slower"
+    assert float(row["effect_pct"]) == pytest.approx(3, abs=0.8)
+    assert float(row["effect_pct_low"]) < 3.0 < float(row["effect_pct_high"])
+    assert "1 of 1 configurations are slower" in ran.err
+
+
+def test_an_accepted_slowdown_is_no_regression(before, tmp_path):
+    shifted(tmp_path / "after", 103.0)
+    ran = run("analysis.compare", before, tmp_path / "after", "--threshold", "5", "--format", "csv")
+    assert ran.code == 0 and rows(ran)["batch_ms"]["verdict"] == "slower"
+
+
+def test_a_speed_up_is_no_regression(before, tmp_path):
+    shifted(tmp_path / "after", 90.0)
+    ran = run("analysis.compare", before, tmp_path / "after", "--format", "csv")
+    assert ran.code == 0 and rows(ran)["batch_ms"]["verdict"] == "faster"
+
+
+def test_too_few_runs_are_said_to_be_too_few(tmp_path):
+    write(tmp_path / "a", 100.0, repetitions=2)
+    write(tmp_path / "b", 150.0, repetitions=2)
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
+    assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"too few runs"}
+    assert "repeat them" in ran.err
+
+
+def test_one_run_has_an_effect_but_no_interval(tmp_path):
+    write(tmp_path / "a", 100.0, repetitions=1)
+    write(tmp_path / "b", 150.0, repetitions=1)
+    row = rows(run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv"))["batch_ms"]
+    assert float(row["effect_pct"]) == pytest.approx(50, abs=5) and row["effect_pct_low"] == ""
+
+
+def test_kernels_of_profiled_runs_are_compared(tmp_path):
+    for name, kernel_ms in (("a", 60.0), ("b", 66.0)):
+        write(tmp_path / name, 100.0, repetitions=5, runs=[run_of(profile="torch")], kernel_ms=kernel_ms)
+    found = rows(run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv"))
+    assert float(found["conv_fprop (fprop)"]["effect_pct"]) == pytest.approx(10, abs=0.1)
+
+
+def test_configurations_in_other_precision_are_compared_across_it(before, tmp_path):
+    write(tmp_path / "b", 70.0, runs=[run_of(compute="bf16")])
+    alone = run("analysis.compare", before, tmp_path / "b")
+    assert "--across compute" in one_line_error(alone)
+    ran = run("analysis.compare", before, tmp_path / "b", "--across", "compute", "--format", "csv")
+    assert rows(ran)["batch_ms"]["verdict"] == "faster"
+
+
+def test_a_negative_threshold_is_refused(before):
+    assert "--threshold" in one_line_error(run("analysis.compare", before, before, "--threshold", "-1"))
+
+
+def test_the_least_p_value_is_the_tests_own():
+    for a, b in ((2, 2), (3, 4), (5, 5)):
+        low, high = np.arange(a, dtype=float), 100 + np.arange(b, dtype=float)
+        assert stats.mannwhitneyu(low, high, method="exact").pvalue == pytest.approx(least_p_value(a, b))
+
+
+def test_false_alarms_and_power():
+    """At 10 runs a side: A/A differs in 5 % at most, the detectable slowdown is found in 80 %."""
+    generator = np.random.default_rng(5)
+    alarms = found = 0
+    for _ in range(400):
+        a, b, c = generator.normal(100, 1, (3, 10))
+        alarms += difference(a, b).p_value <= 0.05
+        found += difference(a, c * (1 + detectable_pct(a, c) / 100)).p_value <= 0.05
+    assert alarms / 400 <= 0.075  # 5 % and what 400 trials allow
+    assert 0.65 <= found / 400 <= 0.9
