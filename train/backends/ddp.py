@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
@@ -16,8 +15,8 @@ from train.world import World, gloo_interface
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
 MEETING_TIME = timedelta(minutes=5)
 
-# grad -> the hook that sends gradients in it; DDP's own exchange is in the parameters' precision.
-_HOOKS = {"fp32": None, "fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+# Precisions of gradients that need a hook; DDP's own exchange is in that of the parameters, fp32.
+_SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Ddp:
@@ -54,9 +53,8 @@ class Ddp:
             # Gradients live in the buckets: no copy back after the exchange.
             gradient_as_bucket_view=True,
         )
-        hook = _HOOKS[self._run.grad]
-        if hook is not None:
-            wrapped.register_comm_hook(dist.group.WORLD, hook)
+        if self._run.grad in _SENT_AS:
+            wrapped.register_comm_hook(_SENT_AS[self._run.grad], send_as)
         return wrapped
 
     def gather(self, value: str) -> list[str]:
@@ -79,6 +77,21 @@ class Ddp:
         """A meeting place for one rank, so that DDP's own cost can be measured at P = 1."""
         self._meeting = tempfile.TemporaryDirectory(prefix="scaleprof-")
         return f"file://{self._meeting.name}/rendezvous"
+
+
+def send_as(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DDP's hook for a bucket of gradients: averages it over the ranks, with ``kind`` on the wire.
+
+    PyTorch's own hooks do the same, but that for bf16 refuses to work over Gloo, which can send it.
+    """
+    # Divided before the sum, which would leave fp16's range more easily.
+    sent = bucket.buffer().to(kind).div_(dist.get_world_size())
+
+    def received(done: torch.futures.Future) -> torch.Tensor:
+        return bucket.buffer().copy_(done.value()[0])
+
+    work = dist.all_reduce(sent, async_op=True)
+    return work.get_future().then(received)
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Ddp:
