@@ -10,13 +10,18 @@ from functools import lru_cache
 
 # Order matters: collectives, copies and the loader first, because their names hold words of arithmetic
 # (ncclKernel_AllReduce, dali::...Resample...Kernel); "gemm" after "convolution", because implicit
-# convolutions are named after both; pointwise last, because its words are the most common ones.
+# convolutions are named after both; pointwise last, because its words are the most common ones. A kernel that
+# the compiler wrote (triton_KIND_fused_OPERATORS) is of its kind, whatever operators it took in.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "communication",
         r"nccl|rccl|msccl|^(gloo|mpi|ucc|xccl|oneccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
-        r"|cross_device_reduce|symm_mem::|^_c10d_functional::",
+        r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
+        r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer",
     ),
+    ("pooling", r"^triton_poi_\w*pool"),
+    ("pointwise", r"^triton_poi_|\bcpp_fused_"),
+    ("optimizer", r"^triton_for_"),
     (
         "memcpy",
         r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$",
@@ -28,20 +33,29 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"multi_tensor_apply|_foreach_|_fused_(adam|sgd|adagrad)|fused_?(adam|sgd|lamb|adagrad)|^Optimizer\."
         r"|distributed_adam|amp_(non_finite|update_scale|foreach)|_amp_",
     ),
-    ("attention", r"flash|fmha|attention|_sdp|\bmha_|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"),
+    # Of the softmax kernels, those of a plain softmax are attention's, those of its logarithm a loss's.
+    (
+        "attention",
+        r"flash|fmha|attention|_sdp|\bmha_|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"
+        r"|cunn_SoftMax\w*<.*\bSoftMax(For|Back)wardEpilogue|scaled_\w*softmax|^aten::_?softmax"
+        r"|cudnn::fusion::compute_dot_do_o",
+    ),
     (
         "loss",
-        r"nll_?loss|ClassNLL|cross_?entropy|mse_(kernel|loss)|smooth_l1|l1_loss|kl_div|binary_cross|bce_"
+        r"nll_?loss|ClassNLL|cross_?entropy|mse_(kernel|loss|backward)|smooth_l1|l1_loss|kl_div|binary_cross|bce_"
         r"|soft_?max|ctc_?loss|ctc_|compute_(alpha|betas)_kernel",
     ),
     (
         "normalization",
         r"batch_?norm|RowwiseMoments|\bbn_(fw|bw)|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta|\blrn|response_norm"
-        r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|batch_norm",
+        r"|cuComputeGrad|ComputeInternalGradients|ComputeGradientFusedParams|cuApplyLayer|SpatialBatchNorm|WelfordBatch|\bln_(fwd|bwd)|cuComputePart",
     ),
     ("pooling", r"pool"),
-    ("embedding", r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel"
-        r"|^aten::(index|gather)$"),
+    (
+        "embedding",
+        r"embedding|bounds_check_indices|permute_\dD_|jagged|index_?select|gather_kernel|^aten::(index|gather)$"
+        r"|partials?_per_segment|partial_segments|compute_grad_weight|sum_and_scatter",
+    ),
     (
         "convolution",
         r"conv(?!ert)|wgrad|dgrad|fprop|[shi]cudnn|winograd|implicit_?gemm|igemm_(fwd|bwd|wrw)|\bfft[123]d|im2col"
@@ -52,12 +66,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "gemm",
         r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
-        r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
+        r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|triton_(tem|mm)|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
         r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear",
     ),
     (
         "reduction",
-        r"reduce|reduction|triton_(red|per)|DeviceScan|scan_kernel|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
+        r"reduce|reduction|triton_(red|per)|\bcub::|scan_kernel|kernel_scan|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
         r"|^aten::(_?(sum|mean|max|min|amax|amin|norm|linalg_vector_norm|var|std|var_mean|all|any|prod|topk|sort"
         r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK",
     ),
@@ -66,7 +80,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         r"elementwise|element_?wise|pointwise|triton_poi|TensorIterator|ApplyOp|dropout|\bscal_kernel|saxpy|axpy"
         r"|CatArray|transpose_readWrite|transpose|index_kernel|indexing|scatter|OpTensor|addTensor|activation"
         r"|^op_(generic_)?tensor|relu|LSTM_|GRU_|lstm_cell|gru_cell|elemWise|fill_kernel|copy_kernel|philox|distribution_|random"
-        r"|tril_triu|\bkernelPointwise|upsample|pad_"
+        r"|tril_triu|\bkernelPointwise|upsample|pad_|\bthrust::"
         r"|^aten::(_?(add|sub|rsub|mul|div|neg|abs|pow|sqrt|rsqrt|exp|log|sin|cos|tanh|sigmoid|silu|gelu|relu"
         r"|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|selu|celu|mish|softplus|clamp|clamp_min|clamp_max"
         r"|threshold|where|masked_fill|maximum|minimum|addcmul|addcdiv|lerp|reciprocal|sign|floor|ceil|round|eq"

@@ -24,6 +24,7 @@ from profiling.formulas import (
     nothing,
     pooling,
     reduction,
+    selection,
 )
 from profiling.shapes import Inputs
 
@@ -71,11 +72,11 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
     (r"\w*pool\w*", pooling, True),
     (r"to|contiguous|clone|_to_copy|stack|repeat|type_as|float|half|bfloat16", copy, False),
     (
-        r"copy|_?cat|_copy_from|_foreach_copy|index_select|index|gather|embedding|constant_pad_nd|flip"
-        r"|roll",
+        r"copy|_?cat|_copy_from|_foreach_copy|constant_pad_nd|flip|roll",
         copy,
         True,
     ),
+    (r"index_select|index|gather|embedding", selection, True),
     (
         r"zeros\w*|ones\w*|full\w*|new_zeros|new_ones|new_full|arange|scalar_tensor|zeros_like|ones_like",
         fill,
@@ -88,13 +89,13 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
         False,
     ),
     (r"mean|std|var", reduction, False),
-    (r"sum|max|min|amax|amin|norm|linalg_vector_norm|argmax|argmin|prod|any|all|topk|sort|cumsum|nll_loss\w*"
-     r"|_log_softmax|_softmax|embedding_dense_backward|count_nonzero|isfinite|isnan|isinf", reduction, True),
+    (r"sum|max|min|amax|amin|norm|linalg_vector_norm|argmax|argmin|prod|any|all|topk|nll_loss\w*"
+     r"|embedding_dense_backward|count_nonzero", reduction, True),
     (
         r"add|sub|rsub|mul|div|true_divide|neg|abs|pow|sqrt|rsqrt|exp|log|sin|cos|tanh|sigmoid|silu|gelu|hardtanh"
         r"|hardswish|hardsigmoid|leaky_relu|elu|clamp|clamp_min|clamp_max|threshold|where|masked_fill|maximum|minimum"
         r"|addcmul|addcdiv|lerp|reciprocal|sign|floor|ceil|round|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|square"
-        r"|native_dropout|\w+_backward(_data)?|_foreach_\w+|_fused_(adam|adamw|sgd|adagrad)|_amp_\w+|mse_loss"
+        r"|_log_softmax|_softmax|sort|cumsum|isfinite|isnan|isinf|native_dropout|\w+_backward(_data)?|_foreach_\w+|_fused_(adam|adamw|sgd|adagrad)|_amp_\w+|mse_loss"
         r"|smooth_l1_loss|huber_loss|l1_loss|binary_cross_entropy\w*|kl_div|native_layer_norm|_thnn_fused_\w+",
         every_element,
         True,

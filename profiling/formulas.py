@@ -67,7 +67,7 @@ def convolution(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | N
         return None
     kernel = weight.sizes[2:]
     batched = len(data.sizes) == len(weight.sizes)
-    moved = data.bytes + weight.bytes
+    moved = sum(tensor.bytes for tensor in inputs.tensors if tensor)  # with a bias, or what is added
     if "transpose" in name or (name in ("convolution", "_convolution") and inputs.value(6) is True):
         # Every input element is multiplied into (output channels of its group) x kernel places.
         flops = 2 * math.prod(data.sizes) * math.prod(weight.sizes[1:])
@@ -107,6 +107,8 @@ def convolution_backward(name: str, inputs: Inputs, _output: Sizes | None, mask:
     one = 2 * math.prod(across.sizes) * math.prod(weight.sizes[1:])
     data_bytes = data.bytes if data else 0
     moved = gradient.bytes + (wanted[0] + wanted[1]) * (weight.bytes + data_bytes)
+    if len(wanted) > 2 and wanted[2]:
+        moved += weight.sizes[0] * weight.element  # the bias's gradient
     return Cost(one * (wanted[0] + wanted[1]), moved)
 
 
@@ -146,27 +148,37 @@ def attention(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | No
 
 def every_element(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
     """One FLOP an element, read or written; all tensors read, one like the largest written."""
-    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
+    if inputs.lists:
+        # Lists (foreach, fused optimizers): each tensor is read; those of the first list are written, by a
+        # fused optimizer those of all lists but the second, the gradients.
+        first = inputs.lists[0]
+        written = [first, *inputs.lists[2:]] if name.startswith("_fused") else [first]
+        moved = sum(one.bytes for many in (*inputs.lists, *written) for one in many)
+        return Cost(sum(math.prod(one.sizes) for one in first), moved)
+    tensors = [tensor for tensor in inputs.tensors if tensor]
     if not tensors:
         return None
-    if inputs.lists:
-        # Lists (foreach, fused optimizers): each tensor is read, those of the first list are written.
-        first = inputs.lists[0]
-        count = sum(math.prod(one.sizes) for one in first)
-        return Cost(count, sum(one.bytes for one in tensors) + sum(one.bytes for one in first))
     largest = max(tensors, key=lambda tensor: math.prod(tensor.sizes))
     elements = math.prod(largest.sizes)
-    read = sum(tensor.bytes for tensor in tensors)
-    return Cost(elements, read + elements * largest.element)
+    return Cost(elements, sum(tensor.bytes for tensor in tensors) + elements * largest.element)
 
 
 def reduction(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    """One FLOP an element read."""
+    """One FLOP an element read; what is left of the reduced dimensions is written."""
     data = next((tensor for tensor in inputs.tensors if tensor), None)
     if data is None:
         return None
-    written = math.prod(output) if output else 0
+    written = math.prod(output or _left(data.sizes, inputs))
     return Cost(max(math.prod(data.sizes), written), data.bytes + written * data.element)
+
+
+def _left(sizes: Sizes, inputs: Inputs) -> Sizes:
+    """Sizes after a reduction over the recorded dimensions; of none if there are none (all are reduced)."""
+    dimensions = next((value for value in inputs.values[1:] if isinstance(value, list)), [])
+    if not dimensions or not all(type(one) is int and -len(sizes) <= one < len(sizes) for one in dimensions):
+        return ()
+    reduced = {one % len(sizes) for one in dimensions}
+    return tuple(size for number, size in enumerate(sizes) if number not in reduced)
 
 
 def pooling(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None) -> Cost | None:
@@ -175,14 +187,46 @@ def pooling(name: str, inputs: Inputs, output: Sizes | None, _mask: Mask | None)
     if data is None:
         return None
     if "backward" in name:
+        # The gradient and, where recorded, the indices are read; a tensor like the input is written.
         moved = sum(tensor.bytes for tensor in inputs.tensors if tensor)
         largest = max(math.prod(tensor.sizes) for tensor in inputs.tensors if tensor)
         return Cost(largest, moved)
-    kernel = _per_dimension(inputs.value(1), 2, 1)
-    step = _per_dimension(inputs.value(2), 2, 1) or kernel
-    written = math.prod(output) if output else math.prod(data.sizes) // max(1, math.prod(step or [1]))
+    written = math.prod(output or _pooled(name, inputs, data.sizes))
     index = 8 if "indices" in name else 0
     return Cost(max(math.prod(data.sizes), written), data.bytes + written * (data.element + index))
+
+
+def _pooled(name: str, inputs: Inputs, sizes: Sizes) -> Sizes:
+    """Sizes after a pooling by its recorded window; the input's own where that is not recorded."""
+    digit = re.search(r"pool(\d)d", name)
+    count = int(digit[1]) if digit else 2
+    window = _per_dimension(inputs.value(1), count, 1)
+    if window is None or len(window) != count or len(sizes) < count:
+        return sizes
+    kept, spatial = sizes[:-count], sizes[-count:]
+    if "adaptive" in name:
+        return (*kept, *window)
+    step = _per_dimension(inputs.value(2) or window, count, 1)
+    padding = _per_dimension(inputs.value(3) or 0, count, 0)
+    if step is None or padding is None or min(step) < 1:
+        return sizes
+    up = inputs.value(5 if "max" in name else 4) is True
+    each = zip(spatial, window, step, padding, strict=False)
+    return (*kept, *(max(0, (n + 2 * pad - k + (s - 1) * up) // s + 1) for n, k, s, pad in each))
+
+
+def selection(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
+    """No arithmetic; the indices and the elements that they select are read, the latter are written."""
+    data = inputs.tensor(0)
+    lists = inputs.lists[0] if inputs.lists else ()
+    indices = [tensor for tensor in inputs.tensors[1:] if tensor] or list(lists)
+    if data is None or not indices:
+        return None
+    count = max(math.prod(tensor.sizes) for tensor in indices)
+    whole = 1 if name == "gather" else math.prod(data.sizes[len(lists) or 1 :])
+    if name == "index_select" and isinstance(inputs.value(1), int) and data.sizes:
+        whole = math.prod(data.sizes) // max(1, data.sizes[inputs.value(1) % len(data.sizes)])
+    return Cost(0, sum(tensor.bytes for tensor in indices) + 2 * count * whole * data.element)
 
 
 def copy(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:

@@ -93,6 +93,49 @@ KNOWN = [
     ("flash_fwd_kernel", "attention"),
     ("void split_embedding_codegen_forward_unweighted_kernel<float, float>(float)", "embedding"),
     ("void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*)", "embedding"),
+    # libraries and versions that the reference data do not hold
+    ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "communication"),
+    ("void vllm::cross_device_reduce_2stage<float, 8>(vllm::RankData*)", "communication"),
+    ("two_shot_all_reduce_kernel<c10::BFloat16, 8>", "communication"),
+    ("void horovod::common::BatchedScaledD2DMemcpyCudaKernel<float>()", "communication"),
+    ("NEGOTIATE_ALLREDUCE", "communication"),
+    ("MPI_Allreduce()", "communication"),
+    ("Memcpy PtoP (Device -> Device)", "memcpy"),
+    ("CopyHostToDevice", "memcpy"),
+    ("__amd_rocclr_fillBufferAligned.kd", "memset"),
+    ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64", "convolution"),
+    ("cudnn::cnn::conv2d_grouped_direct_kernel", "convolution"),
+    ("void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float>()", "convolution"),
+    ("triton_tem_fused_convolution_3", "convolution"),
+    ("nvjet_hsh_192x192_64x4_2x1_v_bz_coopB_TNT", "gemm"),
+    ("cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64", "gemm"),
+    ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn", "gemm"),
+    ("triton_tem_fused_mm_7", "gemm"),
+    ("cudnn::batchnorm_fwtr_nhwc_semiPersist", "normalization"),
+    ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>()", "normalization"),
+    ("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<float>>()", "normalization"),
+    ("triton_per_fused__native_batch_norm_legit_functional_0", "normalization"),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", "attention"),
+    ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90>>()", "attention"),
+    ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),
+    ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::Half, float, c10::Half, "
+     "at::native::(anonymous namespace)::SoftMaxForwardEpilogue>()", "attention"),
+    ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float, "
+     "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue>()", "loss"),
+    ("triton_red_fused__log_softmax_nll_loss_forward_2", "loss"),
+    ("triton_poi_fused_convolution_relu_5", "pointwise"),
+    ("triton_poi_fused__native_batch_norm_legit_functional_add_relu_3", "pointwise"),
+    ("triton_poi_fused_max_pool2d_with_indices_6", "pooling"),
+    ("void at::native::(anonymous namespace)::adaptive_average_pool<float>()", "pooling"),
+    ("triton_red_fused_mean_9", "reduction"),
+    ("void at::native::tensor_kernel_scan_innermost_dim<float, std::plus<float> >()", "reduction"),
+    ("void at_cuda_detail::cub::DeviceSelectSweepKernel<at_cuda_detail::cub::X>()", "reduction"),
+    ("void at::native::krn_partials_per_segment<int>()", "embedding"),
+    ("void (anonymous namespace)::embedding_backward_feature_kernel<float>()", "embedding"),
+    ("triton_for_fused_1", "optimizer"),
+    ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+     "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float>>()",
+     "optimizer"),
     ("a kernel of no kind known", "other"),
 ]  # fmt: skip
 
@@ -209,29 +252,47 @@ def nvprof_text(path: Path) -> Times:
     return times
 
 
+def metric_text(path: Path) -> Times:
+    return Times(re.findall(r"^\s*Kernel: (.+)$", path.read_text(errors="replace"), re.MULTILINE))
+
+
 def all_names(data: Path) -> dict[str, Times]:
+    """Every kernel name of the reference data, by file."""
+    nvprof = data / "nvprof"
     found = {path.name: kineto(path) for path in sorted((data / "kineto").rglob("*.gz"))}
     found |= {path.name: sqlite(path) for path in sorted((data / "nsys").glob("*.sqlite"))}
-    found |= {
-        path.name: parquet(path) for path in sorted((data / "surfboard/pyprof_kernels").glob("*.gzip"))[:6]
-    }
-    found["net.sql"] = sqlite(data / "nvprof/lstm_pyprof/net.sql")
-    found["lm.csv"] = table(data / "nvprof/lstm_pyprof/lm.csv", "Kernel", "Sil(ns)")
-    found["alexnet"] = table(data / "nvprof/alexnet_gpu_activities.csv", "kernel", "time_s")
+    found |= {path.name: parquet(path) for path in sorted((data / "surfboard/pyprof_kernels").glob("*.gzip"))}
+    found["net.sql"] = sqlite(nvprof / "lstm_pyprof/net.sql")
+    found["lm.csv"] = table(nvprof / "lstm_pyprof/lm.csv", "Kernel", "Sil(ns)")
+    found["alexnet"] = table(nvprof / "alexnet_gpu_activities.csv", "kernel", "time_s")
     found["nsys stats"] = table(data / "nsys/resnet18_cuda_gpu_kern_sum.csv", "Name", "Total Time (ns)")
     found["ncu raw"] = table(data / "ncu/resnet18_a100_raw.csv", "Kernel Name", None)
     found["ncu long"] = table(data / "ncu/resnet50_v100_long.csv", "Kernel Name", None)
-    found["deepspeech"] = nvprof_text(data / "nvprof/deepspeech_p100/summary_bs32.txt")
+    found["nvprof trace"] = table(nvprof / "resnet50_v100_gputrace_metrics.csv", "Kernel", None)
+    found |= {path.name: nvprof_text(path) for path in sorted(nvprof.glob("deepspeech_p100/summary*.txt"))}
+    found["nvprof metrics"] = metric_text(nvprof / "deepspeech_p100/metrics_bs32.txt")
     return found
 
 
 def test_hardly_any_kernel_time_of_the_reference_data_is_without_a_class(shared_data):
-    for source, times in all_names(shared_data).items():
+    found = all_names(shared_data)
+    assert len(found) > 50
+    for source, times in found.items():
         total = sum(times.values())
         assert total > 0, source
         left = {name: time / total for name, time in times.items() if classify(name) == "other"}
-        # Measured: 0 everywhere but in the DeepSpeech summary (0.1 %).
+        # Measured: 0 everywhere but in DeepSpeech's files (0.1 %).
         assert sum(left.values()) < 0.005, (source, left)
+
+
+def test_what_communicates_in_the_other_reference_files_is_communication(shared_data):
+    """Horovod's timeline, and MPI as TAU names it."""
+    text = gzip.decompress((shared_data / "horovod/timeline_4ranks_cpu.json.gz").read_bytes()).decode()
+    names = set(re.findall(r'"name": *"([A-Z_]*ALL\w+)"', text))
+    for path in sorted((shared_data / "tau").rglob("profile.0.0.*")):
+        names |= set(re.findall(r'^"(MPI_\w+\(\)) *"', path.read_text(errors="replace"), re.MULTILINE))
+    assert {"MPI_Allreduce()", "NEGOTIATE_ALLREDUCE"} <= names
+    assert {classify(name) for name in names} == {"communication"}
 
 
 def test_the_share_of_communication_in_the_reference_traces(shared_data):

@@ -137,8 +137,10 @@ def test_what_stands_still_in_memory_is_read_once():
             128,
             4 * 128 + 12 * 32,
         ),
-        ("aten::sum", tensors([10, 10]), 100, 400),
-        ("aten::nll_loss_forward", tensors([8, 10]), 80, 320),
+        ("aten::sum", tensors([10, 10]), 100, 404),
+        ("aten::mean", tensors([2, 4, 5, 5], values=["[-1, -2]", "True"]), 200, 4 * (200 + 8)),
+        ("aten::_log_softmax", tensors([8, 10]), 80, 640),
+        ("aten::nll_loss_forward", tensors([8, 10]), 80, 324),
         ("aten::copy_", tensors([10], [10]), 0, 80),
         ("aten::zero_", tensors([10]), 0, 40),
         ("aten::view", tensors([10]), 0, 0),
@@ -147,6 +149,39 @@ def test_what_stands_still_in_memory_is_read_once():
 )
 def test_other_operators_count_an_element_once(name, inputs, flops, moved):
     assert cost(name, inputs) == Cost(flops, moved)
+
+
+INDEX = {"Input type": ["float", "long int"], "Input Dims": [[100, 16], [5]]}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "read", "written"),
+    [
+        ("aten::mkldnn_convolution", tensors([1, 3, 8, 8], [4, 3, 3, 3], [4], values=["[1, 1]", "[1, 1]"]),
+         3 * 64 + 4 * 27 + 4, 4 * 64),
+        ("aten::convolution_backward",
+         tensors([1, 4, 8, 8], [1, 3, 8, 8], [4, 3, 3, 3], values=["[4]", "[1, 1]", "[True, True, True]"]),
+         4 * 64 + 3 * 64 + 4 * 27, 3 * 64 + 4 * 27 + 4),
+        ("aten::max_pool2d_with_indices", tensors([1, 2, 7, 7], values=["[3, 3]", "[2, 2]", "[1, 1]"]),
+         98, 3 * 2 * 16),  # the indices are as long as two floats
+        ("aten::max_pool2d_with_indices",
+         tensors([1, 2, 6, 6], values=["[3, 3]", "[2, 2]", "[0, 0]", "[1, 1]", "True"]), 72, 3 * 2 * 9),
+        ("aten::avg_pool2d", tensors([1, 2, 8, 8], values=["[2, 2]", "[]"]), 128, 32),
+        ("aten::_adaptive_avg_pool2d", tensors([1, 2, 9, 9], values=["[6, 6]"]), 162, 72),
+        ("aten::embedding", INDEX, 2 * 5 + 5 * 16, 5 * 16),
+        ("aten::index_select", {"Input type": ["float", "Scalar", "long int"],
+         "Input Dims": [[100, 16], [], [5]], "Concrete Inputs": ["", "1", ""]}, 2 * 5 + 5 * 100, 5 * 100),
+        ("aten::gather", {"Input type": ["float", "Scalar", "long int"], "Input Dims": [[9, 9], [], [9, 2]]},
+         2 * 18 + 18, 18),
+        ("aten::index", {"Input type": ["float", "TensorList"], "Input Dims": [[100, 16], [[5]]]},
+         5 + 5 * 16, 5 * 16),  # a list does not say its type: as the first input's
+        ("aten::_fused_adam_", {"Input type": ["TensorList"] * 4, "Input Dims": [[[10], [6]]] * 4}, 64, 48),
+        ("aten::_fused_sgd_", {"Input type": ["TensorList"] * 3, "Input Dims": [[[10], [6]]] * 3}, 48, 32),
+    ],
+)  # fmt: skip
+def test_bytes_are_what_is_read_and_what_is_written(name, inputs, read, written):
+    """By hand, in floats."""
+    assert cost(name, inputs).bytes == 4 * (read + written)
 
 
 def test_a_list_of_tensors_counts_each():
@@ -180,7 +215,8 @@ json_values = st.recursive(
 OPERATORS = st.sampled_from(
     ["aten::convolution", "aten::convolution_backward", "aten::mm", "aten::linear", "aten::add_",
      "aten::max_pool2d", "aten::cudnn_convolution_backward", "aten::sum", "aten::copy_",
-     "aten::_foreach_add_", "aten::bmm"]
+     "aten::_foreach_add_", "aten::bmm", "aten::embedding", "aten::index_select", "aten::index", "aten::mean",
+     "aten::_adaptive_avg_pool2d", "aten::avg_pool2d", "aten::_fused_adam_", "aten::native_batch_norm"]
 )  # fmt: skip
 
 
