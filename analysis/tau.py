@@ -49,10 +49,10 @@ def applications(study: Study, path: Path, rank_0_only: bool = False) -> dict[Ke
     """
     where = "and gpu = 0 and thread = 0" if rank_0_only else ""
     sql = (
-        f"select {_fields(study, path)}, run, max(inc_time) / 1e6 from read_parquet($path) "
+        f"select {fields_of_table(study, path)}, run, max(inc_time) / 1e6 from read_parquet($path) "
         f"where function = '.tau application' and inc_time > 0 {where} group by all order by all"
     )
-    rows = _query(study, path, sql)
+    rows = query_table(study, path, sql)
     if not rows:
         raise UserError(f"{path} holds no timer '.tau application', so it says nothing of a run's duration")
     found: dict[Key, list[float]] = {}
@@ -61,8 +61,8 @@ def applications(study: Study, path: Path, rank_0_only: bool = False) -> dict[Ke
     return {key: np.array(values) for key, values in found.items()}
 
 
-def _fields(study: Study, path: Path) -> str:
-    have = {name for (name,) in _query(study, path, "select name from parquet_schema($path)")}
+def fields_of_table(study: Study, path: Path) -> str:
+    have = {name for (name,) in query_table(study, path, "select name from parquet_schema($path)")}
     written = []
     for name in ID_FIELDS:
         value = f'"{_COLUMNS[name]}"' if _COLUMNS[name] in have else "null"
@@ -70,7 +70,7 @@ def _fields(study: Study, path: Path) -> str:
     return ", ".join(written)
 
 
-def _query(study: Study, path: Path, sql: str) -> list[tuple]:
+def query_table(study: Study, path: Path, sql: str) -> list[tuple]:
     import duckdb
 
     try:
@@ -89,7 +89,7 @@ def batches_of(study: Study, path: Path) -> int:
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", path.name):
         return 1
     sql = "select min(calls) from read_parquet($path) where function = 'mpi_gather'"
-    ((gathers,),) = _query(study, path, sql)
+    ((gathers,),) = query_table(study, path, sql)
     return 1 if gathers is not None and gathers < published.BATCHES else published.BATCHES
 
 
@@ -109,7 +109,7 @@ def timed_and_started(
                 into[key] = np.concatenate([into.get(key, np.array([])), seconds])
         except UserError as error:
             study.tau_intervals.remove(path)
-            study.failed.append(Failure(path.name, str(error), "unreadable"))
+            study.failed.append(Failure(path.name, str(error).removeprefix(f"{path} "), "unreadable"))
             continue
         if into is started:
             study.find(f"{path.name}: 1-batch runs measure start-up; they give no epoch duration")

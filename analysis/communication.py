@@ -1,0 +1,333 @@
+"""What does communication cost?
+
+    python -m analysis.communication DIR                 runs under a profiler, or TAU tables of the reference
+    python -m analysis.communication DIR --by rank
+
+A row is a kind of collective of a run, a batch of a rank (mean of the attributed batches):
+
+    calls_per_batch, mbyte_per_call, mbyte_per_batch    messages, 1e6 bytes; empty: sizes are not known
+    ms_per_batch          from a rank's entry to its end
+    transfer_ms           since the last rank had arrived at the collective; wait_ms: before that
+    exposed_ms            while no model kernel runs on that rank; overlapped_ms: the rest
+    algbw_gb_per_s        bytes over transfer time, 1e9 a second; busbw_gb_per_s: that times what the
+                          collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce)
+    busbw_of_measured_pct over the bus bandwidth measured at the start of the sweep
+    clock_residual_us     how well the ranks' clocks are aligned (they are, on the ends of collectives that
+                          all ranks took part in), microseconds
+
+Ranks' collectives are matched by their order within a batch. Where some rank's are missing, wait and transfer
+are not known, and a note says so. For TAU tables see analysis/messages.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis import messages, output
+from analysis.anatomy import activities_of
+from analysis.load import load
+from analysis.overlap import Intervals, covered, union
+from analysis.study import Source, Study
+from analysis.terminal import Answer, Column, Part, Rows
+from jobs.run import Run
+from profiling import tables
+from profiling.errors import UserError, run_command
+
+COLUMNS = (
+    "collective", "calls_per_batch", "mbyte_per_call", "mbyte_per_batch", "ms_per_batch", "transfer_ms",
+    "wait_ms", "exposed_ms", "overlapped_ms", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct",
+    "clock_residual_us", "attributed_batches",
+)  # fmt: skip
+_READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes"]
+
+# What a name of a collective holds, in any library -> its kind.
+KINDS = {
+    "allreduce": "allreduce",
+    "reducescatter": "reducescatter",
+    "allgather": "allgather",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "sendrecv": "sendrecv",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+    "reduce": "reduce",
+}
+
+
+def kind_of(name: str) -> str:
+    """The kind of collective that a kernel's (or operator's) name says; ``other`` if it says none.
+
+    RCCL's ``ncclDevKernel_Generic`` is any of them.
+    """
+    plain = name.lower().replace("_", "")
+    return next((kind for word, kind in KINDS.items() if word in plain), "other")
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
+    share = (ranks - 1) / ranks
+    return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
+        kind, 1.0
+    )
+
+
+@dataclass(frozen=True)
+class Calls:
+    """One rank's collectives in attributed batches, in order of their start; arrays of one element a call."""
+
+    rank: int
+    batches: int
+    batch_index: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    kind: np.ndarray
+    bytes: np.ndarray  # NaN: not known
+    exposed_ns: np.ndarray
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The same collectives on all ranks: arrays (ranks, calls), on rank 0's clock."""
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    residual_ns: float
+
+    @property
+    def transfer_ns(self) -> np.ndarray:
+        """From the arrival of the last rank to each rank's end, shape (ranks, calls)."""
+        return np.maximum(self.end_ns - self.start_ns.max(axis=0), 0)
+
+    @property
+    def wait_ns(self) -> np.ndarray:
+        """The rest of each rank's time in the collective."""
+        return self.end_ns - self.start_ns - self.transfer_ns
+
+
+def match(ranks: Sequence[Calls]) -> Matched | None:
+    """Align the ranks' clocks on their common collectives; None if they did not make the same ones.
+
+    All ranks leave a collective of all at nearly the same moment: the median difference of its ends is the
+    difference of the clocks. What single ends differ from that is the residual.
+    """
+    first = ranks[0]
+    for other in ranks[1:]:
+        if len(other.kind) != len(first.kind) or not (
+            np.array_equal(other.kind, first.kind) and np.array_equal(other.batch_index, first.batch_index)
+        ):
+            return None
+    start = np.stack([one.start_ns for one in ranks])
+    end = np.stack([one.end_ns for one in ranks])
+    offset = np.median(end - end[0], axis=1, keepdims=True).round().astype(np.int64)
+    residual = float(np.median(np.abs(end - offset - end[0]))) if len(ranks) > 1 else 0.0
+    return Matched(start - offset, end - offset, residual)
+
+
+def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
+    """A rank's collectives in its attributed batches.
+
+    Args:
+        kernels: the columns of :data:`_READ`, rows with a place in time only.
+        attributed: indexes of the attributed batches.
+    """
+    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
+    order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
+    mine = {name: column[order] for name, column in kernels.items()}
+    end = mine["start_ns"] + mine["duration_ns"]
+    nothing = (np.array([], np.int64), np.array([], np.int64))
+    compute = union(*activities_of(kernels, nothing).compute)
+    return Calls(
+        rank,
+        len(attributed),
+        mine["batch_index"],
+        mine["start_ns"],
+        end,
+        np.array([kind_of(str(name)) for name in mine["short_name"]], dtype=object),
+        mine["bytes"].astype(float),
+        _alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
+    )
+
+
+def _own(calls: Intervals) -> Intervals:
+    """The calls cut so that none overlaps the one before it: time is counted once."""
+    start, end = calls
+    reach = np.maximum.accumulate(end) if len(end) else end
+    before = np.concatenate([start[:1], reach[:-1]])
+    begin = np.minimum(np.maximum(start, before), end)
+    return begin, end
+
+
+def _alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    begin, end = _own((start, end))
+    return end - begin
+
+
+# --- of a study ---------------------------------------------------------------------------------------
+
+
+def rows(study: Study, by_rank: bool = False) -> Rows:
+    """The answer's rows; see this file's docstring.
+
+    Raises:
+        UserError: no run has collectives.
+    """
+    made: Rows = []
+    for source in study.of_kind("run"):
+        if source.fields["profile"] != "none" and (source.world_size or 1) > 1:
+            made += _of_run(study, source, by_rank)
+    if not made:
+        raise UserError(
+            f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
+            "(profile: torch)"
+        )
+    return made
+
+
+def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
+    ranks = _ranks(study, source)
+    if not ranks or not any(len(one.kind) for one in ranks):
+        study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+        return []
+    whole = len(ranks) == source.world_size
+    matched = match(ranks) if whole else None
+    if matched is None:
+        why = (
+            "ranks made different collectives" if whole else f"{len(ranks)} of {source.world_size} are there"
+        )
+        study.find(f"{source.id}: wait and transfer are not known: {why}")
+    made = []
+    for kind in dict.fromkeys(str(name) for one in ranks for name in one.kind):
+        if by_rank:
+            for place, one in enumerate(ranks):
+                figures = _figures(study, source, kind, [one], matched, [place])
+                made.append({"id": source.id, **source.fields, "rank": one.rank, **figures})
+        else:
+            figures = _figures(study, source, kind, ranks, matched, list(range(len(ranks))))
+            made.append({"id": source.id, **source.fields, **figures})
+    return made
+
+
+def _ranks(study: Study, source: Source) -> list[Calls]:
+    import pyarrow.compute as pc
+
+    found = []
+    for directory in sorted(source.path.glob("rank_*")):
+        if not tables.table_path(directory, "kernels").is_file():
+            continue
+        try:
+            batches = tables.read(directory, "batches", ["batch_index", "attributed"])
+            table = tables.read(directory, "kernels", _READ)
+        except UserError as error:
+            study.fail(source, str(error))
+            return []
+        in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
+        table = table.filter(in_time)
+        attributed = batches["batch_index"].to_numpy()[batches["attributed"].to_numpy()]
+        kernels = {name: table[name].to_numpy() for name in _READ}
+        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
+    return found
+
+
+def _figures(
+    study: Study,
+    source: Source,
+    kind: str,
+    ranks: Sequence[Calls],
+    matched: Matched | None,
+    places: list[int],
+) -> dict[str, Any]:
+    batches = sum(one.batches for one in ranks)
+    masks = [one.kind == kind for one in ranks]
+    durations = sum(
+        int((one.end_ns - one.start_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
+    )
+    alone = sum(
+        int(_alone(one.start_ns, one.end_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
+    )
+    exposed = sum(int(one.exposed_ns[mask].sum()) for one, mask in zip(ranks, masks, strict=True))
+    calls = sum(int(mask.sum()) for mask in masks)
+    moved = float(sum(one.bytes[mask].sum() for one, mask in zip(ranks, masks, strict=True)))
+    row: dict[str, Any] = {
+        "collective": kind,
+        "calls_per_batch": calls / batches,
+        "mbyte_per_call": moved / calls / 1e6 if calls and moved else None,
+        "mbyte_per_batch": moved / batches / 1e6 if moved else None,
+        "ms_per_batch": durations / batches / 1e6,
+        "exposed_ms": exposed / batches / 1e6,
+        "overlapped_ms": (alone - exposed) / batches / 1e6,
+        "attributed_batches": batches,
+    }
+    if matched is not None:
+        transfer = sum(
+            int(matched.transfer_ns[place][mask].sum()) for place, mask in zip(places, masks, strict=True)
+        )
+        row |= {
+            "transfer_ms": transfer / batches / 1e6,
+            "wait_ms": (durations - transfer) / batches / 1e6,
+            "clock_residual_us": matched.residual_ns / 1e3,
+        }
+        row |= _bandwidth(study, source, kind, moved, transfer)
+    return row
+
+
+def _bandwidth(study: Study, source: Source, kind: str, moved: float, transfer_ns: int) -> dict[str, Any]:
+    if not moved or not transfer_ns:
+        return {}
+    ranks = source.world_size or 1
+    bus = moved / transfer_ns * bus_factor(kind, ranks)
+    measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
+    bound = measured.get(source.fields["gpus_per_node"]) if source.fields["nodes"] == 1 else None
+    return {
+        "algbw_gb_per_s": moved / transfer_ns,
+        "busbw_gb_per_s": bus,
+        "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None,
+    }
+
+
+def main() -> int:
+    parser = output.parser("analysis.communication", __doc__)
+    parser.add_argument(
+        "--by", choices=("run", "rank"), default="run", help="a row a run, or a rank of it [run]"
+    )
+    arguments = parser.parse_args()
+    study = load(arguments.path, arguments.peaks)
+    if study.tau_intervals or study.tau_atomics:
+        return output.emit(messages.answer(study), study, arguments)
+    made = rows(study, arguments.by == "rank")
+    columns = ["id", *Run.model_fields, *(["rank"] if arguments.by == "rank" else []), *COLUMNS]
+    part = Part("Collectives, a batch of a rank", made, _shown(made), _CAPTION)
+    return output.emit(Answer(made, columns, parts=[part]), study, arguments)
+
+
+_CAPTION = (
+    "Transfer: since the last rank had arrived; wait: before. Exposed: while no model kernel runs.\n"
+    "busbw: bytes a rank must move over transfer time (nccl-tests' definition)."
+)
+
+
+def _shown(made: Rows) -> list[Column]:
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+    varying += ["rank"] if "rank" in made[0] else []
+    return [
+        *(Column(name, get(name), left=isinstance(made[0][name], str)) for name in varying),
+        Column("collective", get("collective"), left=True),
+        Column("calls\na batch", get("calls_per_batch")),
+        Column("MB a\nbatch", get("mbyte_per_batch")),
+        Column("ms a\nbatch", get("ms_per_batch")),
+        Column("transfer\nms", get("transfer_ms")),
+        Column("wait\nms", get("wait_ms")),
+        Column("exposed\nms", get("exposed_ms")),
+        Column("busbw\nGB/s", get("busbw_gb_per_s")),
+        Column("of the\nmeasured, %", get("busbw_of_measured_pct")),
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,101 @@
+"""What did MPI cost, as TAU saw it?
+
+From TAU tables of the reference: a row a configuration, with the medians and the central 95 % of repetitions
+(columns ``..._low`` and ``..._high``; percentiles, not confidence intervals: they say how much runs differ).
+
+    mpi_s            inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks, s
+    messages         how many messages those functions sent, summed over ranks
+    volume_mb        their bytes, 1e6
+"""
+
+from typing import Any
+
+import numpy as np
+
+from analysis.efficiency import sortable
+from analysis.study import Failure, Study
+from analysis.tau import batches_of, fields_of_table, query_table
+from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from jobs.run import ID_FIELDS
+from profiling.errors import UserError
+
+FUNCTIONS = ("mpi_allreduce", "mpi_bcast", "mpi_gather", "mpi_allgather")
+FIGURES = ("mpi_s", "messages", "volume_mb")
+
+_TIME = """
+select {fields}, run, sum(inc_time) / 1e6 from read_parquet($path)
+where function in {functions!r} group by all
+"""
+_SIZES = """
+select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from read_parquet($path)
+where function like 'Message size for %' group by all
+"""
+
+
+def rows(study: Study) -> Rows:
+    """A row a configuration of TAU tables; see this file's docstring.
+
+    Raises:
+        UserError: no table can be read, or none says anything of MPI.
+    """
+    found: dict[tuple, dict[str, list[float]]] = {}
+    for paths, query, names in (
+        (study.tau_intervals, _TIME, FIGURES[:1]),
+        (study.tau_atomics, _SIZES, FIGURES[1:]),
+    ):
+        for path in list(paths):
+            try:
+                if paths is study.tau_intervals and batches_of(study, path) == 1:
+                    study.find(
+                        f"{path.name}: runs of one batch measure start-up; their messages are left out"
+                    )
+                    continue
+                sql = query.format(fields=fields_of_table(study, path), functions=FUNCTIONS)
+                table = query_table(study, path, sql)
+            except UserError as error:
+                paths.remove(path)
+                study.failed.append(Failure(path.name, str(error), "unreadable"))
+                continue
+            for values in table:
+                key, figures = values[: len(ID_FIELDS)], values[len(ID_FIELDS) + 1 :]
+                for name, figure in zip(names, figures, strict=True):
+                    found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+    if not found:
+        raise UserError(f"{study.path} holds no MPI function and no message size")
+    return [
+        {**dict(zip(ID_FIELDS, key, strict=True)), "world_size": key[0] * key[1], **_summary(found[key])}
+        for key in sorted(found, key=sortable)
+    ]
+
+
+def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"repetitions": max(len(of_figure) for of_figure in values.values())}
+    for name, of_figure in values.items():
+        low, centre, high = np.percentile(of_figure, [2.5, 50, 97.5])
+        row |= {name: float(centre), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return row
+
+
+def answer(study: Study) -> Answer:
+    """The answer of ``analysis.communication`` for TAU tables."""
+    made = rows(study)
+    figures = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
+    columns = [*ID_FIELDS, "world_size", "repetitions", *figures]
+    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, _shown(made))
+    return Answer(made, columns, parts=[part])
+
+
+def _shown(made: Rows) -> list[Column]:
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    def spread(name: str) -> Any:
+        return lambda row: with_interval(row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"))
+
+    varying = [name for name in ID_FIELDS if len({str(row.get(name)) for row in made}) > 1]
+    return [
+        *(Column(name, get(name), left=isinstance(made[0].get(name), str)) for name in varying),
+        Column("MPI, s", spread("mpi_s")),
+        Column("messages", spread("messages")),
+        Column("MB", spread("volume_mb")),
+    ]
