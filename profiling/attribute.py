@@ -17,7 +17,7 @@ from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, w
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
 from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags, pick
-from profiling.passes import LOADING, NONE, UPDATING
+from profiling.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tools import Converted
 
@@ -182,6 +182,9 @@ def _host_rows(events: Events, context: Context) -> _Rows:
 def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
     host = context.nest.host
     direction = pick(context.direction, rows.host, NONE)
+    # What autograd's own thread launches may lie in no range of that thread, but in the stage's time.
+    alone = (rows.host < 0) & (rows.time_ns >= 0)
+    direction[alone] = stage_of(events.names, host, rows.time_ns[alone])
     kind = rows.kind.copy()
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it.
@@ -249,7 +252,7 @@ def _findings(events: Events, context: Context, rows: _Rows, on_device: bool) ->
             f"one of {events.world_size} ranks, and no collective on its GPU: communication is not recorded, "
             "not absent; profile with CUDA activities on"
         )
-    unlinked = int((rows.host < 0).sum())
+    unlinked = int((rows.time_ns < 0).sum())
     if unlinked:
         found.append(
             f"{unlinked} of {len(rows.host)} device activities have no recorded launch (it came before "

@@ -14,6 +14,7 @@ PYPROF = "pyprof::"  # before an operator that PyProf named, so that it meets no
 _TORCH = re.compile(r"^(.*?), (?:seq|op_id) = (-?\d+)(.*)$", re.DOTALL)
 _SEQUENCE = re.compile(r"seq = (\d{1,17})\b")
 _OPERATOR = re.compile(r"^(aten|torch::autograd|autograd::engine|prims|quantized)::")
+_NAME = re.compile(r"\w+(::\w+)*(\.\w+)?")  # an operator's; record_function's texts are free
 _PYPROF = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)'")
 _TRACE = "{'traceMarker':"  # where in the program a call stands
 
@@ -44,5 +45,9 @@ def parse_text(text: str) -> Said:
     if found := _TORCH.match(text):
         number = _SEQUENCE.search(text, found.end(1))
         # What autograd itself calls has no number of its own: old versions write 0.
-        return Said(found[1], OPERATOR, int(number[1]) or -1 if number else -1)
-    return Said(text, OPERATOR if _OPERATOR.match(text) else RANGE)
+        return Said(found[1], _kind(found[1], True), int(number[1]) or -1 if number else -1)
+    return Said(text, _kind(text, False))
+
+
+def _kind(name: str, of_pytorch: bool) -> int:
+    return OPERATOR if _OPERATOR.match(name) or (of_pytorch and _NAME.fullmatch(name)) else RANGE

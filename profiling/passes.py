@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from profiling.events import LAYER, RANGE, Columns, contained, find_ranges
+from profiling.events import LAYER, RANGE, Columns, contained, find_ranges, pick
 from profiling.nesting import Nest
 from profiling.tables import BACKWARD, DIRECTIONS, END_OF_BATCH, FORWARD, UPDATE
 
@@ -25,12 +25,11 @@ def find_directions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The direction of each host event, and whether it is a guess."""
     host = nested.host
-    of_name = np.array([_stage(name) for name in names], dtype=np.int64)
-    staged = np.where(host["kind"] == RANGE, of_name[host["name"]], -1)
+    staged = _staged(names, host)
     around = nested.nearest(staged)
     by_time = _stage_at(host, staged, host["start_ns"])
     by_thread = _only_backward(host, inside_node)
-    loading = _is_loading(names, host)
+    loading = _is_loading(names, host, host["start_ns"])
     in_graph = np.isin(sequence, host["sequence"][node & (host["sequence"] >= 0)]) & (sequence >= 0)
     # Where a loop marks its forward pass, what stands outside is not of it, whatever its number.
     in_graph &= FORWARD not in names
@@ -43,16 +42,28 @@ def find_directions(
     return direction, in_graph & ~told
 
 
-def _is_loading(names: list[str], host: Columns) -> np.ndarray:
-    """Whether each event began between the end of a batch and the next forward pass, as our markers tell."""
+def stage_of(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
+    """The direction of what was done at a time, whichever thread did it: NONE outside every stage."""
+    at = _stage_at(host, _staged(names, host), times)
+    return np.select([at >= 0, _is_loading(names, host, times)], [at, LOADING], NONE)
+
+
+def _staged(names: list[str], host: Columns) -> np.ndarray:
+    """The direction that each range which is a stage stands for; -1: it is none."""
+    of_name = np.array([_stage(name) for name in names], dtype=np.int64)
+    return np.where(host["kind"] == RANGE, pick(of_name, host["name"]), -1)
+
+
+def _is_loading(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
+    """Whether a time lies between the end of a batch and the next forward pass, as our markers tell."""
     starts, ends = (
         host["start_ns"][find_ranges(names, host, name.__eq__)] for name in (FORWARD, END_OF_BATCH)
     )
     if not len(starts) or not len(ends):
-        return np.zeros(len(host["name"]), dtype=bool)
+        return np.zeros(len(times), dtype=bool)
     never = np.iinfo(np.int64).max
     next_start, next_end = (
-        np.append(times, never)[np.searchsorted(times, host["start_ns"])] for times in (starts, ends)
+        np.append(known, never)[np.searchsorted(known, times)] for known in (starts, ends)
     )
     return next_start < next_end
 

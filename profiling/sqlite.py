@@ -5,7 +5,7 @@ does not have is told by its absence; a value that is no integer costs its row, 
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,38 +66,34 @@ class Database:
         """The rows of a small table, as they are; columns that it lacks come as None."""
         return self._rows(f'select {", ".join(self._column(table, one) for one in columns)} from "{table}"')
 
-    def integers(self, table: str, columns: Mapping[str, int | None]) -> Iterator[Columns]:
+    def integers(
+        self, table: str, columns: Mapping[str, int | None], texts: Sequence[str] = ()
+    ) -> Iterator[Columns]:
         """Columns of a table as int64, some thousand rows at a time, in the order of the file.
 
         Args:
             columns: name -> what stands for null and for a column that is not there; None: such rows are
                 malformed.
+            texts: columns that come as they are, as objects (None where absent).
         """
-        wanted = ", ".join(
+        self.need(table, *(name for name, missing in columns.items() if missing is None))
+        wanted = [
             f'"{name}"' if missing is None else f"ifnull({self._column(table, name)}, {missing})"
             for name, missing in columns.items()
-        )
-        self.need(table, *(name for name, missing in columns.items() if missing is None))
-        for rows in self._chunks(f'select {wanted} from "{table}"'):
-            values = self._as_integers(rows, len(columns))
-            yield {name: values[:, place] for place, name in enumerate(columns)}
+        ] + [self._column(table, name) for name in texts]
+        for rows in self._chunks(f'select {", ".join(wanted)} from "{table}"'):
+            given = dict(zip([*columns, *texts], zip(*rows, strict=True), strict=True))
+            found, sound = {}, np.ones(len(rows), dtype=bool)
+            for name in columns:
+                found[name], whole = _as_integers(given[name])
+                sound &= whole
+            for name in texts:
+                found[name] = np.array(given[name], dtype=object)
+            self.malformed += len(rows) - int(sound.sum())
+            yield found if sound.all() else {name: column[sound] for name, column in found.items()}
 
     def _column(self, table: str, name: str) -> str:
         return f'"{name}"' if name in self.tables[table] else "null"
-
-    def _as_integers(self, rows: list[tuple[Any, ...]], width: int) -> np.ndarray:
-        try:
-            values = np.array(rows)  # of 64-bit integers only where every value is one
-        except (ValueError, OverflowError):
-            values = np.array([])
-        if values.dtype != np.int64 or values.shape != (len(rows), width):
-            whole = [row for row in rows if all(type(one) is int for one in row)]
-            values = np.array(whole, dtype=np.int64).reshape(-1, width)
-        sound = ((values > -_LIMIT) & (values < _LIMIT)).all(axis=1)
-        if not sound.all():
-            values = values[sound]
-        self.malformed += len(rows) - len(values)
-        return values
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with _readable(self.path):
@@ -108,6 +104,18 @@ class Database:
             cursor = self._connection.execute(sql)
             while rows := cursor.fetchmany(ROWS):
                 yield rows
+
+
+def _as_integers(given: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(values as int64, which of them are integers that can be)."""
+    try:
+        values = np.array(given)  # of 64-bit integers only where every value is one
+    except (ValueError, OverflowError):
+        values = np.array([])
+    if values.dtype != np.int64:
+        integers = [type(one) is int for one in given]
+        values = np.array([one if right else _LIMIT for one, right in zip(given, integers, strict=True)])
+    return values, (values > -_LIMIT) & (values < _LIMIT)
 
 
 @contextmanager

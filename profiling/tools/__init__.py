@@ -28,6 +28,7 @@ TOOLS: dict[str, str] = {
     "torch": "profiling.tools.torch_profiler",
     "pyprof": "profiling.tools.pyprof",
     "nvprof": "profiling.tools.nvprof",
+    "nsys": "profiling.tools.nsys",
 }
 
 

@@ -1,0 +1,139 @@
+"""Exports of Nsight Systems of several releases, against what is known of real ones."""
+
+import pytest
+
+from profiling.convert import recognise
+from profiling.errors import UserError
+from profiling.tools.nsys import read
+from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
+
+
+@pytest.fixture(scope="module")
+def nsys(shared_data):
+    return shared_data / "nsys"
+
+
+def frames(path):
+    converted = read(path)
+    return (
+        converted.tables["kernels"].to_pandas(),
+        converted.tables["markers"].to_pandas(),
+        converted.findings,
+    )
+
+
+def test_two_gpus_of_one_report(nsys):
+    path = nsys / "h100_2gpu_1s.sqlite"
+    assert recognise(path) == "nsys"
+    kernels, markers, findings = frames(path)
+    on_gpu = kernels[~kernels["class"].isin(["memcpy", "memset"])]
+    assert len(on_gpu) == 3442
+    assert on_gpu.groupby("device")["duration_ns"].sum().to_dict() == {0: 22_385_163, 1: 22_444_359}
+    assert (kernels["class"] == "memcpy").sum() == 904 and (kernels["class"] == "memset").sum() == 22
+    # Two processes, one GPU each: two ranks.
+    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {0: [0], 1: [1]}
+    assert kernels["start_ns"].min() == 1779630014975716426 + 155357525002
+    # The report is a second of a longer one: what was launched before it has no operator, and that is said.
+    assert any("1138 of 2184 device activities have no recorded launch" in finding for finding in findings)
+    assert kernels["operator"].notna().sum() == 2 * (2184 - 1138)
+    assert markers["name"].str.startswith("FSDP::").all() and len(markers) > 0
+
+
+def test_operators_of_its_ranges(nsys):
+    kernels, _, _ = frames(nsys / "h100_2gpu_1s.sqlite")
+    gemms = kernels[(kernels["class"] == "gemm") & kernels["operator"].notna()]
+    assert set(gemms["operator"]) == {"aten::mm", "aten::bmm"}
+    assert set(kernels[kernels["short_name"] == "softmax_warp_forward"]["operator"].dropna()) == {
+        "aten::_softmax"
+    }
+    # Both clear a workspace.
+    assert set(kernels[kernels["class"] == "memset"]["operator"].dropna()) == {"aten::mm", "aten::sum"}
+
+
+def test_an_export_of_2021_with_pyprofs_markers(nsys):
+    kernels, _, _ = frames(nsys / "cnn_pyprof_nvtx_2.9.sqlite")
+    on_gpu = kernels[~kernels["class"].isin(["memcpy", "memset"])]
+    assert len(on_gpu) == 46 and on_gpu["duration_ns"].sum() == 346_684
+    assert set(on_gpu["operator"]) == {"conv2d"} and set(on_gpu["direction"]) == {"fprop"}
+
+
+def test_an_export_of_an_mpi_program(nsys):
+    kernels, markers, _ = frames(nsys / "saxpy_mpi_cuda_2.9.sqlite")
+    assert kernels["short_name"].value_counts().to_dict() == {"Memcpy HtoD": 10, "saxpy": 5, "Memcpy DtoH": 5}
+    counted = markers["name"].value_counts().to_dict()
+    assert counted == {"MPI_Send": 10, "MPI_Recv": 5, "saxpy": 5, "MPI_Init": 1, "MPI_Finalize": 1}
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_releases_agree_on_one_training(tmp_path, modern):
+    database = Nsys(tmp_path / "rank3.sqlite", modern)
+    database.batches(3)
+    kernels, markers, findings = frames(database.close())
+    assert recognise(tmp_path / "rank3.sqlite") == "nsys"
+    assert kernels["direction"].to_list() == ["fprop", "bprop", "update"] * 3
+    assert kernels["batch_index"].to_list() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert set(kernels["name"]) == {DEMANGLED} and set(kernels["short_name"]) == {"at::native::kernel"}
+    assert set(kernels["grid"]) == {"4,2,1"} and set(kernels["block"]) == {"128,1,1"}
+    assert markers["name"].to_list() == ["Forward Pass", "Backward Pass", "Model Update", "End of Batch"] * 3
+    assert markers["kind"].to_list() == ["range", "range", "range", "mark"] * 3
+    assert markers["start_ns"].min() == (EPOCH_NS if modern else 0) + 100
+    assert any("not recorded: times count from its start" in finding for finding in findings) != modern
+
+
+def test_each_process_with_work_on_a_gpu_is_a_rank(tmp_path):
+    database = Nsys(tmp_path / "node.sqlite")
+    database.batches(2, pid=8, device=1)
+    database.batches(2, pid=9, device=0)
+    database.range("a worker that loads data", 5, 10, pid=20, tid=20)
+    kernels, markers, findings = frames(database.close())
+    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {0: [0], 1: [1]}
+    assert len(kernels) == 12 and len(markers) == 16
+    assert "process 9 as rank 0, 8 as rank 1" in findings[0]
+
+
+def test_mpis_own_ranks_are_kept(tmp_path):
+    database = Nsys(tmp_path / "node.sqlite")
+    for pid, rank in ((8, 3), (9, 2)):
+        database.batches(1, pid=pid, device=pid - 8)
+        database.range(f"MPI Rank {rank}", 1, None, pid, pid, kind=39)
+    kernels, _, _ = frames(database.close())
+    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {2: [1], 3: [0]}
+
+
+def test_a_recording_without_anything_is_said_to_be_empty(tmp_path):
+    converted = read(Nsys(tmp_path / "empty.sqlite").close())
+    assert {name: table.num_rows for name, table in converted.tables.items()} == {"kernels": 0, "markers": 0}
+    assert "the report is empty" in converted.findings[0]
+
+
+def test_ranges_that_never_ended_are_counted(tmp_path):
+    database = Nsys(tmp_path / "cut.sqlite")
+    database.batches(1)
+    database.range("Forward Pass", 2000, None)
+    _, markers, findings = frames(database.close())
+    assert len(markers) == 4
+    assert any("1 ranges were open when the recording ended" in finding for finding in findings)
+
+
+def test_a_release_that_is_not_known_is_named_with_what_it_lacks(tmp_path):
+    database = Nsys(tmp_path / "new.sqlite")
+    database.batches(1)
+    path = change(database.close(), ["alter table CUPTI_ACTIVITY_KIND_KERNEL rename column start to startNs"])
+    with pytest.raises(UserError, match=r"new\.sqlite: its table CUPTI_ACTIVITY_KIND_KERNEL has no start"):
+        read(path)
+
+
+def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
+    database = Nsys(tmp_path / "odd.sqlite")
+    database.batches(2)
+    path = change(
+        database.close(),
+        [
+            "update CUPTI_ACTIVITY_KIND_KERNEL set start = 'soon' where correlationId = 1",
+            "update CUPTI_ACTIVITY_KIND_KERNEL set end = 9e300 where correlationId = 2",
+            "update CUPTI_ACTIVITY_KIND_KERNEL set end = start - 5 where correlationId = 10",
+        ],
+    )
+    kernels, _, findings = frames(path)
+    assert len(kernels) == 3
+    assert any("3 events lack a required field or hold an absurd one" in finding for finding in findings)
