@@ -54,7 +54,7 @@ def _in_portions(
                 try:
                     found |= ask([source])
                 except (duckdb.Error, OSError) as error:
-                    study.fail(source, damaged(source, error))
+                    study.fail(source, damaged(error))
     return found
 
 
@@ -134,9 +134,9 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
     try:
         return study.connection.execute(sql, arguments).fetchall()
     except (duckdb.Error, OSError) as error:
-        raise UserError(damaged(source, error)) from None
+        raise UserError(f"{source.path} {damaged(error)}") from None
 
 
-def damaged(source: Source, error: Exception) -> str:
+def damaged(error: Exception) -> str:
     """That a file is damaged, in one line."""
-    return f"{source.path} is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"
+    return f"is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"

@@ -190,7 +190,8 @@ def _add_file(study: Study, file: Path, wanted: bool = False) -> None:
     except UserError as error:
         if wanted:
             raise
-        study.failed.append(Failure(_name_in(study, file), str(error), "unreadable"))
+        reason = str(error).removeprefix(f"{file} ")
+        study.failed.append(Failure(_name_in(study, file), reason, "unreadable"))
 
 
 def _nearest_kind(columns: set[str]) -> set[str]:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import output, reference, tau
 from analysis.efficiency import sortable
-from analysis.load import load
+from analysis.load import load, no_result
 from analysis.scaled_parts import parts
 from analysis.study import Study
 from analysis.terminal import Answer, Rows
@@ -86,11 +86,15 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
+    if any(failure.kind != "excluded" for failure in study.failed):
+        return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
         return (
             f"{study.path} holds TAU application times only: they hold start-up and no batch, so there is no "
             "corrected figure; see --method published"
         )
+    if study.tau_intervals:
+        return f"{study.path} holds TAU tables of 1-batch runs only: they measure start-up, not training"
     return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"
 
 

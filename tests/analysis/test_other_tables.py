@@ -1,0 +1,311 @@
+"""PyProf tables as others may have them: each gives right figures, or one clear line."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import write_pyprof
+
+# What write_pyprof plants: 5 forward passes (3 trials in the first), 2 attributed backward passes.
+TFLOP = (5 * 6e9 + 3 * 6e9 + 5 * 1e3) / 5 / 1e12 + 6e9 / 1e12
+NAME = (
+    "run_{rep}_config_{nodes}_{gpus}_{net}_nvprof_{workers}_{model}_{loader}_{batch}_fp16_{compute}"
+    "_ret_0{rank}"
+)
+
+
+def name(ending: str = ".gzip", **values: object) -> str:
+    known = {
+        "rep": 0, "nodes": 1, "gpus": 2, "net": "ib", "workers": 2, "model": "resnet50", "loader": "dali-gpu",
+        "batch": 32, "compute": "fp32", "rank": "_0",
+    }  # fmt: skip
+    return NAME.format(**{**known, **values}) + ending
+
+
+def figures(path: Path, *more: str, code: int = 0) -> list[dict[str, str]]:
+    ran = run("analysis.scaled", path, "--format", "csv", *more)
+    assert ran.code == code, ran.err
+    return ran.csv
+
+
+def assert_planted(row: dict[str, str]) -> None:
+    assert (row["fprop_batches"], row["bprop_batches"]) == ("5", "2")
+    assert float(row["tflop_per_batch"]) == pytest.approx(TFLOP)
+
+
+@pytest.mark.parametrize("ending", [".gzip", ".parquet", ".snappy.parquet", ""])
+@pytest.mark.parametrize("rank", ["_0", "_15", ""])
+def test_any_ending_with_or_without_a_rank(tmp_path: Path, ending: str, rank: str) -> None:
+    path = write_pyprof(tmp_path, name=name(ending, rank=rank))
+    for given in (tmp_path, path):
+        (row,) = figures(given)
+        assert_planted(row)
+        assert (row["nodes"], row["gpus_per_node"], row["world_size"]) == ("1", "2", "2")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"nodes": 16}, {"nodes": 1, "gpus": 1}, {"gpus": 4}, {"net": "eth"}, {"net": "IB"}, {"workers": 16},
+        {"loader": "pytorch"}, {"model": "alexnet"}, {"batch": 128}, {"rep": 7},
+    ],
+)  # fmt: skip
+def test_other_configurations(tmp_path: Path, values: dict[str, object]) -> None:
+    write_pyprof(tmp_path, name=name(**values))
+    (row,) = figures(tmp_path)
+    assert_planted(row)
+    assert float(row["fprop_flop_coverage_pct"]) > 0
+
+
+def test_nodes_are_in_order_of_number(tmp_path: Path) -> None:
+    for nodes in (16, 2, 32, 8, 1):
+        write_pyprof(tmp_path, name=name(nodes=nodes))
+    assert [row["nodes"] for row in figures(tmp_path)] == ["1", "2", "8", "16", "32"]
+
+
+def test_a_model_that_is_not_known_has_no_coverage_and_is_named(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, name=name(model="mymodel"))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert "the analytic FLOPs of mymodel are not known" in ran.err
+    assert_planted(ran.csv[0])
+    assert ran.csv[0]["fprop_flop_coverage_pct"] == ""
+
+
+def test_repetitions_and_ranks_of_a_configuration_are_one_row(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, name=name(rep=0))
+    write_pyprof(tmp_path, name=name(rep=1))
+    write_pyprof(tmp_path, name=name(rep=0, rank="_1"))
+    (row,) = figures(tmp_path)
+    assert (row["tables"], row["fprop_batches"], row["bprop_batches"]) == ("3", "15", "6")
+    assert float(row["tflop_per_batch"]) == pytest.approx(TFLOP)
+
+
+def test_tables_of_one_name_in_two_folders_both_count(tmp_path: Path) -> None:
+    write_pyprof(tmp_path / "first", forward=5)
+    write_pyprof(tmp_path / "second", forward=9, attributed=4)
+    (row,) = figures(tmp_path)
+    assert (row["tables"], row["fprop_batches"], row["bprop_batches"]) == ("2", "14", "6")
+
+
+def test_a_table_that_is_not_named_after_a_run(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, name="kernels of Monday.gzip")
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert "its configuration is not known" in ran.err
+    assert_planted(ran.csv[0])
+    assert ran.csv[0]["nodes"] == ""
+    assert run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").code == 0
+
+
+# --- other columns ------------------------------------------------------------------------------------
+
+
+def changed(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.ParquetFile(path).read()), path)
+
+
+def replace(table: pa.Table, column: str, values: object) -> pa.Table:
+    return table.set_column(table.column_names.index(column), column, values)
+
+
+def of_type(column: str, kind: pa.DataType) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: replace(table, column, table[column].cast(kind))
+
+
+def in_part(table: pa.Table) -> pa.Table:
+    """Half a nanosecond and half a FLOP more a launch than whole numbers."""
+    for column in ("Sil(ns)", "FLOPs"):
+        values = [value + 0.5 if value else value for value in table[column].to_pylist()]
+        table = replace(table, column, pa.array(values, pa.float64()))
+    return table
+
+
+CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "extra columns": lambda table: table.append_column("Comment", pa.array(["x"] * len(table))),
+    "index of pandas": lambda table: table.append_column("__index_level_0__", pa.array(range(len(table)))),
+    "other order": lambda table: table.select(table.column_names[::-1]),
+    "rows in other order": lambda table: table.take(pa.array(range(len(table)))[::-1]),
+    "FLOPs as integers": of_type("FLOPs", pa.int64()),
+    "durations as fractions": of_type("Sil(ns)", pa.float64()),
+    "names as dictionaries": of_type("Kernel", pa.dictionary(pa.int32(), pa.string())),
+    "large strings": of_type("Op", pa.large_string()),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_tables_of_other_columns_and_types(tmp_path: Path, what: str) -> None:
+    as_it_is = write_pyprof(tmp_path / "before")
+    expected = figures(tmp_path / "before")
+    (tmp_path / "after").mkdir()
+    shutil.copy(as_it_is, tmp_path / "after")
+    changed(tmp_path / "after" / as_it_is.name, CHANGES[what])
+    assert figures(tmp_path / "after") == expected
+    for command in ("efficiency", "kernels"):
+        ours = [
+            run(f"analysis.{command}", tmp_path / folder, "--format", "csv", "--method", method).csv
+            for folder in ("before", "after")
+            for method in ("corrected", "published")
+        ]
+        assert ours[:2] == ours[2:]
+        assert all(ours)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_tables_types_do_not_round_the_second(tmp_path: Path, first: bool) -> None:
+    """Read together, a table of fractions beside one of integers keeps its fractions."""
+    fractions = write_pyprof(tmp_path / "both", nodes=1 if first else 8)
+    write_pyprof(tmp_path / "both", nodes=8 if first else 1)
+    changed(fractions, in_part)
+    alone = run("analysis.efficiency", fractions, "--method", "published", "--format", "csv").csv
+    beside = run("analysis.efficiency", tmp_path / "both", "--method", "published", "--format", "csv").csv
+    assert alone[0] in beside
+
+
+def test_other_columns_in_one_of_several_tables(tmp_path: Path) -> None:
+    for nodes, what in enumerate(CHANGES, 1):
+        changed(write_pyprof(tmp_path, nodes=nodes), CHANGES[what])
+    rows = figures(tmp_path)
+    assert len(rows) == len(CHANGES)
+    for row in rows:
+        assert_planted(row)
+
+
+# --- what is not there --------------------------------------------------------------------------------
+
+
+def test_no_flops_at_all(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path)
+    changed(path, lambda table: replace(table, "FLOPs", pa.array([0.0] * len(table))))
+    (row,) = figures(tmp_path, "--explain")
+    assert (float(row["tflop_per_batch"]), float(row["flops_efficiency_of_kernels_pct"])) == (0, 0)
+    (published,) = run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").csv
+    assert (published["compute_efficiency_pct"], published["flops_efficiency_pct"]) == ("0.0", "0.0")
+    of_kernels = ("--metric", "flops-efficiency", "--method", "published", "--format", "csv")
+    rates = [row["flops_per_s"] for row in run("analysis.kernels", path, *of_kernels).csv]
+    assert set(rates) == {"0.0"}
+
+
+@pytest.mark.parametrize("column", ["FLOPs", "Bytes", "Sil(ns)"])
+def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> None:
+    path = write_pyprof(tmp_path)
+
+    def without_some(table: pa.Table) -> pa.Table:
+        values = [float(value) for value in table[column].to_pylist()]
+        values[0], values[1] = float("nan"), None
+        return replace(table, column, pa.array(values, pa.float64()))
+
+    changed(path, without_some)
+    for command in ("scaled", "efficiency", "kernels"):
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert ran.code == 0, ran.err
+        assert "nan" not in ran.out.lower()
+
+
+def test_no_backward_pass_attributed(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, attributed=0)
+    ran = run("analysis.scaled", tmp_path, "--format", "csv", "--explain")
+    (row,) = ran.csv
+    assert (row["fprop_batches"], row["bprop_batches"], row.get("tflop_per_batch", "")) == ("5", "0", "")
+    assert float(row["fprop_flop_coverage_pct"]) > 0
+    assert "no batch in it has an attributed backward pass" in ran.err
+    assert "no kernels with FLOPs" in one_line_error(run("analysis.efficiency", tmp_path))
+    # Published figures do not depend on it.
+    assert run("analysis.efficiency", tmp_path, "--method", "published").code == 0
+
+
+def test_no_loss_that_runs_once_a_batch(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path)
+    changed(path, lambda table: replace(table, "Op", pa.array([None] * len(table), pa.null())))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert ran.code == 0
+    assert "no loss found, so its batches cannot be counted" in ran.err
+    assert ran.csv[0].get("tflop_per_batch", "") == ""
+
+
+def test_one_batch(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, forward=1, attributed=1)
+    (row,) = figures(tmp_path, "--explain")
+    assert (row["fprop_batches"], row["bprop_batches"]) == ("1", "1")
+
+
+def test_all_batches_attributed(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, forward=4, attributed=4, trials=0)
+    (row,) = figures(tmp_path)
+    assert (row["fprop_batches"], row["bprop_batches"]) == ("4", "4")
+    assert float(row["tflop_per_batch"]) == pytest.approx(0.012, rel=1e-5)
+
+
+def test_arithmetic_in_fp16_has_no_peak_on_that_gpu(tmp_path: Path) -> None:
+    write_pyprof(tmp_path, name=name(compute="fp16"))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv", "--explain")
+    assert "Tesla K40m has no datasheet peak for fp16" in ran.err
+    assert ran.csv[0]["flops_efficiency_of_kernels_pct"] == ""
+    # The reference held every run against the peak of fp32.
+    (published,) = run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").csv
+    assert float(published["flops_efficiency_pct"]) > 0
+
+
+def test_a_direction_that_no_kernel_has_is_said(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path, attributed=0)
+    published = ("--method", "published", "--direction")
+    assert "no kernel whose direction is bprop" in one_line_error(
+        run("analysis.kernels", path, *published, "bprop")
+    )
+    assert "no direction update" in one_line_error(run("analysis.kernels", path, *published, "update"))
+    one_line_error(run("analysis.kernels", path, "--direction", "bprop"))
+
+
+def test_kernels_of_one_table_only_are_counted(tmp_path: Path) -> None:
+    first, second = write_pyprof(tmp_path, nodes=1), write_pyprof(tmp_path, nodes=8, trials=0)
+    ran = run(
+        "analysis.kernels", first, second, "--direction", "fprop", "--method", "published", "--format", "csv"
+    )
+    assert "conv_trial" not in [row["kernel"] for row in ran.csv]
+    assert "kernels in one of the two tables only are left out, as in the published tables: 1" in ran.err
+
+
+# --- damaged ------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def overwrite_pages(path: Path) -> None:
+    """All but the footer: the file opens, and its rows cannot be read."""
+    content = path.read_bytes()
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    path.write_bytes(b"PAR1" + b"\xff" * (pages - 4) + content[pages:])
+
+
+def foreign(path: Path) -> None:
+    path.write_bytes(b"\x1f\x8b\x08\x00 not Parquet at all")
+
+
+def lacking(path: Path) -> None:
+    changed(path, lambda table: table.drop_columns(["FLOPs"]))
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, overwrite_pages, foreign, lacking, lambda path: path.write_bytes(b"")]
+)
+def test_a_damaged_table_costs_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    for nodes in (1, 2, 4):
+        write_pyprof(tmp_path, nodes=nodes)
+    bad = write_pyprof(tmp_path, nodes=8)
+    damage(bad)
+    for command, method in (
+        ("scaled", "corrected"), ("efficiency", "corrected"), ("efficiency", "published"),
+        ("kernels", "corrected"),
+    ):  # fmt: skip
+        ran = run(f"analysis.{command}", tmp_path, "--method", method, "--format", "csv")
+        assert ran.code == 1, ran
+        assert [line for line in ran.err.splitlines() if bad.name in line]
+        if command != "kernels":
+            assert [row["nodes"] for row in ran.csv] == ["1", "2", "4"]
+        alone = run(f"analysis.{command}", bad, "--method", method, "--format", "csv")
+        assert bad.name in one_line_error(alone)

@@ -1,0 +1,161 @@
+"""The reference's TAU tables, as others may have them: durations, scaling, and what they are made of."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.analysis.commands import Ran, one_line_error, run
+from tests.analysis.synthetic import write_tau
+
+# 40 s that do not depend on the batch size, 0.25 s an image of the batch: 48 s at 32, 56 s at 64.
+SECONDS = {
+    (nodes, 4, batch): [40 + batch / 4 + 2 * (nodes - 1)] * 3 for nodes in (1, 2) for batch in (32, 64)
+}
+
+
+def published(path: Path, *more: str) -> Ran:
+    return run("analysis.scaled", path, "--method", "published", "--format", "csv", *more)
+
+
+def test_epoch_durations_and_their_scaling(tmp_path: Path) -> None:
+    write_tau(tmp_path / "intervals.gzip", SECONDS)
+    ran = published(tmp_path)
+    rows = {(row["nodes"], row["batch"]): row for row in ran.csv}
+    assert (ran.code, len(rows)) == (0, 4)
+    for (nodes, batch), row in rows.items():
+        seconds = SECONDS[int(nodes), 4, int(batch)][0]
+        assert float(row["application_s"]) == seconds
+        assert float(row["epoch_duration_s"]) == pytest.approx(
+            seconds * 1e6 / (50 * int(batch) * 4 * int(nodes))
+        )
+        assert row["base_nodes"] == "1"
+        expected = 100 * SECONDS[1, 4, int(batch)][0] / seconds
+        assert float(row["scaling_efficiency_pct"]) == pytest.approx(expected)
+        fixed = seconds - int(batch) / 4
+        assert float(row["batch_independent_pct"]) == pytest.approx(100 * fixed / seconds)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(2, 16), (4, 32), (1, 58)])
+def test_the_base_is_the_fewest_nodes_that_there_are(tmp_path: Path, smallest: int, largest: int) -> None:
+    seconds = {(nodes, 2, 32): [60.0] for nodes in (largest, smallest)}
+    (first, last) = published(write_tau(tmp_path / "cartesius.parquet", seconds)).csv
+    assert (first["nodes"], last["nodes"], last["base_nodes"]) == (str(smallest), str(largest), str(smallest))
+    assert float(last["scaling_efficiency_pct"]) == 100
+    assert last["world_size"] == str(2 * largest)
+
+
+def test_one_repetition_and_one_batch_size(tmp_path: Path) -> None:
+    ran = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0]}), "--explain")
+    (row,) = ran.csv
+    assert (row["repetitions"], row["repetitions_kept"], row["batch_independent_pct"]) == ("1", "1", "")
+    assert "it needs two batch sizes" in ran.err
+
+
+def test_a_repetition_two_deviations_off_is_cut(tmp_path: Path) -> None:
+    (row,) = published(write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0, 60.2, 59.8] * 3 + [95.0]})).csv
+    assert (row["repetitions"], row["repetitions_kept"], float(row["application_s"])) == ("10", "9", 60.0)
+
+
+def test_repetitions_in_two_files_are_of_one_configuration(tmp_path: Path) -> None:
+    write_tau(tmp_path / "monday.gzip", {(1, 4, 32): [60.0, 60.0]})
+    write_tau(tmp_path / "tuesday.gzip", {(1, 4, 32): [62.0]})
+    (row,) = published(tmp_path).csv
+    assert (row["repetitions"], float(row["application_s"])) == ("3", 60.0)
+
+
+def change(path: Path, column: str, values: list | None) -> None:
+    table = pq.ParquetFile(path).read()
+    place = table.column_names.index(column)
+    table = table.remove_column(place)
+    pq.write_table(table if values is None else table.add_column(place, column, [values]), path)
+
+
+@pytest.mark.parametrize(
+    "column", ["network_backend", "profile_level", "neural_network", "grad_precision", "compute_precision"]
+)
+def test_a_column_less(tmp_path: Path, column: str) -> None:
+    path = write_tau(tmp_path / "i.gzip", SECONDS)
+    whole = [row["scaling_efficiency_pct"] for row in published(path).csv]
+    change(path, column, None)
+    assert [row["scaling_efficiency_pct"] for row in published(path).csv] == whole
+
+
+def test_runs_under_two_profilers_are_not_mixed(tmp_path: Path) -> None:
+    path = write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0], (2, 4, 32): [90.0]})
+    count = pq.ParquetFile(path).metadata.num_rows
+    change(path, "profile_level", ["tau_exec"] * (count // 3) + ["tau_python"] * (count - count // 3))
+    rows = published(path).csv
+    assert [(row["profile"], row["base_nodes"]) for row in rows] == [("tau_exec", "1"), ("tau_python", "2")]
+
+
+@pytest.mark.parametrize("named", ["batch1_5runs.gzip", "lisa_batch1_interval.gzip", "start_batch_1.parquet"])
+def test_runs_of_one_batch_give_no_epoch_and_a_batch_duration_beside_those_of_50(
+    tmp_path: Path, named: str
+) -> None:
+    write_tau(tmp_path / named, {(1, 4, 32): [41.0, 40.0, 42.0]})
+    assert "1-batch runs only" in one_line_error(published(tmp_path / named))
+    write_tau(tmp_path / "timed.gzip", {(1, 4, 32): [66.0, 65.5]})
+    ran = published(tmp_path, "--explain")
+    assert len(ran.csv) == 1
+    # GPU 0 takes half a second less than the slowest: (65.5 - 40.5) / 50, and (65.25 - 40.5) / 49.
+    assert "batch 500.0 ms -> 505.1 ms" in ran.err
+    (row,) = run("analysis.batches", tmp_path, "--format", "csv").csv
+    assert float(row["tau_batch_ms"]) == pytest.approx(500)
+
+
+def test_fewer_gathers_than_50_are_runs_of_one_batch(tmp_path: Path) -> None:
+    path = write_tau(tmp_path / "nameless.gzip", {(1, 4, 32): [41.0]})
+    table = pq.ParquetFile(path).read().to_pylist()
+    for row in table:
+        if row["function"] == "mpi_allreduce":
+            row.update(function="mpi_gather", calls=12)
+    pq.write_table(pa.Table.from_pylist(table), path)
+    assert "1-batch runs only" in one_line_error(published(path))
+
+
+def test_no_application_timer(tmp_path: Path) -> None:
+    path = write_tau(tmp_path / "i.gzip", SECONDS)
+    table = pq.ParquetFile(path).read()
+    pq.write_table(
+        table.filter(pa.array(name != ".tau application" for name in table["function"].to_pylist())), path
+    )
+    assert "no timer '.tau application'" in one_line_error(published(path))
+
+
+def test_a_truncated_table_costs_no_other(tmp_path: Path) -> None:
+    write_tau(tmp_path / "good.gzip", SECONDS)
+    bad = write_tau(tmp_path / "bad.gzip", {(4, 4, 32): [60.0]})
+    bad.write_bytes(bad.read_bytes()[:-50])
+    ran = published(tmp_path)
+    assert (ran.code, len(ran.csv)) == (1, 4)
+    assert "unreadable: bad.gzip: is a damaged" in ran.err
+    assert "bad.gzip" in one_line_error(published(bad))
+
+
+def test_damaged_rows_cost_no_other_table(tmp_path: Path) -> None:
+    write_tau(tmp_path / "good.gzip", SECONDS)
+    bad = write_tau(tmp_path / "bad.gzip", {(4, 4, 32): [60.0]})
+    content = bad.read_bytes()
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    bad.write_bytes(b"PAR1" + b"\xff" * (pages - 4) + content[pages:])
+    ran = published(tmp_path)
+    assert (ran.code, len(ran.csv)) == (1, 4)
+    assert "unreadable: bad.gzip" in ran.err
+
+
+def test_the_corrected_method_says_why_it_has_nothing(tmp_path: Path) -> None:
+    path = write_tau(tmp_path / "i.gzip", SECONDS)
+    assert "see --method published" in one_line_error(run("analysis.scaled", path))
+    assert "no kernels" in one_line_error(run("analysis.efficiency", path))
+    assert "no kernels" in one_line_error(run("analysis.kernels", path))
+
+
+def test_groups_are_plain_means(tmp_path: Path) -> None:
+    write_tau(tmp_path / "i.gzip", SECONDS)
+    rows = published(tmp_path, "--group-by", "nodes").csv
+    assert [row["nodes"] for row in rows] == ["1", "2"]
+    means = [sum(100 * SECONDS[1, 4, batch][0] / SECONDS[2, 4, batch][0] for batch in (32, 64)) / 2]
+    assert float(rows[1]["scaling_efficiency_pct"]) == pytest.approx(means[0])
+    assert rows[1]["repetitions"] == "6"
