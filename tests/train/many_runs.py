@@ -1,6 +1,6 @@
 """A rank that does several runs, one after the other: starting a process costs more than a tiny run.
 
-Started by test_train.py in place of ``python -m train``, with a file that holds the runs and their directories.
+Started by test_train.py in place of ``python -m train``, with a file of the runs and their directories.
 """
 
 import json

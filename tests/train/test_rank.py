@@ -1,0 +1,210 @@
+"""One rank from its start to its report: does it learn, does it repeat itself, what does it leave?"""
+
+import numpy as np
+import pytest
+import torch
+
+from jobs.outcome import why_not_right
+from jobs.run import make_run
+from jobs.store import RANK_REPORT, RankReport, read_record
+from profiling import tables
+from profiling.errors import UserError
+from train import models, rank
+from train.backends import open_backend
+from train.device import choose_device
+from train.rank import run_rank
+from train.report import parameter_digest
+from train.world import World
+
+from .conftest import IMAGES, run_of
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def do(run, out):
+    """What rank 0 of 1 leaves: its report, its batches as columns, and what it said."""
+    said: list[str] = []
+    finished = run_rank(run, World(), out, keep_raw=False, say=said.append)
+    directory = tables.rank_directory(out, 0)
+    batches = tables.read(directory, "batches").to_pandas()
+    assert read_record(directory / RANK_REPORT, RankReport) == finished.report
+    return finished, batches, said
+
+
+def tiny(data_set, **fields):
+    return run_of(data_set, **{"model": "resnet18", "batches": 3, "threads": 1, **fields})
+
+
+def test_the_loss_falls(data_set, tmp_path):
+    run = tiny(data_set, loader="dali-cpu", image_size=64, batch=6, batches=40, workers=1)
+    pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
+    finished, batches, said = do(run, tmp_path)
+    # A random model of 1000 scores is at ln(1000) = 6.9, one that knows of 3 classes only at ln(3) = 1.1.
+    assert batches.loss[0] > 6
+    assert batches.loss[-5:].mean() < 1.2
+    assert finished.wrong == "" and why_not_right(run, [finished.report], tmp_path) == ""
+    assert said[-1].startswith(f"batch 40/40 loss {batches.loss.iloc[-1]:.4f}")
+
+
+def test_batches_follow_each_other_and_their_stages_lie_within_them(data_set, tmp_path):
+    finished, batches, _ = do(tiny(data_set, batches=4), tmp_path)
+    assert batches.batch_index.tolist() == [0, 1, 2, 3]
+    assert (batches["rank"] == 0).all() and (batches.images == 4).all() and not batches.attributed.any()
+    duration = batches.end_ns - batches.start_ns
+    stages = batches[["load_ns", "forward_ns", "backward_ns", "update_ns"]]
+    assert (stages > 0).all().all() and (stages.sum(axis=1) <= duration).all()
+    assert (batches.start_ns[1:].to_numpy() >= batches.end_ns[:-1].to_numpy()).all()
+    assert finished.images_per_s == pytest.approx(16 / (duration.sum() / 1e9))
+
+
+def test_the_report(data_set, tmp_path):
+    report = do(tiny(data_set, batches=4), tmp_path)[0].report
+    assert (report.rank, report.world_size, report.backend, report.device) == (0, 1, "single", "cpu")
+    assert (report.batches_done, report.images_done, report.images_corrupt) == (4, 16, 0)
+    assert report.losses_finite and report.findings == [] and report.threads == 1
+    assert report.parameters == 11_689_512 and len(report.parameter_digest) == 64
+    assert report.training_flops_per_image == models.flops_per_image("resnet18", 32)[1]
+    assert report.startup_ns > 0 and report.peak_memory_bytes > 1e8
+    assert report.peak_device_memory_bytes is None and report.versions["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(("loader", "workers"), [("pytorch", 2), ("pytorch", 0), ("dali-cpu", 2)])
+def test_a_run_repeats_itself_given_the_seed(data_set, tmp_path, loader, workers):
+    runs = [tiny(data_set, loader=loader, workers=workers, seed=seed) for seed in (0, 0, 1)]
+    (one, losses, _), (same, same_losses, _), (other, other_losses, _) = [
+        do(run, tmp_path / str(number)) for number, run in enumerate(runs)
+    ]
+    assert losses.loss.tolist() == same_losses.loss.tolist()
+    assert one.report.parameter_digest == same.report.parameter_digest
+    assert (losses.loss != other_losses.loss).all()
+    assert one.report.parameter_digest != other.report.parameter_digest
+
+
+def test_ways_to_compute(data_set, tmp_path):
+    """The memory layout and the precision change rounding only; waiting after stages changes nothing."""
+    ways = {"plain": {}, "channels_last": {"channels_last": True}, "bf16": {"compute": "bf16"},
+            "sync": {"sync_stages": True}, "ddp": {"backend": "ddp"}}  # fmt: skip
+    losses, backends = {}, {}
+    for name, fields in ways.items():
+        finished, batches, _ = do(
+            tiny(data_set, loader="synthetic", learning_rate=1e-4, **fields), tmp_path / name
+        )
+        losses[name], backends[name] = batches.loss.to_numpy(), finished.report.backend
+    assert (losses["sync"] == losses["plain"]).all()
+    assert np.allclose(losses["channels_last"], losses["plain"], rtol=1e-3)
+    assert np.allclose(losses["ddp"], losses["plain"], rtol=1e-3)
+    assert (
+        np.allclose(losses["bf16"], losses["plain"], rtol=0.05) and (losses["bf16"] != losses["plain"]).all()
+    )
+    assert backends["plain"] == "single" and backends["ddp"] == "ddp/gloo"
+
+
+def test_channels_last_is_the_models_layout_too(data_set):
+    run = tiny(data_set, channels_last=True)
+    backend = open_backend(run, World(), torch.device("cpu"))
+    bare, _ = rank._models(run, torch.device("cpu"), backend)
+    convolutions = [module for module in bare.modules() if isinstance(module, torch.nn.Conv2d)]
+    last = [conv.weight.is_contiguous(memory_format=torch.channels_last) for conv in convolutions]
+    assert all(last) and len(last) == 20
+
+
+def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_path):
+    run = tiny(data_set, loader="synthetic", profile="torch", batches=5, attribute_from=3)
+    finished, batches, _ = do(run, tmp_path)
+    assert batches.attributed.tolist() == [False, False, False, True, True]
+    kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
+    assert set(kernels.batch_index.dropna()) == {3, 4}
+    products = kernels[kernels["class"].isin(["gemm", "convolution"])]
+    flops = products.groupby("batch_index").flops.sum() / run.batch
+    assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
+    within = kernels[kernels.batch_index == 3]
+    assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
+
+
+def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
+    sorted((own_data_set / "images").rglob("*.jpg"))[3].write_bytes(b"\xff\xd8 broken")
+    finished, _, _ = do(tiny(own_data_set, batches=IMAGES // 4 + 1), tmp_path)
+    assert finished.report.images_corrupt == 1 and finished.wrong == ""
+    assert finished.report.findings[0].startswith("1 corrupt image is skipped: ")
+
+
+def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
+    run = tiny(data_set, loader="synthetic", model="alexnet", image_size=64, batches=6, learning_rate=100.0)
+    finished, batches, _ = do(run, tmp_path)
+    assert not np.isfinite(batches.loss).all()
+    assert not finished.report.losses_finite
+    assert finished.wrong.startswith("a loss is not finite; lower --learning-rate")
+    assert "not finite" in why_not_right(run, [finished.report], tmp_path)
+
+
+def test_parameters_that_differ_are_noticed():
+    from train.report import why_wrong
+
+    layers = [torch.nn.Linear(2, 2) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    equal = [parameter_digest(layer) for layer in layers]
+    with torch.no_grad():
+        layers[1].bias[1] = torch.nextafter(layers[1].bias[1], torch.tensor(9.0))
+    digests = [*equal, parameter_digest(layers[1])]
+    report = RankReport(
+        rank=0, world_size=3, hostname="", device="cpu", backend="", batches_done=1, images_done=1,
+        losses_finite=True, parameter_digest=digests[0],
+    )  # fmt: skip
+    assert why_wrong(report, equal) == ""
+    assert why_wrong(report, digests) == "ranks 0 and 2 ended with different parameters"
+
+
+# --- what cannot be done is one line ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"loader": "synthetic", "model": "alexnet"}, "alexnet does not take batches of 4 images of 32 x 32"),
+        ({"loader": "synthetic", "batch": 1}, "resnet18 does not take batches of 1 images of 32 x 32: "),
+        ({"loader": "synthetic", "model": "resnet81"}, "no torchvision classification model 'resnet81'; did"),
+        ({"loader": "synthetic", "compute": "fp16"}, "compute fp16 needs a GPU"),
+        ({"data": "/nowhere"}, "there is no data folder /nowhere"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_one_line(data_set, tmp_path, fields, told):
+    with pytest.raises(UserError) as error:
+        do(tiny(data_set, **fields), tmp_path)
+    assert str(error.value).startswith(told) and "\n" not in str(error.value)
+
+
+def test_lack_of_memory_is_told_as_such(data_set):
+    run = tiny(data_set, batch=4096)
+    told = "memory does not hold batch 4096 of 32 x 32 images through resnet18; lower --batch or --image-size"
+    cpu = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"
+    )
+    assert (
+        rank._users_fault(cpu, run)
+        == rank._users_fault(torch.OutOfMemoryError("CUDA out of memory."), run)
+        == told
+    )
+    assert rank._users_fault(RuntimeError("something else"), run) == ""
+
+
+def test_an_error_of_the_program_stays_one(data_set, tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(rank.loop, "train", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        do(tiny(data_set, loader="synthetic"), tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here: this is about machines without a GPU")
+@pytest.mark.parametrize("fields", [{"device": "gpu"}, {"loader": "dali-gpu"}, {"loader": "dali-cpu-to-gpu"}])
+def test_a_gpu_that_is_not_there_is_told(fields):
+    with pytest.raises(
+        UserError, match="needs a GPU, and torch sees none here; use dali-cpu, or --device cpu"
+    ):
+        choose_device(make_run(fields), World())
