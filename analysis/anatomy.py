@@ -216,7 +216,7 @@ def main() -> int:
     by = _levels(arguments.by)
     study = load(arguments.path, arguments.peaks)
     made = rows(study, by)
-    part = Part("Anatomy of a batch, ms (mean of attributed batches)", made, _shown(made, by), _CAPTION)
+    part = Part("Anatomy of a batch, ms (mean of attributed batches)", made, shown(made, by), _CAPTION)
     return output.emit(Answer(made, columns_of(by), parts=[part]), study, arguments)
 
 
@@ -233,7 +233,9 @@ def _levels(text: str) -> list[str]:
     return levels
 
 
-def _shown(made: Rows, by: Sequence[str]) -> list[Column]:
+def shown(made: Rows, by: Sequence[str] = ()) -> list[Column]:
+    """The terminal's columns."""
+
     def get(name: str) -> Any:
         return lambda row: row[name]
 

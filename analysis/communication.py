@@ -299,7 +299,7 @@ def main() -> int:
         return output.emit(messages.answer(study), study, arguments)
     made = rows(study, arguments.by == "rank")
     columns = ["id", *Run.model_fields, *(["rank"] if arguments.by == "rank" else []), *COLUMNS]
-    part = Part("Collectives, a batch of a rank", made, _shown(made), _CAPTION)
+    part = Part("Collectives, a batch of a rank", made, shown(made), _CAPTION)
     return output.emit(Answer(made, columns, parts=[part]), study, arguments)
 
 
@@ -309,7 +309,9 @@ _CAPTION = (
 )
 
 
-def _shown(made: Rows) -> list[Column]:
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns."""
+
     def get(name: str) -> Any:
         return lambda row: row.get(name)
 

@@ -16,10 +16,16 @@ STAGE_COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "update": "#009E73",
-    "other": "#7F7F7F",
+}
+PART_COLOURS = {
+    "compute": "#0072B2",
+    "exposed_communication": "#D55E00",
+    "exposed_loader": "#E69F00",
+    "exposed_copies": "#CC79A7",
+    "idle": "#BBBBBB",
 }
 _LAYOUT: dict[str, Any] = {
-    "margin": {"l": 64, "r": 16, "t": 96, "b": 48},
+    "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
     # Above the plot: below it, a second line of the legend would cover the axis' title.
     "legend": {"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0},
     "height": 400,
@@ -65,27 +71,28 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     return {"data": [*traces, ideal], "layout": layout}
 
 
-def stages(points: pd.DataFrame, label: str = "label") -> Figure:
-    """Milliseconds a batch spends in each stage, a bar a configuration.
+def parts(points: pd.DataFrame, colours: dict[str, str], title: str, label: str = "label") -> Figure:
+    """Milliseconds a batch spends in each part, a bar a configuration.
 
     Args:
-        points: columns ``load_ms, forward_ms, backward_ms, update_ms`` (absent ones are left out), ``facts``.
+        points: columns ``<part>_ms`` for the keys of ``colours`` (absent ones are left out), ``facts``.
+        colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
     """
-    shown = [stage for stage in STAGE_COLOURS if f"{stage}_ms" in points]
     traces = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": stage,
+            "name": part.replace("_", " "),
             "y": points[label].tolist(),
-            "x": _plain(points[f"{stage}_ms"]),
+            "x": _plain(points[f"{part}_ms"]),
             "customdata": points["facts"].tolist(),
-            "marker": {"color": STAGE_COLOURS[stage]},
-            "hovertemplate": f"%{{y}}<br>{stage}: %{{x:.2f}} ms<extra></extra>",
+            "marker": {"color": colour},
+            "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} ms<extra></extra>",
         }
-        for stage in shown
+        for part, colour in colours.items()
+        if f"{part}_ms" in points
     ]
-    return {"data": traces, "layout": _bars("Where a batch's time goes", "ms a batch", len(points))}
+    return {"data": traces, "layout": _bars(title, "ms a batch", len(points))}
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -197,8 +204,8 @@ def _bars(title: str, unit: str, count: int) -> dict[str, Any]:
             "y": 0.98,
             "yanchor": "top",
         },
-        "height": 144 + 26 * max(count, 3),
-        "margin": {"l": 16, "r": 16, "t": 80, "b": 48},
+        "height": 152 + 26 * max(count, 3),
+        "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
         "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
         "barmode": "stack",
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},

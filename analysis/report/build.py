@@ -38,6 +38,8 @@ def build(study: Study) -> Page:
         *sections.reference(others, study),
         sections.table(own, study),
         sections.stages(own, factors),
+        sections.batch_anatomy(study, factors) if own else None,
+        sections.collectives(study, factors) if own else None,
         sections.top_kernels(study, factors) if study.sources else None,
         # What own runs correct is said in the published rows only, where there are some.
         sections.corrections(explain(study, own)) if others else None,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import kernels, plots, scaled_parts
+from analysis import anatomy, communication, kernels, plots, scaled_parts
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts, varied
 from analysis.study import Study
 from analysis.terminal import Column, Part, Rows
+from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
 TOP_KERNELS = 15  # of a chart
@@ -83,19 +84,59 @@ def table(own: Rows, study: Study) -> Section | None:
     return Section("table", "The figures", text, tables=views)
 
 
+def _named(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
+    """Rows with what the bars of a chart need."""
+    return pd.DataFrame([
+        {**row, "label": called(row, factors), "facts": facts(row, factors)} for row in rows
+    ])  # fmt: skip
+
+
 def stages(own: Rows, factors: Sequence[str]) -> Section | None:
-    """Where a batch's time goes."""
+    """Where a batch's time goes, by stage."""
     if not own:
         return None
-    frame = pd.DataFrame([
-        {**row, "label": called(row, factors), "facts": facts(row, factors)} for row in own
-    ])  # fmt: skip
     text = (
         "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
         "communication of gradients and the wait for other ranks, since they run together."
     )
-    chart = Chart("stages", plots.stages(frame), "Milliseconds a batch spends in each stage")
+    figure = plots.parts(_named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
+    chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
     return Section("stages", "Where does a batch's time go?", text, [chart])
+
+
+def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
+    """Where it goes, by what runs: parts that add up."""
+    heading = "What runs during a batch?"
+    try:
+        made = anatomy.rows(study)
+    except UserError as error:
+        return Section("anatomy", heading, f"Not known: {error}.")
+    figure = plots.parts(_named(made, factors), plots.PART_COLOURS, "Anatomy of a batch")
+    chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
+    text = (
+        "Mean of the attributed batches of all ranks, while the profiler records. The parts add up to the "
+        "wall time; where two things run at once, the first in the legend has the time. Exposed communication is "
+        "what no model kernel hides."
+    )
+    part = Part("", made, anatomy.shown(made))
+    return Section("anatomy", heading, text, [chart], [as_view(part, "anatomy-table", factors)])
+
+
+def collectives(study: Study, factors: Sequence[str]) -> Section | None:
+    """What communication costs; none where one rank has nobody to talk to."""
+    if all((source.world_size or 1) == 1 for source in study.of_kind("run")):
+        return None
+    heading = "What does communication cost?"
+    try:
+        made = communication.rows(study)
+    except UserError as error:
+        return Section("communication", heading, f"Not known: {error}.")
+    text = (
+        "Collectives of a batch of a rank. Transfer is the time since the last rank had arrived, wait the "
+        "time before that, for slower ranks; busbw is what the network carried, as nccl-tests defines it."
+    )
+    part = Part("", made, communication.shown(made))
+    return Section("communication", heading, text, (), [as_view(part, "communication-table", factors)])
 
 
 def top_kernels(study: Study, factors: Sequence[str]) -> Section:

@@ -35,7 +35,7 @@ def sweep(tmp_path):
 
 def test_all_sections_of_a_sweep(sweep):
     found = sections(sweep)
-    assert list(found) == ["scaling", "table", "stages", "kernels", "left-out"]
+    assert list(found) == ["scaling", "table", "stages", "anatomy", "communication", "kernels", "left-out"]
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
 
