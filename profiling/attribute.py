@@ -187,8 +187,8 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
     direction[alone] = stage_of(events.names, host, rows.time_ns[alone])
     kind = rows.kind.copy()
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
-    # The next batch is copied to the GPU beside the forward pass, not in it.
-    stray = (rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False))
+    # The next batch is copied to the GPU beside the forward pass, not in it; maybe by a loader's own thread.
+    stray = alone | ((rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False)))
     direction[(kind == _CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
     kind[(direction == UPDATING) & (kind == _CLASS["pointwise"])] = _CLASS["optimizer"]

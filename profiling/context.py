@@ -9,7 +9,7 @@ import numpy as np
 from profiling.cost import is_bookkeeping, is_primitive
 from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags
 from profiling.nesting import Nest, nest
-from profiling.passes import BPROP, FPROP, LOADING, NONE, UPDATING, find_directions  # noqa: F401
+from profiling.passes import find_directions
 from profiling.steps import find_batches
 
 LAYER_PREFIX = "Layer: "

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from profiling.context import BPROP, FPROP, NONE, UPDATING, Context, name_flags
-from profiling.events import OPERATOR, Events, pick
+from profiling.context import Context
+from profiling.events import OPERATOR, Events, name_flags, pick
 from profiling.nvtx import PYPROF
+from profiling.passes import BPROP, FPROP, NONE, UPDATING
 
 
 def name_operators(events: Events, context: Context) -> Context:

@@ -124,6 +124,20 @@ def test_between_two_batches_the_next_is_loaded(tmp_path):
     ] + [("none", None)]
 
 
+def test_a_thread_without_operators_works_for_the_loader_or_for_the_stage_of_its_time(tmp_path):
+    trace = Trace()
+    trace.range("Forward Pass", 0, 50)
+    copy = {"category": "gpu_memcpy", "bytes": 4096}
+    trace.kernel("Memcpy HtoD (Pinned -> Device)", 5, 10, 20, thread=3, **copy)
+    trace.kernel("void dali::kernels::ResampleKernel<float>(float*)", 15, 20, 30, thread=3)
+    trace.kernel("volta_sgemm_128x32_tn", 25, 30, 40, thread=4)
+    trace.range("End of Batch", 60, 61)
+    rows, converted = rows_of(trace, tmp_path)
+    assert [row["direction"] for row in rows] == ["loader", "loader", "fprop"]
+    assert {row["batch_index"] for row in rows} == {0}
+    assert not any("launch" in finding for finding in converted.findings)
+
+
 @pytest.mark.parametrize(
     ("name", "direction"),
     [
