@@ -23,6 +23,8 @@ Scaling = Literal["weak", "strong"]
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 
+# From so many runs on a point's own scatter counts, and not that of all points.
+ENOUGH_RUNS = 6
 # In these the runs of one point may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
 POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
@@ -67,20 +69,24 @@ class Point:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
         return f"{nodes} node{'s' if nodes > 1 else ''} x {gpus}, {self.fields['grad']} gradients"
 
-    def measure(self) -> None:
-        """Centre and resamples of the batch and of the rate, from the timed runs."""
+    def images_per_s(self, step_ns: np.ndarray) -> np.ndarray:
+        """Images of all ranks over the total time of these batches (the last axis)."""
+        return self.images / step_ns.mean(axis=-1) * 1e9
+
+    @property
+    def steady(self) -> list[np.ndarray]:
+        """Durations of the steady batches of each timed run, ns."""
+        return [one.steady_ns.astype(float) for _, one in self.timed]
+
+    def measure(self, batch: statistics.Scatter, rate: statistics.Scatter) -> None:
+        """Centre and resamples of the batch and of the rate, with the scatter between runs of each."""
         seed = statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
-        series = [one.steady_ns.astype(float) for _, one in self.timed]
-        images = self.images
-
-        def rate(step_ns: np.ndarray) -> np.ndarray:
-            return images / step_ns.mean(axis=-1) * 1e9
-
-        self.batch = statistics.between_runs(series, seed=seed)
-        self.rate = statistics.between_runs(series, rate, seed=seed)
-        if len(series) > 1:
-            self.batch_resamples = statistics.run_resamples(series, seed=seed)
-            self.rate_resamples = statistics.run_resamples(series, rate, seed=seed)
+        runs = self.steady
+        self.batch = statistics.between_runs(runs, seed=seed, between=batch)
+        self.rate = statistics.between_runs(runs, self.images_per_s, seed=seed, between=rate)
+        if len(runs) > 1:
+            self.batch_resamples = statistics.run_resamples(runs, seed=seed, between=batch)
+            self.rate_resamples = statistics.run_resamples(runs, self.images_per_s, seed=seed, between=rate)
 
 
 # --- points -------------------------------------------------------------------------------------------
@@ -99,14 +105,29 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
     for point in points:
         if not point.timed:
             point.timed, point.timed_by = point.profiled, PROFILED
-        point.measure()
         point.bound = bound_of(study, point.timed[0][0])
         _add_costs(study, point)
+    _measure(study, points)
     for point in points:
         point.base = base_of(study, point, points, scaling)
     if any(point.timed_by == PROFILED for point in points):
         study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
     return points
+
+
+def _measure(study: Study, points: Sequence[Point]) -> None:
+    """Centres and intervals; the scatter between runs is pooled where a point has not enough of its own."""
+    batches = [[float(np.median(run)) for run in point.steady] for point in points]
+    rates = [[float(point.images_per_s(run)) for run in point.steady] for point in points]
+    pooled = statistics.scatter(batches), statistics.scatter(rates)
+    for point, *own in zip(points, batches, rates, strict=True):
+        alone = len(point.timed) >= ENOUGH_RUNS
+        point.measure(*((statistics.scatter([values]) for values in own) if alone else pooled))
+    if 0 < pooled[0].freedom < 4:
+        study.find(
+            f"only {pooled[0].freedom} repeated runs say how much runs differ, so intervals are wide: "
+            "more repetitions narrow them"
+        )
 
 
 def _add_costs(study: Study, point: Point) -> None:

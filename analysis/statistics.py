@@ -2,7 +2,8 @@
 
 After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of
 repetition is the run; batch durations inside a run are autocorrelated, so intervals inside a run resample
-blocks of batches; the centre is the median; rates are work over total time.
+blocks of batches, and intervals between runs the runs; the centre is the median; rates are work over total
+time.
 
 Every resampling takes a seed; the default :data:`SEED` is recorded with the results.
 """
@@ -22,6 +23,8 @@ _MOST_ELEMENTS = 4_000_000
 _OFF_LEVEL_SIGMAS = 4.0
 _CLIP_SIGMAS = 8.0
 _SHORTEST_SERIES = 4
+_INSIDE_RESAMPLES = 200  # for a standard error, which needs fewer than an interval
+_MOST_LOG = np.log(1e3)
 
 Statistic = Callable[[np.ndarray], np.ndarray]  # of the last axis
 
@@ -139,29 +142,68 @@ def inside_run(
     return Estimate(value, *interval(block_resamples(values, statistic, resamples, seed)))
 
 
+@dataclass(frozen=True)
+class Scatter:
+    """How much runs of one point differ.
+
+    Attributes:
+        sigma: standard deviation of the logarithm of a run's figure: 0.01 is about 1 %.
+        freedom: degrees of freedom it is known with.
+    """
+
+    sigma: float
+    freedom: int
+
+
+def scatter(points: Sequence[Sequence[float] | np.ndarray]) -> Scatter:
+    """The scatter between runs, pooled over points (each with its runs' figures, all positive).
+
+    Two runs alone say nearly nothing of how much runs differ: an honest interval of theirs would be 13 times
+    as wide as one of many. The points of a sweep ran alike on one machine, so that their relative scatter is
+    taken to be one, as the error of a replicated experiment is (Montgomery, *Design and Analysis of
+    Experiments*, section 3.3).
+    """
+    squares, freedom = 0.0, 0
+    for values in points:
+        logs = np.log(np.asarray(values, dtype=float))
+        squares += float(((logs - logs.mean()) ** 2).sum())
+        freedom += len(logs) - 1
+    return Scatter(float(np.sqrt(squares / freedom)), freedom) if freedom else Scatter(float("nan"), 0)
+
+
 def run_resamples(
     runs: Sequence[np.ndarray],
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
+    between: Scatter | None = None,
 ) -> np.ndarray:
-    """The median over runs of ``statistic``, resampled in two levels: runs, then blocks of batches in each.
+    """The median over runs of ``statistic``, resampled: as many runs as there are, drawn with their scatter.
 
-    A bootstrap of n values has a variance too small by (n - 1) / n, which matters for the 2 to 5 repetitions
-    that runs have; the deviation between runs is widened by it (Davison and Hinkley 1997, section 2.3).
+    A parametric bootstrap on the logarithm. The scatter is itself an estimate: each resample draws it from
+    its distribution (scaled inverse chi-square), which makes intervals of few runs as wide as Student's t.
+    It is never less than what the batches inside the runs alone would give.
+
+    Args:
+        between: the scatter between runs; by default that of these runs.
     """
     values = np.array([float(statistic(run)) for run in runs])
-    centre = float(np.median(values))
-    inside = np.stack([
-        block_resamples(run, statistic, resamples, seed + 1 + number) - value
-        for number, (run, value) in enumerate(zip(runs, values, strict=True))
-    ])  # fmt: skip
-    count = len(runs)
+    known = between or scatter([values])
     generator = np.random.default_rng(seed)
-    chosen = generator.integers(0, count, (resamples, count))
-    widened = centre + np.sqrt(count / max(1, count - 1)) * (values - centre)
-    drawn = widened[chosen] + inside[chosen, np.arange(resamples)[:, None]]
-    return np.median(drawn, axis=1)
+    sigma = known.sigma * np.sqrt(known.freedom / generator.chisquare(known.freedom, resamples))
+    sigma = np.maximum(sigma, _inside_sigma(runs, values, statistic, seed))
+    drawn = sigma[:, None] * generator.standard_normal((resamples, len(runs)))
+    # Student's t of one degree of freedom has no mean: its far tail is cut where it means nothing.
+    return float(np.median(values)) * np.exp(np.clip(np.median(drawn, axis=1), -_MOST_LOG, _MOST_LOG))
+
+
+def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Statistic, seed: int) -> float:
+    """Relative standard error of a run's figure, by its batches alone."""
+    errors = [
+        np.std(block_resamples(run, statistic, _INSIDE_RESAMPLES, seed + 1 + number)) / value
+        for number, (run, value) in enumerate(zip(runs, values, strict=True))
+    ]
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def between_runs(
@@ -169,18 +211,20 @@ def between_runs(
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
+    between: Scatter | None = None,
 ) -> Estimate:
     """The median over runs of a statistic of each run's batches, with its interval.
 
     Args:
         runs: the series of each repetition, after warm-up.
+        between: the scatter between runs; by default that of these runs.
     """
     if not runs:
         return Estimate(float("nan"), float("nan"), float("nan"), "no runs")
     value = float(np.median([float(statistic(run)) for run in runs]))
     if len(runs) == 1:
         return Estimate(value, float("nan"), float("nan"), ONE_REPETITION)
-    return Estimate(value, *interval(run_resamples(runs, statistic, resamples, seed)))
+    return Estimate(value, *interval(run_resamples(runs, statistic, resamples, seed, between)))
 
 
 ONE_REPETITION = "one repetition: how much runs differ is not known; repeat the point"

@@ -69,14 +69,87 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert statistics.between_runs(runs, seed=1) != statistics.between_runs(runs, seed=2)
 
 
-def test_intervals_between_runs_hold_the_truth_as_often_as_they_say() -> None:
-    generator = np.random.default_rng(0)
+def runs_of(generator: np.random.Generator, count: int, between: float, inside: float) -> list[np.ndarray]:
+    """Runs of 25 batches of 100 ms that differ by ``between`` %, their batches by ``inside`` %."""
+    return [
+        100 * np.exp(generator.normal(0, between / 100)) + generator.normal(0, inside, 25)
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("between", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_intervals_between_runs_hold_the_truth_as_often_as_they_say(count: int, between: float) -> None:
+    generator = np.random.default_rng(count)
     hits = 0
     for trial in range(200):
-        runs = [generator.normal(100 + generator.normal(0, 1), 2, 30) for _ in range(4)]
-        estimate = statistics.between_runs(runs, resamples=300, seed=trial)
+        estimate = statistics.between_runs(runs_of(generator, count, between, 0.5), resamples=300, seed=trial)
         hits += estimate.low <= 100 <= estimate.high
-    assert 0.88 <= hits / 200 <= 1.0
+    # 95 % of 200 is 190, with a standard deviation of 3; where runs do not differ it may be more.
+    assert hits >= 181
+
+
+def test_two_runs_of_many_points_hold_the_truth_too_and_closer() -> None:
+    """Two runs alone say nearly nothing of how much runs differ; twelve points of two runs do."""
+    generator = np.random.default_rng(7)
+    hits, pooled_width, own_width = 0, [], []
+    for trial in range(20):
+        points = [runs_of(generator, 2, 1.0, 0.5) for _ in range(12)]
+        scatter = statistics.scatter([[float(np.median(run)) for run in runs] for runs in points])
+        assert scatter.freedom == 12
+        for runs in points:
+            pooled = statistics.between_runs(runs, resamples=300, seed=trial, between=scatter)
+            own = statistics.between_runs(runs, resamples=300, seed=trial)
+            hits += pooled.low <= 100 <= pooled.high
+            pooled_width.append(pooled.high - pooled.low)
+            own_width.append(own.high - own.low)
+    assert 0.91 <= hits / 240 <= 0.99
+    assert np.median(pooled_width) < np.median(own_width) / 2
+
+
+def test_a_ratio_of_two_points_holds_the_truth_as_often_as_it_says() -> None:
+    """A scaling efficiency is the ratio of two points' rates, each resampled for itself."""
+    generator = np.random.default_rng(11)
+    hits = 0
+    for trial in range(200):
+        base, point = runs_of(generator, 4, 1.0, 0.5), runs_of(generator, 4, 1.0, 0.5)
+        resamples = [
+            statistics.run_resamples(runs, resamples=300, seed=2 * trial + number)
+            for number, runs in enumerate((base, point))
+        ]
+        low, high = statistics.interval(resamples[0] / resamples[1])
+        hits += low <= 1 <= high
+    assert 181 <= hits <= 199
+
+
+def test_the_scatter_of_points_is_pooled() -> None:
+    generator = np.random.default_rng(5)
+    points = [list(size * np.exp(generator.normal(0, 0.02, 3))) for size in (1, 10, 100) * 100]
+    pooled = statistics.scatter(points)
+    assert pooled.freedom == 600
+    assert pooled.sigma == pytest.approx(0.02, rel=0.1)
+    assert statistics.scatter([[1.0], [2.0]]).freedom == 0
+
+
+def test_an_interval_is_no_narrower_than_the_batches_inside_the_runs_allow() -> None:
+    """Two runs that happen to agree are not known better than their batches tell."""
+    runs = [noise(1, 30, 5.0), noise(2, 30, 5.0)]
+    runs[1] += np.median(runs[0]) - np.median(runs[1])
+    estimate = statistics.between_runs(runs)
+    assert estimate.high - estimate.low > 2
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_intervals_inside_a_run_hold_its_median_as_often_as_they_say(correlation: float) -> None:
+    generator = np.random.default_rng(3)
+    hits = 0
+    for trial in range(150):
+        series = generator.normal(0, 1, 120)
+        for index in range(1, 120):
+            series[index] += correlation * series[index - 1]
+        estimate = statistics.inside_run(100 + series, resamples=300, seed=trial)
+        hits += estimate.low <= 100 <= estimate.high
+    assert 0.88 <= hits / 150 <= 0.99
 
 
 def test_correlated_batches_widen_the_interval() -> None:
