@@ -115,8 +115,8 @@ def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (
         "Mean of the attributed batches of all ranks, while the profiler records. The parts add up to the "
-        "wall time; where two things run at once, the first in the legend has the time. Exposed communication "
-        "is what no model kernel hides."
+        "wall time; where two things run at once, the first in the legend has the time. Exposed "
+        "communication is what no model kernel hides."
     )
     part = Part("", made, anatomy.shown(made))
     return Section("anatomy", heading, text, [chart], [as_view(part, "anatomy-table", factors)])
