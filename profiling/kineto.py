@@ -130,6 +130,7 @@ def _add(builder: Builder, events: list[dict[str, Any]], add: Adder) -> None:
             add(builder, sound)
 
 
+_SHAPES = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
 _INTEGERS = (
     "Sequence number", "Fwd thread id", "External id", "external id", "correlation", "device", "stream",
 )  # fmt: skip
@@ -145,6 +146,10 @@ def _tidied(event: dict[str, Any]) -> dict[str, Any] | None:
     args |= {key: _integer(args[key]) for key in _INTEGERS if key in args}
     if not isinstance(args.get("bytes", 0), int | float):
         del args["bytes"]
+    try:
+        orjson.dumps([args.get(key) for key in _SHAPES])
+    except TypeError:  # a size of more than 64 bits
+        args = {key: value for key, value in args.items() if key not in _SHAPES}
     threads = {key: str(event.get(key, "")) for key in ("pid", "tid")}
     return {**event, **threads, "ts": start, "dur": duration, "args": args}
 

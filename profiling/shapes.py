@@ -78,7 +78,12 @@ def parse_inputs(dims: Any, types: Any, strides: Any = None, concrete: Any = Non
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) and 0 <= size < 1 << 40 for size in value)
+    """Whether a recorded value can be a tensor's sizes: no dimension and no whole beyond any memory."""
+    return (
+        isinstance(value, list)
+        and all(isinstance(size, int) and 0 <= size < 1 << 62 for size in value)
+        and math.prod(size or 1 for size in value) < 1 << 62
+    )
 
 
 def _tensor(sizes: list[int], strides: Any, element: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Broken, foreign and absurd files: one clear line that names the file, never another error, never a hang."""
 
+import copy
 import gzip
 import json
 
@@ -117,6 +118,44 @@ def test_absurd_fields_never_break_the_reader(tmp_path, changes):
     kernels = converted.tables["kernels"]
     assert kernels.num_rows <= 16
     assert all(duration >= 0 for duration in kernels["duration_ns"].to_pylist())
+
+
+@FUZZ
+@given(st.randoms(use_true_random=False), st.integers(1, 30))
+def test_a_trace_with_absurd_parts_anywhere_is_read_or_refused(tmp_path, random, changes):
+    trace = sample()
+    whole = {**trace.facts, "traceEvents": trace.events}
+    for _ in range(changes):
+        spoil(whole, random)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(whole))
+    try:
+        converted = read(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        for table in converted.tables.values():
+            table.validate(full=True)
+
+
+ABSURD = [
+    None, True, -1, 1 << 31, 1 << 64, 10**30, 1e308, float("nan"), float("-inf"), "", "x", "5", [], [[[1]]],
+    {}, {"a": 1}, "[1, 1]", "\x00",
+]  # fmt: skip
+
+
+def spoil(part, random):
+    """Put something absurd somewhere inside a list or dict, or take something away."""
+    keys = list(part) if isinstance(part, dict) else list(range(len(part)))
+    if not keys:
+        return
+    key = random.choice(keys)
+    if isinstance(part[key], dict | list) and random.random() < 0.8:
+        spoil(part[key], random)
+    elif random.random() < 0.2:
+        del part[key]
+    else:
+        part[key] = copy.deepcopy(random.choice(ABSURD))
 
 
 def test_events_without_a_required_field_are_counted(tmp_path):

@@ -207,6 +207,11 @@ def test_an_unknown_operator_has_no_cost():
     assert cost("aten::mm", tensors([10])) is None
 
 
+def test_sizes_beyond_any_memory_are_none():
+    assert cost("aten::add_", tensors([1 << 40] * 64)) is None
+    assert cost("aten::mm", tensors([1 << 70, 2], [2, 2])) is None
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 10**12) | st.text(max_size=8) | st.floats(allow_nan=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
