@@ -1,8 +1,8 @@
 """PyTorch's DistributedDataParallel: NCCL between GPUs, Gloo between CPUs."""
 
 import os
-import tempfile
 from datetime import timedelta
+from urllib.parse import unquote, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -24,15 +24,16 @@ class Ddp:
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         self._run, self._device = run, device
-        self._meeting: tempfile.TemporaryDirectory | None = None
         library = "nccl" if device.type == "cuda" else "gloo"
         self.description = f"ddp/{library}"
         if library == "gloo":
             os.environ.update(gloo_interface(os.environ, world))
         try:
+            store = meeting_store(world)
             dist.init_process_group(
                 library,
-                init_method=world.rendezvous or self._alone(),
+                init_method=None if store else world.rendezvous,
+                store=store,
                 rank=world.rank,
                 world_size=world.size,
                 timeout=MEETING_TIME,
@@ -70,13 +71,16 @@ class Ddp:
 
     def close(self) -> None:
         dist.destroy_process_group()
-        if self._meeting is not None:
-            self._meeting.cleanup()
 
-    def _alone(self) -> str:
-        """A meeting place for one rank, so that DDP's own cost can be measured at P = 1."""
-        self._meeting = tempfile.TemporaryDirectory(prefix="scaleprof-")
-        return f"file://{self._meeting.name}/rendezvous"
+
+def meeting_store(world: World) -> dist.Store | None:
+    """The store through which ranks find each other; None: PyTorch finds it by the address."""
+    if world.size == 1:
+        return dist.HashStore()  # within the process: DDP's own cost can be measured at P = 1
+    if world.rendezvous.startswith("file:"):
+        # PyTorch would take the address for the path as it stands: with "%20", for a folder with a space.
+        return dist.FileStore(unquote(urlsplit(world.rendezvous).path), world.size)
+    return None
 
 
 def send_as(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
