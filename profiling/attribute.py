@@ -179,12 +179,12 @@ def _host_rows(events: Events, context: Context) -> _Rows:
     )  # fmt: skip
 
 
-def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
-    host = context.nest.host
+def _passes(rows: _Rows, events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """Direction and class of each row: what a kernel's name and its place tell together."""
     direction = pick(context.direction, rows.host, NONE)
-    # What autograd's own thread launches may lie in no range of that thread, but in the stage's time.
+    # What a thread without operators launches (autograd's, to some tools) is of the stage of its time.
     alone = (rows.host < 0) & (rows.time_ns >= 0)
-    direction[alone] = stage_of(events.names, host, rows.time_ns[alone])
+    direction[alone] = stage_of(events.names, context.nest.host, rows.time_ns[alone])
     kind = rows.kind.copy()
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it; maybe by a loader's own thread.
@@ -192,13 +192,18 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
     direction[(kind == _CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
     kind[(direction == UPDATING) & (kind == _CLASS["pointwise"])] = _CLASS["optimizer"]
+    return direction, kind
+
+
+def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
+    direction, kind = _passes(rows, events, context)
     batch = np.where(rows.time_ns >= 0, context.batch_of(rows.time_ns), -1)
     texts = {
         "name": (rows.name, events.names),
         "short_name": (rows.name, None),
         "class": (kind, CLASSES),
         "direction": (direction, DIRECTIONS),
-        "operator": (pick(host["name"], rows.operator), events.names),
+        "operator": (pick(context.nest.host["name"], rows.operator), events.names),
         "layer": (pick(context.layer, rows.host), [layer_name(name) for name in events.names]),
     }
     columns = {

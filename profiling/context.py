@@ -69,23 +69,17 @@ def find_context(events: Events, first_batch: int | None = None) -> Context:
     is_operator = host["kind"] == OPERATOR
     node = is_operator & name_flags(names, lambda name: bool(_NODE.search(name)))[host["name"]]
     node |= is_operator & (host["forward_thread"] > 0) & ~name_flags(names, _is_generic)[host["name"]]
-    primitive = is_operator & ~node & name_flags(names, is_primitive)[host["name"]]
-    operator = nested.outermost(np.where(primitive, index, -1))
-    nearest_operator = nested.nearest(np.where(is_operator, index, -1))
-    operator = np.where(operator >= 0, operator, nearest_operator)
-
     sequence = nested.nearest(np.where(is_operator, host["sequence"], -1))
     inside_node = nested.nearest(np.where(node, index, -1)) >= 0
     forward = nested.nearest(np.where(node, _forward_of(host, node, is_operator), -1))
-    layer_own = np.where(_is_layer(names, host), host["name"], -1).astype(np.int64)
-    layer = nested.nearest(layer_own)
+    layer = nested.nearest(np.where(_is_layer(names, host), host["name"], -1).astype(np.int64))
     layer = np.where((layer < 0) & (forward >= 0), layer[forward], layer)
     batch_of, source = find_batches(names, host, first_batch)
     direction, guessed = find_directions(names, nested, inside_node, sequence, node)
     return Context(
         names=names,
         nest=nested,
-        operator=operator,
+        operator=_operators(names, nested, node),
         direction=direction,
         guessed=guessed,
         layer=layer,
@@ -96,6 +90,16 @@ def find_context(events: Events, first_batch: int | None = None) -> Context:
         batch_of=batch_of,
         batch_source=source,
     )
+
+
+def _operators(names: list[str], nested: Nest, node: np.ndarray) -> np.ndarray:
+    """The operator that does each event's work: the outermost whose work is its own, else the nearest."""
+    host = nested.host
+    index = np.arange(len(node))
+    is_operator = host["kind"] == OPERATOR
+    primitive = is_operator & ~node & name_flags(names, is_primitive)[host["name"]]
+    outermost = nested.outermost(np.where(primitive, index, -1))
+    return np.where(outermost >= 0, outermost, nested.nearest(np.where(is_operator, index, -1)))
 
 
 def _is_generic(name: str) -> bool:
