@@ -9,6 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
+# What is wrong with the place to write to, not with the program.
+_USERS_PLACE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
+    errno.EEXIST, errno.ENAMETOOLONG,
+)  # fmt: skip
+
 EXIT_DONE = 0
 EXIT_FAILED = 1  # done, but points failed or a comparison regressed
 EXIT_WRONG_USE = 2  # wrong use or input
@@ -44,7 +50,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_DONE
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in _USERS_PLACE:
             raise
         _complain(
             f"{error.strerror}: {error.filename or 'the output'}; free some space or choose another place"

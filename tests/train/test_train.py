@@ -1,0 +1,247 @@
+"""``python -m train`` as users and sweeps start it: its ranks, files, exit codes, its one line of error."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.execute import ROOT
+from jobs.launchers.local import Local
+from jobs.outcome import read_reports, why_not_right
+from jobs.processes import run_processes
+from jobs.run import make_run, to_flags
+from profiling import tables
+from profiling.errors import UserError
+from train.__main__ import in_world, make_parser
+from train.world import World
+
+RESNET18_PARAMETERS = 11_689_512
+BATCHES, FIRST = 4, 2
+
+
+def pair_of(folder, **fields):
+    """A tiny run of two ranks."""
+    tiny = {"gpus_per_node": 2, "device": "cpu", "model": "resnet18", "image_size": 32, "batch": 4,
+            "workers": 0, "loader": "pytorch", "data": str(folder), "batches": BATCHES}  # fmt: skip
+    return make_run({**tiny, **fields})
+
+
+def start(run, command, out: Path) -> str:
+    """Start the ranks of a run as a sweep on this machine does; returns what they printed."""
+    out.mkdir(parents=True, exist_ok=True)
+    ended = run_processes(Local().processes(run, command, out), out / "log.txt", 200, ROOT)
+    log = (out / "log.txt").read_text()
+    assert ended.exit_code == 0, f"{ended.reason}\n{log}"
+    return log
+
+
+def batches_of(out: Path, rank: int):
+    return tables.read(tables.rank_directory(out, rank), "batches").to_pandas()
+
+
+# --- two ranks ----------------------------------------------------------------------------------------
+
+
+def test_two_ranks_by_the_command_of_a_sweep(data_set, tmp_path):
+    run = pair_of(data_set)
+    log = start(run, [sys.executable, "-m", "train", *to_flags(run), "--out", str(tmp_path)], tmp_path)
+    assert f"batch {BATCHES}/{BATCHES} loss" in log
+    assert "images/s over all 4 batches" in log and "Traceback" not in log
+    reports, wrong = read_reports(tmp_path, run)
+    assert wrong == "" and why_not_right(run, reports, tmp_path) == ""
+    assert [report.rank for report in reports] == [report.local_rank for report in reports] == [0, 1]
+    assert {report.backend for report in reports} == {"ddp/gloo"}
+    assert reports[0].training_flops_per_image and reports[1].training_flops_per_image is None
+    for rank in range(2):
+        rows = batches_of(tmp_path, rank)
+        assert rows.batch_index.tolist() == list(range(BATCHES)) and (rows["rank"] == rank).all()
+        stages = rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]].sum(axis=1)
+        assert (stages > 0).all() and (stages <= rows.end_ns - rows.start_ns).all()
+        assert (rows.start_ns[1:].to_numpy() >= rows.end_ns[:-1].to_numpy()).all()
+
+
+VARIANTS = {
+    "fp32": {"profile": "torch", "attribute_from": FIRST},
+    "again": {},
+    "other seed": {"seed": 1},
+    "fp16": {"grad": "fp16", "profile": "torch", "attribute_from": FIRST},
+    "bf16": {"grad": "bf16", "profile": "torch", "attribute_from": FIRST},
+}
+
+
+@pytest.fixture(scope="module")
+def variants(data_set, tmp_path_factory):
+    """The results of two ranks for each of VARIANTS, all from one pair of processes."""
+    folder = tmp_path_factory.mktemp("variants")
+    outs = {name: folder / name for name in VARIANTS}
+    for out in outs.values():
+        out.mkdir()
+    jobs = [[pair_of(data_set, **fields).model_dump(), str(outs[name])] for name, fields in VARIANTS.items()]
+    (folder / "runs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-m", "tests.train.many_runs", str(folder / "runs.json")]
+    start(pair_of(data_set), command, folder)
+    return outs
+
+
+def losses_of(out: Path) -> list[list[float]]:
+    return [batches_of(out, rank).loss.tolist() for rank in range(2)]
+
+
+def digests_of(out: Path) -> list[str]:
+    reports, wrong = read_reports(out, make_run({"gpus_per_node": 2}))
+    assert wrong == ""
+    return [report.parameter_digest for report in reports]
+
+
+def test_two_ranks_repeat_themselves_given_the_seed(variants):
+    assert losses_of(variants["fp32"]) == losses_of(variants["again"])
+    assert digests_of(variants["fp32"]) == digests_of(variants["again"])
+    for one, other in zip(losses_of(variants["fp32"]), losses_of(variants["other seed"]), strict=True):
+        assert not set(one) & set(other)
+
+
+def test_ranks_see_different_pictures_and_end_with_equal_parameters(variants):
+    for out in variants.values():
+        first, second = losses_of(out)
+        assert not set(first) & set(second)
+        assert digests_of(out)[0] == digests_of(out)[1]
+    assert len({digests_of(out)[0] for out in variants.values()}) == len(VARIANTS) - 1  # one was done twice
+
+
+@pytest.mark.parametrize("grad", ["fp16", "bf16"])
+def test_the_precision_of_gradients_rounds_them_and_no_more(variants, grad):
+    exact, rounded = losses_of(variants["fp32"]), losses_of(variants[grad])
+    for rank in range(2):
+        assert rounded[rank][0] == exact[rank][0], "before the first exchange nothing differs"
+        assert rounded[rank][1] != exact[rank][1]
+        assert rounded[rank][1] == pytest.approx(exact[rank][1], rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "size"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
+def test_the_precision_of_gradients_is_what_is_on_the_wire(variants, name, size):
+    for rank in range(2):
+        kernels = tables.read(tables.rank_directory(variants[name], rank), "kernels").to_pandas()
+        sent = kernels[kernels.name == "gloo:all_reduce"].groupby("batch_index").bytes.sum()
+        assert sent.to_dict() == dict.fromkeys(range(FIRST, BATCHES), RESNET18_PARAMETERS * size)
+
+
+def test_batches_are_attributed_from_the_first_on_every_rank(variants):
+    for rank in range(2):
+        assert batches_of(variants["fp32"], rank).attributed.tolist() == [False, False, True, True]
+        assert not batches_of(variants["again"], rank).attributed.any()
+
+
+# --- what the flags say, and who started the ranks ----------------------------------------------------
+
+
+def parsed(*flags):
+    from jobs.run import add_run_flags
+
+    parser = make_parser("train", None)
+    add_run_flags(parser)
+    return parser.parse_args(flags)
+
+
+def test_the_run_says_how_many_ranks_the_launcher_started():
+    world = World(5, 8, 1, 4, "file:///x", "Slurm")
+    run = in_world(make_run({}), parsed(), world)
+    assert (run.nodes, run.gpus_per_node) == (2, 4)
+    said = make_run({"nodes": 4, "gpus_per_node": 2})
+    assert in_world(said, parsed("--nodes", "4"), world) == said
+
+
+def test_ranks_that_were_not_started_are_told():
+    with pytest.raises(
+        UserError, match=r"1 x 4 ranks asked, 1 started \(none\); use torchrun, mpirun -np 4 or"
+    ):
+        in_world(make_run({"gpus_per_node": 4}), parsed("--gpus-per-node", "4"), World())
+
+
+# --- wrong use: one line, exit code 2 -----------------------------------------------------------------
+
+WRONG_USE = {
+    "loader with a near miss": (["--loader", "dali-cp"], "'dali-cp' is not a value of it; did you mean"),
+    "model with a near miss": (["--model", "resnet5O"], "resnet5O"),
+    "flag with a near miss": (["--bach", "3"], "unknown flag --bach; did you mean '--batch'"),
+    "no batches": (["--batches", "0"], "batches"),
+    "half a batch": (["--batches", "2.5"], "batches"),
+    "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
+    "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
+    "no data there": (["--loader", "pytorch", "--data", "/nowhere"], "there is no data folder /nowhere"),
+}  # fmt: skip
+
+
+def wrong_use(*flags: str) -> str:
+    """The one line of error of a command that ends with exit code 2."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "train", "--model", "resnet18", "--image-size", "32", "--batch", "2",
+         "--batches", "2", *flags],
+        cwd=ROOT, env=alone, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("USDT:")]
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1 and lines[0].startswith("scaleprof: error: "), done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(("flags", "told"), WRONG_USE.values(), ids=WRONG_USE)
+def test_wrong_use(tmp_path, flags, told):
+    assert told in wrong_use(*flags, "--out", str(tmp_path / "out"))
+
+
+def test_a_gpu_loader_without_a_gpu(tmp_path, data_set):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here: this is about machines without a GPU")
+    line = wrong_use("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
+    assert "loader dali-gpu needs a GPU, and torch sees none here; use dali-cpu" in line
+
+
+def test_a_result_directory_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    line = wrong_use("--loader", "synthetic", "--out", str(tmp_path / "file" / "out"))
+    assert str(tmp_path / "file") in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system of 64 KiB with nothing left."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        (place / "out" / "rank_0000").mkdir(parents=True)
+        with pytest.raises(OSError, match="No space"), (place / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk(full_disk):
+    line = wrong_use("--loader", "synthetic", "--out", str(full_disk / "out"))
+    assert "No space left on device" in line and "free some space" in line
+    assert [path.name for path in (full_disk / "out").rglob("*")] == ["rank_0000"], "half a file was left"
+
+
+def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "train", "--model", "alexnet", "--image-size", "64", "--batch", "4",
+         "--batches", "6", "--learning-rate", "100", "--loader", "synthetic", "--device", "cpu",
+         "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
+    assert len(done.stderr.splitlines()) == 1 and "done:" not in done.stdout
