@@ -1,0 +1,112 @@
+"""Points that follow a known cost are predicted; the range holds what others may follow."""
+
+import numpy as np
+import pytest
+
+from analysis import curve
+from analysis.predict import Series, read_table, rows
+from profiling.errors import UserError
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+
+@pytest.mark.parametrize("shape", sorted(curve.SHAPES))
+def test_each_shape_is_recovered_from_five_points(shape):
+    ranks = np.array([1, 2, 4, 8, 16])
+    times = 0.1 + 0.01 * curve.SHAPES[shape](ranks.astype(float))
+    found = curve.predict(ranks.tolist(), times.tolist(), 64)
+    truth = 0.1 + 0.01 * float(curve.SHAPES[shape](np.array([64.0]))[0])
+    assert found.low <= truth <= found.high
+    assert found.time == pytest.approx(truth, rel=0.05)
+
+
+def test_two_points_cannot_tell_the_shapes_apart():
+    found = curve.predict([1, 2], [0.1, 0.11], 16)
+    assert set(found.shapes) == set(curve.SHAPES)
+    # All of 10 ms at once, a tree's 4 x 10 ms, and a ring's 15 x 10 ms are possible.
+    assert found.low < 0.1 + 0.02 and found.high > 0.1 + 0.14
+
+
+def test_ideal_scaling_goes_on():
+    found = curve.predict([1, 2, 4], [0.1, 0.1, 0.1], 8)
+    assert found.time == pytest.approx(0.1, rel=1e-6)
+
+
+def test_one_point_is_not_enough():
+    with pytest.raises(ValueError, match="two world sizes"):
+        curve.predict([4], [0.1], 8)
+
+
+def test_backtests_use_smaller_points_only():
+    series = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 9000.0), 1.0)
+    made = rows([series], [])
+    assert [(row["ranks"], row["measured_on"]) for row in made] == [(4, "1 2"), (8, "1 2 4")]
+    # The absurd point is badly predicted, and says so.
+    assert made[1]["error_pct"] < -90
+
+
+def test_horovods_published_points(tmp_path):
+    """ResNet50 on V100s over 25 Gbit/s, 1 to 128 GPUs (Horovod's published benchmark)."""
+    table = tmp_path / "horovod.csv"
+    table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n16,12828\n32,23870\n64,47195\n128,89783\n")
+    ran = run("analysis.predict", table, "--format", "csv")
+    tested = [row for row in ran.csv if row["backtest"] == "True"]
+    assert [int(row["ranks"]) for row in tested] == [16, 32, 64, 128]
+    assert np.median([abs(float(row["error_pct"])) for row in tested]) < 5
+    assert [int(row["ranks"]) for row in ran.csv if row["backtest"] == "False"] == [256, 512]
+
+
+def test_published_tables(shared_data):
+    for path in sorted((shared_data / "scaling").glob("*.csv")):
+        ran = run("analysis.predict", path, "--format", "csv")
+        assert ran.code == 0 and ran.csv, path.name
+
+
+def test_a_sweep_of_our_own(tmp_path):
+    truth = Truth(batch_ms={1: 100.0, 2: 105.0, 4: 107.5}, noise_ms=0.1)
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2, 4)], truth)
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
+    tested, predicted = ran.csv
+    assert float(tested["measured_images_per_s"]) == pytest.approx(4 * 32 / 0.1075, rel=0.01)
+    # 10 ms x (P - 1) / P was planted.
+    assert float(predicted["batch_ms"]) == pytest.approx(108.75, rel=0.02)
+    assert float(predicted["batch_ms_low"]) <= 108.75 <= float(predicted["batch_ms_high"])
+
+
+def test_repeated_points_of_a_table_are_averaged(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("gpus,images_per_s,gpu\n1,90,a\n1,110,a\n2,200,a\n1,5,b\n")
+    one, other = read_table(table)
+    assert one.ranks == (1, 2) and one.images_per_s == (100.0, 200.0) and other.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,b\n1,2\n", "needs a column of ranks"),
+        ("n_gpus,img_per_s\n1,872\n8,fast\n", "line 3"),
+        ("n_gpus,img_per_s\n1,872\n-8,6679\n", "line 3"),
+        ("n_gpus,img_per_s\n1,872\n", "two numbers of ranks"),
+        ("", "no CSV table"),
+    ],
+)
+def test_a_bad_table_is_one_line(tmp_path, text, says):
+    table = tmp_path / "t.csv"
+    table.write_text(text)
+    assert says in one_line_error(run("analysis.predict", table))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"), [("8,x", "no list"), ("0", "no list"), ("4096", "more than 16 times")]
+)
+def test_bad_ranks_are_one_line(tmp_path, ranks, says):
+    table = tmp_path / "t.csv"
+    table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n")
+    assert says in one_line_error(run("analysis.predict", table, "--ranks", ranks))
+
+
+def test_one_world_size_is_said(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    with pytest.raises(UserError, match="nothing to go on from"):
+        rows([Series({}, (1,), (100.0,), 1.0)], [2])
+    assert "nothing to go on from" in one_line_error(run("analysis.predict", tmp_path))
