@@ -81,10 +81,12 @@ def _watch(
     while True:
         on_tick()
         codes = [child.poll() for child in children]
-        bad = next(((index, code) for index, code in enumerate(codes) if code not in (None, 0)), None)
-        if bad is not None:
+        bad = [(code, rank) for rank, code in enumerate(codes) if code]
+        if bad:
             _wait(children, GRACE_S)
-            return Ended(bad[1] or 0, _death(bad[0], bad[1] or 0))
+            # A rank that was killed (its code is negative) is why others gave up at the same time.
+            code, rank = min(bad)
+            return Ended(code, _death(rank, code))
         if all(code == 0 for code in codes):
             return Ended(0)
         if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ Exit code 0: done; 1: done, but the figures do not count (one line says why); 2:
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
@@ -27,13 +28,18 @@ def main() -> int:
     run = in_world(run_from_flags(arguments), arguments, world)
     out = arguments.out or Path("results") / "by-hand" / format_id(run)
 
-    from train.rank import run_rank  # torch is imported only when the flags are right
+    from train.rank import PeersLost, run_rank  # torch is imported only when the flags are right
 
     def say(text: str) -> None:
         if world.rank == 0:
             print(text, flush=True)
 
-    finished = run_rank(run, world, out, arguments.keep_raw, say)
+    try:
+        finished = run_rank(run, world, out, arguments.keep_raw, say)
+    except PeersLost as lost:
+        # Not as an error of ours: the line that counts is that of the rank that has gone.
+        print(lost, file=sys.stderr)
+        return EXIT_FAILED
     if finished.wrong:
         raise NotRight(finished.wrong)
     say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, the first too; in {out}")

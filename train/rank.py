@@ -15,7 +15,7 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
-from train.backends import Backend, open_backend
+from train.backends import Backend, open_backend, peers_lost
 from train.device import choose_device, set_threads
 from train.loaders import build_loader
 from train.models import build_model, why_it_does_not_fit
@@ -36,6 +36,10 @@ class Finished:
     wrong: str  # why the run does not count; "" if it is right
 
 
+class PeersLost(Exception):
+    """Another rank has ended before its time; why, that one knows."""
+
+
 def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None]) -> Finished:
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
@@ -45,11 +49,14 @@ def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[s
 
     Raises:
         UserError: the run cannot be done on this machine or with these data.
+        PeersLost: another rank has ended.
     """
     try:
         with ExitStack() as stack:
             return _run_rank(run, world, out, keep_raw, say, stack)
     except (RuntimeError, ValueError, AssertionError) as error:
+        if peers_lost(error):
+            raise PeersLost(f"rank {world.rank} ends: another rank has gone") from error
         reason = _users_fault(error, run)
         if not reason:
             raise

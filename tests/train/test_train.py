@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jobs.execute import ROOT
 from jobs.launchers.local import Local
-from jobs.outcome import read_reports, why_not_right
+from jobs.outcome import read_reports, reason_from_log, why_not_right
 from jobs.processes import run_processes
 from jobs.run import make_run, to_flags
 from profiling import tables
@@ -132,6 +133,31 @@ def test_batches_are_attributed_from_the_first_on_every_rank(variants):
     for rank in range(2):
         assert batches_of(variants["fp32"], rank).attributed.tolist() == [False, False, True, True]
         assert not batches_of(variants["again"], rank).attributed.any()
+
+
+def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(data_set, tmp_path):
+    run = pair_of(data_set, loader="synthetic", batches=100_000)
+    command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(tmp_path)]
+    log, killed = tmp_path / "log.txt", []
+
+    def kill_rank_1_once_it_trains():
+        if not killed and "batch 2" in log.read_text():
+            killed.append(rank_process(1, tmp_path).kill())
+
+    ended = run_processes(
+        Local().processes(run, command, tmp_path), log, 200, ROOT, kill_rank_1_once_it_trains
+    )
+    assert killed and ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
+    assert "rank 0 ends: another rank has gone" in log.read_text()
+    assert "Traceback" not in log.read_text() and reason_from_log(log) == ""
+
+
+def rank_process(rank: int, out: Path) -> psutil.Process:
+    """The process of one of our ranks, by its command and environment."""
+    for process in psutil.Process().children():
+        if str(out) in process.cmdline() and process.environ().get("RANK") == str(rank):
+            return process
+    raise AssertionError(f"rank {rank} does not run")
 
 
 # --- what the flags say, and who started the ranks ----------------------------------------------------

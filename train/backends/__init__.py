@@ -1,5 +1,6 @@
 """How do ranks exchange gradients? One file a backend, one line in :data:`BACKENDS`."""
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,6 +10,10 @@ from train.world import World
 
 if TYPE_CHECKING:
     import torch
+
+_GLOO_LOST = re.compile(
+    r"gloo.*(reset by peer|closed by peer|broken pipe|timed out)", re.IGNORECASE | re.DOTALL
+)
 
 BACKENDS = {"single": "train.backends.single", "ddp": "train.backends.ddp"}
 
@@ -29,6 +34,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Leave the group; the process may then end."""
+
+
+def peers_lost(error: Exception) -> bool:
+    """Whether an error of PyTorch's says that another rank does not answer any more."""
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or _GLOO_LOST.search(str(error)) is not None
 
 
 def open_backend(run: Run, world: World, device: "torch.device") -> Backend:
