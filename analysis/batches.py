@@ -9,7 +9,7 @@ Columns: ``id``, the fields of the run, ``repetition``, then
     batch_ms                   median of the steady ones, ms; batch_ms_low and _high: 95 % interval inside the
                                run (blocks of batches resampled; it says nothing of other runs)
     p95_ms, p99_ms, max_ms     percentiles and maximum, ms
-    images_per_s               images of all ranks over total time of the steady batches
+    images_per_s               images of all ranks over the job's time for the steady batches
     load_ms, forward_ms, backward_ms, update_ms   medians of the stages (mean over ranks), ms
     attributed_ms              median of the batches that the profiler recorded, ms
     startup_s                  start of the process to the first batch (slowest rank), s
@@ -50,18 +50,23 @@ class Series:
     """A run's batches, in order; arrays have one element a batch.
 
     Attributes:
-        step_ns: duration of the job's batch: the maximum over ranks.
+        rank_ns: duration of each rank's batch (ranks x batches).
         images: of all ranks.
         stages: name -> duration in ns, mean over ranks.
         attributed: whether the profiler recorded it (on any rank).
         warmup: how many batches at the head are off the steady level.
     """
 
-    step_ns: np.ndarray
+    rank_ns: np.ndarray
     images: np.ndarray
     stages: dict[str, np.ndarray]
     attributed: np.ndarray
     warmup: int
+
+    @property
+    def step_ns(self) -> np.ndarray:
+        """Duration of the job's batch, which ends when its slowest rank does: the maximum over ranks."""
+        return self.rank_ns.max(axis=0)
 
     @property
     def steady(self) -> np.ndarray:
@@ -78,9 +83,18 @@ class Series:
         return self.step_ns[self.steady]
 
     @property
+    def pace_ns(self) -> np.ndarray:
+        """The steady batches of the rank that took longest for all of them: their sum is the job's time.
+
+        The sum of the slowest batches is more than that where ranks are late by turns.
+        """
+        of_ranks = self.rank_ns[:, self.steady]
+        return of_ranks[np.argmax(of_ranks.sum(axis=1))]
+
+    @property
     def images_per_s(self) -> float:
-        """Images of all ranks over the total time of the steady batches."""
-        return float(self.images[self.steady].sum() / self.steady_ns.sum() * 1e9)
+        """Images of all ranks over the job's time for the steady batches."""
+        return float(self.images[self.steady].sum() / self.pace_ns.sum() * 1e9)
 
 
 def series_of(study: Study, source: Source) -> Series | None:
@@ -100,20 +114,23 @@ def _series(source: Source) -> Series:
         if read.num_rows != count:
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")
         order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
+        if any(read[name].null_count for name in _READ):
+            raise UserError(f"rank {rank} recorded batches without their times")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
     if any(not np.array_equal(index, columns["batch_index"][0]) for index in columns["batch_index"]):
         raise UserError("its ranks recorded different batches")
-    step = np.max(
-        [end - start for start, end in zip(columns["start_ns"], columns["end_ns"], strict=True)], axis=0
-    )
-    if (step <= 0).any():
+    rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
+    if (rank_ns <= 0).any():
         raise UserError("a batch in its tables ends before it starts")
+    if not np.sum(columns["images"]):
+        raise UserError("its batches hold no images")
     attributed = np.any(columns["attributed"], axis=0)
     stages = {name: np.mean(columns[f"{name}_ns"], axis=0) for name in STAGES}
     # What the profiler records is slower; that is no end of the warm-up.
+    step = rank_ns.max(axis=0)
     own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
-    return Series(step, np.sum(columns["images"], axis=0), stages, attributed, statistics.warmup(own))
+    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, statistics.warmup(own))
 
 
 def all_series(study: Study) -> dict[str, Series]:
@@ -145,7 +162,8 @@ def table(study: Study) -> "pd.DataFrame":
 
 def columns_of(made: Rows) -> list[str]:
     tau = TAU_COLUMNS if any("tau_batch_ms" in row for row in made) else ()
-    return ["id", *Run.model_fields, "repetition", *FIGURES, *tau]
+    # "batches" is a field of Run and what was done: of a run that counts the two are one.
+    return list(dict.fromkeys(["id", *Run.model_fields, "repetition", *FIGURES, *tau]))
 
 
 def _row(source: Source, series: Series) -> dict[str, Any]:
@@ -215,9 +233,12 @@ def _shown(fields: list[str], made: Rows) -> list[Column]:
     def figure(name: str, significant: int = 0) -> Any:
         return lambda row: digits(row.get(name), significant) if significant else row.get(name)
 
-    shown = [Column(header(name), figure(name), left=isinstance(made[0].get(name), str)) for name in fields]
+    shown = [
+        Column(header(name), figure(name), left=isinstance(made[0].get(name), str), key=True)
+        for name in fields
+    ]
     shown += [
-        Column("rep", figure("repetition")),
+        Column("rep", figure("repetition"), key=True),
         Column("warm-\nup", figure("warmup")),
         Column("batch\nmedian [95 %]", interval),
         *(Column(name.replace("_ms", ""), figure(name)) for name in ("p95_ms", "max_ms")),

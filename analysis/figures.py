@@ -21,6 +21,7 @@ TIME_COLUMNS = (
     "max_ms", "images_per_s", "images_per_s_low", "images_per_s_high",
     "speedup", "speedup_low", "speedup_high",
     "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high", "interval_note",
+    "interval_seed",
     "base", "base_world_size", "base_images_per_s", "warmup_dropped",
     "load_ms", "forward_ms", "backward_ms", "update_ms", "startup_s",
 )  # fmt: skip
@@ -56,6 +57,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
         "max_ms": float(pooled.max()) if len(pooled) else NAN,
         "images_per_s": _rate([np.array(point.rate.value) for point in points], points),
         "interval_note": "; ".join(notes),
+        "interval_seed": statistics.SEED,
         "warmup_dropped": sum(series.warmup for point in points for _, series in point.timed),
     }
     row["batch_ms_low"], row["batch_ms_high"] = _ends(batch, 1e-6)
@@ -92,7 +94,7 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     efficiency = _efficiency(points, bases, lambda point: np.array(point.rate.value))
     row["scaling_efficiency_pct"] = 100 * float(efficiency)
     sampled = None
-    if all(base is not point for base, point in zip(bases, points, strict=True)):
+    if any(base is not point for base, point in zip(bases, points, strict=True)):
         sampled = _efficiency(points, bases, lambda point: point.rate_resamples)
     row["scaling_efficiency_pct_low"], row["scaling_efficiency_pct_high"] = _ends(sampled, 100.0)
     growths = {point.world_size / base.world_size for point, base in zip(points, bases, strict=True)}

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.terminal import Answer, Rows, as_terminal, plain, plain_notes
 from jobs.run import Run, make_parser
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from analysis.study import Study
 
+_DIGITS = 12  # of a figure in data
 FORMATS = ("table", "csv", "json", "parquet")
 
 
@@ -87,7 +88,7 @@ def emit(answer: Answer, study: "Study | None", arguments: argparse.Namespace) -
 
 
 def _write(answer: Answer, form: str, output: Path | None) -> None:
-    rows = [{name: plain(row.get(name)) for name in answer.columns} for row in answer.rows]
+    rows = [{name: _rounded(plain(row.get(name))) for name in answer.columns} for row in answer.rows]
     if form == "csv":
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, answer.columns, lineterminator="\n")
@@ -100,13 +101,26 @@ def _write(answer: Answer, form: str, output: Path | None) -> None:
         _write_bytes(_as_parquet(rows, answer.columns), output)
 
 
+def _rounded(value: Any) -> Any:
+    # Sums over many launches are made in parallel, so that their last digits differ from call to call.
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
 def _as_parquet(rows: Rows, columns: Sequence[str]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    table = pa.table({name: _of_one_type([row[name] for row in rows]) for name in columns})
     buffer = io.BytesIO()
-    pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}), buffer)
+    pq.write_table(table, buffer)
     return buffer.getvalue()
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """A column of Parquet has one type: where some values are text, all are (seeds that differ: 0+1)."""
+    if not any(isinstance(value, str) for value in values):
+        return values
+    return [value if value is None else str(value) for value in values]
 
 
 def _write_text(text: str, output: Path | None) -> None:

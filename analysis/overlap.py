@@ -78,7 +78,8 @@ select rank, batch_index, start_ns, start_ns + duration_ns, "class"::varchar = '
 from read_parquet($kernels) semi join (
     select rank, batch_index from read_parquet($batches) where attributed
 ) using (rank, batch_index)
-where start_ns is not null and ("class"::varchar = 'communication' or "class"::varchar not in {APART!r})
+where start_ns is not null and duration_ns is not null
+    and ("class"::varchar = 'communication' or "class"::varchar not in {APART!r})
 """
 
 

@@ -12,7 +12,7 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     images_per_s                     images over total time, all ranks; _low, _high
     speedup, scaling_efficiency_pct  against the base point (base, base_world_size, base_images_per_s);
                                      _low, _high
-    interval_note                    why there is no interval
+    interval_note, interval_seed     why there is no interval; the seed of the resampling
     repetitions, timed_by            timed runs, and of which kind; warmup_dropped: their batches left out
     load_ms ... update_ms            medians of the stages, ms; startup_s: process start to first batch, s
     perturbation                     a batch that the profiler records over its unprofiled twin's

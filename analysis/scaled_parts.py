@@ -35,7 +35,7 @@ def _who(some: Rows, group_by: Sequence[str]) -> list[Column]:
         names = ["model"]
     short = {"gpus_per_node": "GPUs\na node", "image_size": "size"}
     return [
-        Column(short.get(name, header(name)), _get(name), left=isinstance(some[0].get(name), str))
+        Column(short.get(name, header(name)), _get(name), left=isinstance(some[0].get(name), str), key=True)
         for name in names
     ]
 
@@ -72,9 +72,9 @@ def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
         Column("p95\nms", _get("p95_ms")),
         Column("images\n/s", _get("images_per_s")),
         Column("speed-\nup", _get("speedup", 2)),
-        Column("scaling efficiency\n% [95 %]", _interval("scaling_efficiency_pct", 1)),
+        Column("scaling eff.\n% [95 %]", _interval("scaling_efficiency_pct", 1)),
         Column("runs", _get("repetitions")),
-        Column("warm-up\ndropped", _get("warmup_dropped")),
+        Column("warm-\nup", _get("warmup_dropped")),
     ]
     kind = own[0]["scaling"]
     constant = "batch of a GPU" if kind == "weak" else "global batch"
@@ -94,6 +94,7 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     lines += [f"  {base}" for base in list(bases)[:_MOST_BASES]]
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
+    lines.append("warm-up: batches dropped at the head of the runs.")
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
     if any(row["timed_by"] != UNPROFILED for row in own):

@@ -69,24 +69,30 @@ class Point:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
         return f"{nodes} node{'s' if nodes > 1 else ''} x {gpus}, {self.fields['grad']} gradients"
 
-    def images_per_s(self, step_ns: np.ndarray) -> np.ndarray:
+    def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
         """Images of all ranks over the total time of these batches (the last axis)."""
-        return self.images / step_ns.mean(axis=-1) * 1e9
+        return self.images / pace_ns.mean(axis=-1) * 1e9
 
     @property
-    def steady(self) -> list[np.ndarray]:
-        """Durations of the steady batches of each timed run, ns."""
+    def steps(self) -> list[np.ndarray]:
+        """Durations of the job's steady batches of each timed run, ns."""
         return [one.steady_ns.astype(float) for _, one in self.timed]
+
+    @property
+    def paces(self) -> list[np.ndarray]:
+        """The same batches of the rank that took longest for all of them: they add up to the job's time."""
+        return [one.pace_ns.astype(float) for _, one in self.timed]
 
     def measure(self, batch: statistics.Scatter, rate: statistics.Scatter) -> None:
         """Centre and resamples of the batch and of the rate, with the scatter between runs of each."""
         seed = statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
-        runs = self.steady
-        self.batch = statistics.between_runs(runs, seed=seed, between=batch)
-        self.rate = statistics.between_runs(runs, self.images_per_s, seed=seed, between=rate)
-        if len(runs) > 1:
-            self.batch_resamples = statistics.run_resamples(runs, seed=seed, between=batch)
-            self.rate_resamples = statistics.run_resamples(runs, self.images_per_s, seed=seed, between=rate)
+        self.batch = statistics.between_runs(self.steps, seed=seed, between=batch)
+        self.rate = statistics.between_runs(self.paces, self.images_per_s, seed=seed, between=rate)
+        if len(self.timed) > 1:
+            self.batch_resamples = statistics.run_resamples(self.steps, seed=seed, between=batch)
+            self.rate_resamples = statistics.run_resamples(
+                self.paces, self.images_per_s, seed=seed, between=rate
+            )
 
 
 # --- points -------------------------------------------------------------------------------------------
@@ -107,6 +113,7 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
             point.timed, point.timed_by = point.profiled, PROFILED
         point.bound = bound_of(study, point.timed[0][0])
         _add_costs(study, point)
+    _find_unsettled(study, points)
     _measure(study, points)
     for point in points:
         point.base = base_of(study, point, points, scaling)
@@ -115,10 +122,20 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
     return points
 
 
+def _find_unsettled(study: Study, points: Sequence[Point]) -> None:
+    runs = [one for point in points for one in point.timed if not one[1].attributed.any()]
+    unsettled = [source.id for source, one in runs if one.warmup and one.warmup >= len(one.step_ns) // 2]
+    if unsettled:
+        study.find(
+            f"{len(unsettled)} of {len(runs)} runs never settle (e.g. {unsettled[0]}): half of their batches "
+            "are dropped as warm-up, and the rest may drift; give them more batches"
+        )
+
+
 def _measure(study: Study, points: Sequence[Point]) -> None:
     """Centres and intervals; the scatter between runs is pooled where a point has not enough of its own."""
-    batches = [[float(np.median(run)) for run in point.steady] for point in points]
-    rates = [[float(point.images_per_s(run)) for run in point.steady] for point in points]
+    batches = [[float(np.median(run)) for run in point.steps] for point in points]
+    rates = [[float(point.images_per_s(run)) for run in point.paces] for point in points]
     pooled = statistics.scatter(batches), statistics.scatter(rates)
     for point, *own in zip(points, batches, rates, strict=True):
         alone = len(point.timed) >= ENOUGH_RUNS

@@ -5,7 +5,7 @@ repetition is the run; batch durations inside a run are autocorrelated, so inter
 blocks of batches, and intervals between runs the runs; the centre is the median; rates are work over total
 time.
 
-Every resampling takes a seed; the default :data:`SEED` is recorded with the results.
+Every resampling takes a seed; analysis.scaled prints the default :data:`SEED`.
 """
 
 from collections.abc import Callable, Sequence

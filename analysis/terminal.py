@@ -6,11 +6,16 @@ Columns are few, right-aligned, with short headers that end in the unit, and as 
 import io
 import math
 import os
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jobs.run import Run
 
 if TYPE_CHECKING:
     from analysis.study import Study
@@ -29,11 +34,14 @@ class Column:
         header: short, with the unit; "\\n" breaks it.
         value: of a row; "" and None are shown as a dash.
         left: text, not a number.
+        key: it tells the rows apart, so that it is in each piece of a table too wide for the terminal; by
+            default the first columns of text are.
     """
 
     header: str
     value: Callable[[Mapping[str, Any]], Any]
     left: bool = False
+    key: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,17 +95,52 @@ def as_terminal(answer: Answer, study: "Study | None", output: Path | None) -> s
     for number, part in enumerate(answer.parts or [_whole(answer)]):
         if number:
             console.print()
-        made = _table(part)
-        # A pipe or a file has no width: no figure is cut there.
-        wide = width if terminal else max(width, _wanted_width(made))
-        Console(file=buffer, width=wide, force_terminal=colours, highlight=False).print(made)
+        # A pipe or a file has no width: the table is as wide as it is.
+        for piece in pieces(part, width) if terminal else [part]:
+            made = _table(piece)
+            wide = max(width, _wanted_width(made))
+            Console(file=buffer, width=wide, force_terminal=colours, highlight=False).print(made)
         if part.caption:
             console.print(Text(part.caption), style="dim")
     for line in answer.notes:
         console.print(Text(line))
-    for line in plain_notes(study) if study else []:
+    for line in plain_notes(study, _MOST_LINES) if study else []:
         console.print(Text(line), style="yellow")
-    return buffer.getvalue()
+    # What rich pads with blanks need not be: lines are copied, compared and mailed.
+    return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
+
+
+def pieces(part: Part, width: int) -> list[Part]:
+    """A table as several below each other, none wider than ``width``: no figure is cut.
+
+    Each has the columns that tell the rows apart. One column too wide by itself stays whole.
+    """
+    if _wanted_width(_table(part)) <= width:
+        return [part]
+    keys, others = _keys(part.columns)
+    found: list[list[Column]] = []
+    for column in others:
+        if found and _wanted_width(_table(_with(part, [*keys, *found[-1], column]))) <= width:
+            found[-1].append(column)
+        else:
+            found.append([column])
+    size = -(-len(others) // max(1, len(found)))
+    even = [others[start : start + size] for start in range(0, len(others), size)] if size else []
+    if all(_wanted_width(_table(_with(part, [*keys, *columns]))) <= width for columns in even):
+        found = even
+    made = [_with(part, [*keys, *columns]) for columns in found] or [part]
+    return [made[0], *(Part("", piece.rows, piece.columns) for piece in made[1:])]
+
+
+def _keys(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
+    keys = [column for column in columns if column.key]
+    if not keys:
+        keys = list(takewhile(lambda column: column.left, columns))
+    return keys, [column for column in columns if column not in keys]
+
+
+def _with(part: Part, columns: Sequence[Column]) -> Part:
+    return Part(part.title, part.rows, columns, part.caption)
 
 
 def _wanted_width(made: Any) -> int:
@@ -151,11 +194,14 @@ def _table(part: Part) -> Any:
 
 def _default_column(name: str, rows: Rows) -> Column:
     is_text = any(isinstance(row.get(name), str) for row in rows)
-    return Column(header(name), lambda row: row.get(name), left=is_text)
+    return Column(header(name), lambda row: row.get(name), left=is_text, key=name in Run.model_fields)
 
 
 # How a column's name ends, and its unit as one reads it.
-_UNITS = {"_pct": "%", "_ms": "ms", "_us": "us", "_gb_per_s": "GB/s", "_per_s": "/s", "_s": "s"}
+_UNITS = {
+    "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
+    "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s",
+}  # fmt: skip
 
 
 def header(name: str) -> str:
@@ -205,22 +251,27 @@ def with_interval(
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return digits(value) if places is None else f"{value:.{places}f}"
     if places is None:
-        places = max(0, 4 - max(1, math.floor(math.log10(abs(value))) + 1)) if value else 1
+        largest = max(abs(value), abs(low), abs(high))
+        places = max(0, 4 - max(1, math.floor(math.log10(largest)) + 1)) if largest else 1
     return f"{value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
 
 
-def plain_notes(study: "Study") -> list[str]:
-    """Failed points and findings as lines, the most important first."""
+def plain_notes(study: "Study", most: int | None = None) -> list[str]:
+    """Failed points and findings as lines, the most important first.
+
+    Args:
+        most: show so many of each kind and count the rest; by default all are shown.
+    """
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
-    lines = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad[:_MOST_LINES]]
-    if len(bad) > _MOST_LINES:
-        lines.append(f"... and {len(bad) - _MOST_LINES} more points that failed")
-    reasons: dict[str, int] = {}
-    for failure in study.failed:
-        if failure.kind == "excluded":
-            reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
-    lines += [f"left out: {count} points: {reason}" for reason, count in reasons.items()]
-    lines += [f"note: {finding}" for finding in study.findings[:_MOST_LINES]]
-    if len(study.findings) > _MOST_LINES:
-        lines.append(f"... and {len(study.findings) - _MOST_LINES} more notes")
-    return lines
+    lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
+    reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
+    lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
+    lines += _first([f"note: {finding}" for finding in study.findings], most)
+    # Names of files are whatever their maker wrote: no line break and no control character gets out.
+    return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
+
+
+def _first(lines: list[str], most: int | None) -> list[str]:
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --format csv, on stderr)"]

@@ -1,0 +1,212 @@
+"""How answers leave: data alone on standard output, the rest on standard error; tables that are not cut."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import terminal
+from analysis.terminal import Column, Part
+from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+
+COMMANDS = ("scaled", "batches", "efficiency", "kernels")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two world sizes, profiled and not, and a run that failed."""
+    path = tmp_path_factory.mktemp("results") / "sweep"
+    runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
+    write_sweep(path, runs, excluded=(("run_0_x", "more ranks than cores"),))
+    write_run(path, run_of(gpus_per_node=2, batch=64), Truth(), exit_code=137, reason="killed")
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_standard_output_is_the_data_and_nothing_else(results: Path, command: str) -> None:
+    module = f"analysis.{command}"
+    csv = run(module, results, "--format", "csv")
+    rows = run(module, results, "--format", "json")
+    assert csv.code == rows.code == 1  # a point failed
+    assert len(csv.csv) == len(rows.json) > 0
+    assert all(list(row) == csv.out.splitlines()[0].split(",") for row in rows.json)
+    for row, same in zip(csv.csv, rows.json, strict=True):
+        assert row == {name: "" if value is None else str(value) for name, value in same.items()}
+    for ran in (csv, rows):
+        assert "failed: run_0" in ran.err
+        assert "killed" in ran.err
+        assert "left out: 1 points: more ranks than cores" in ran.err
+        assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_holds_what_standard_output_would(results: Path, command: str, tmp_path: Path) -> None:
+    module = f"analysis.{command}"
+    for form in ("table", "csv", "json"):
+        shown = run(module, results, "--format", form)
+        written = run(module, results, "--format", form, "--output", tmp_path / form)
+        assert (written.code, written.out, written.err) == (shown.code, "", shown.err)
+        assert (tmp_path / form).read_text() == shown.out
+    run(module, results, "--format", "parquet", "--output", tmp_path / "parquet")
+    table = pq.ParquetFile(tmp_path / "parquet").read().to_pylist()
+    assert table == json.loads((tmp_path / "json").read_text())
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_parquet_through_a_pipe(results: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis.scaled", str(results), "--format", "parquet"],
+        cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    assert pq.ParquetFile(io.BytesIO(done.stdout)).read().num_rows == 2
+    assert b"failed: run_0" in done.stderr
+
+
+def test_seeds_that_differ_fit_into_one_column_of_parquet(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(seed=0), run_of(seed=1, gpus_per_node=2)], repetitions={"none": 1})
+    write_run(tmp_path, run_of(seed=5, gpus_per_node=2), Truth(), repetition=1)
+    out = tmp_path / "answer.parquet"
+    arguments = ("--group-by", "seed", "--format", "parquet", "--output", out)
+    assert run("analysis.scaled", tmp_path, *arguments).code == 0
+    assert pq.ParquetFile(out).read()["seed"].to_pylist() == ["0", "1+5"]
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, form: str) -> None:
+    for nodes in range(1, 60):
+        write_pyprof(tmp_path, forward=2, attributed=1, nodes=nodes)
+    # The pipe is closed before the answer is written, as by head -0.
+    command = (
+        f"{sys.executable} -m analysis.scaled {tmp_path} --format {form} | true; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "0"
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: Path) -> None:
+    for target in (tmp_path / "absent" / "x.csv", tmp_path):
+        for form in ("table", "csv", "json", "parquet"):
+            line = one_line_error(run("analysis.scaled", results, "--format", form, "--output", target))
+            assert "cannot write" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--group-by", "nods"), "did you mean 'nodes'?"),
+        (("--group-by", "batch,lader"), "did you mean 'loader'?"),
+        (("--group-by", ""), "--group-by needs a field"),
+        (("--method", "corected"), "did you mean 'corrected'?"),
+        (("--formt", "csv"), "did you mean '--format'?"),
+        (("--format", "xml"), "invalid choice"),
+        (("--scaling", "both"), "invalid choice"),
+    ],
+)
+def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
+    results: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    assert says in one_line_error(run("analysis.scaled", results, *arguments))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_each_column_is(command: str) -> None:
+    ran = run(f"analysis.{command}", "--help")
+    assert ran.code == 0
+    assert "--format" in ran.out
+    assert "_pct" in ran.out or "_ms" in ran.out
+
+
+# --- terminals ----------------------------------------------------------------------------------------
+
+
+def in_terminal(columns: int, *arguments: str) -> list[str]:
+    """What a terminal of so many columns shows."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {**os.environ, "NO_COLOR": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ):
+        os.close(theirs)
+        shown = b""
+        # At the end of the output Linux answers a read of the terminal with an error.
+        while part := _read(ours):
+            shown += part
+    os.close(ours)
+    return shown.decode().splitlines()
+
+
+def _read(terminal_fd: int) -> bytes:
+    try:
+        return os.read(terminal_fd, 65536)
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_no_figure_is_cut_however_narrow_the_terminal(results: Path, columns: int) -> None:
+    lines = in_terminal(columns, "analysis.scaled", str(results))
+    whole = run("analysis.scaled", results).out
+    assert max(len(line) for line in lines) <= columns
+    assert not any("…" in line for line in lines)
+    figures = [word for line in lines for word in line.split() if word[0].isdigit() and "." in word]
+    assert figures
+    assert set(figures) <= set(whole.split())
+
+
+def row_column(index: int, key: bool = False) -> Column:
+    return Column(f"c{index}", lambda row: row[index], key=key)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_pieces_have_every_column_once_and_the_keys_in_each(width: int) -> None:
+    rows = [{index: f"{row}{index:08d}" for index in range(10)} for row in range(3)]
+    part = Part("title", rows, [row_column(index, key=index < 2) for index in range(10)])
+    pieces = terminal.pieces(part, width)
+    heads = [[column.header for column in piece.columns] for piece in pieces]
+    assert all(head[:2] == ["c0", "c1"] for head in heads)
+    assert [name for head in heads for name in head[2:]] == [f"c{index}" for index in range(2, 10)]
+    assert [piece.title for piece in pieces] == ["title"] + [""] * (len(pieces) - 1)
+    assert len(pieces) == 1 if width == 200 else len(pieces) > 1
+
+
+def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    (tmp_path / "run_0_\x1b[31mred\n_ret_0").mkdir()
+    ran = run("analysis.scaled", tmp_path)
+    assert ran.code == 1
+    assert "\x1b" not in ran.out
+    assert "run_0_?[31mred?_ret_0" in ran.out
+
+
+def test_all_failed_points_are_listed_beside_data_and_counted_in_the_terminal(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    for batch in range(1, 31):
+        write_run(tmp_path, run_of(batch=batch), Truth(), exit_code=1, reason="out of memory")
+    assert run("analysis.scaled", tmp_path, "--format", "csv").err.count("out of memory") == 30
+    shown = run("analysis.scaled", tmp_path).out
+    assert shown.count("out of memory") == 12
+    assert "and 18 more" in shown
+
+
+def test_as_a_user_calls_it(results: Path) -> None:
+    """The in-process runs of these tests do what the command does."""
+    ran = run_as_user("analysis.scaled", results, "--format", "csv")
+    assert ran == run("analysis.scaled", results, "--format", "csv")
