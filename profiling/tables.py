@@ -24,6 +24,8 @@ MARKER_KINDS = ("mark", "range")
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
 FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
 
+ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
+
 _text = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -149,6 +151,53 @@ def write(table: pa.Table, directory: Path, name: str) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+class Writer:
+    """Writes tables in pieces, so that none need be in memory whole; files appear when all is written.
+
+    Leave it as a context: with an error nothing is left behind.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._pieces: dict[str, list[pa.Table]] = {}
+        self._writers: dict[str, pq.ParquetWriter] = {}
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def add(self, name: str, piece: pa.Table) -> None:
+        """Append rows to table ``name``."""
+        pieces = self._pieces.setdefault(name, [])
+        pieces.append(piece)
+        if sum(len(one) for one in pieces) >= ROWS_OF_A_GROUP:
+            self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        rows = pa.concat_tables(self._pieces[name]).cast(SCHEMAS[name]).unify_dictionaries()
+        self._pieces[name] = []
+        if name not in self._writers:
+            path = table_path(self.directory, name).with_suffix(".partial")
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._writers[name] = pq.ParquetWriter(path, SCHEMAS[name], compression="zstd")
+        self._writers[name].write_table(rows)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                for name, pieces in self._pieces.items():
+                    if pieces or name not in self._writers:
+                        self._flush(name)
+        finally:
+            for writer in self._writers.values():
+                writer.close()
+            for name in self._writers:
+                path = table_path(self.directory, name)
+                if kind is None:
+                    path.with_suffix(".partial").replace(path)
+                else:
+                    path.with_suffix(".partial").unlink(missing_ok=True)
 
 
 def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:

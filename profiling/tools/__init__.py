@@ -5,12 +5,16 @@ A tool's module offers what it can of:
 - ``recognise(path, head) -> bool``: is this file its output? ``head`` holds the file's first bytes,
   decompressed.
 - ``read(path) -> Converted``: the file as tables.
+- ``stream(path, findings) -> Iterator[(table's name, piece)]``: the same a piece at a time, for files that
+  may be larger than memory; ``findings`` receives what is to be said.
+- ``bundle(path) -> Path``: where many files are one result, the folder that stands for them.
 - ``wrap(command, directory, rank) -> list[str]``: the command that runs a rank under the tool; pure.
 - ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +33,7 @@ TOOLS: dict[str, str] = {
     "pyprof": "profiling.tools.pyprof",
     "nvprof": "profiling.tools.nvprof",
     "nsys": "profiling.tools.nsys",
+    "tau": "profiling.tools.tau",
 }
 
 
@@ -38,6 +43,17 @@ class Converted:
 
     tables: "dict[str, pa.Table]"
     findings: list[str] = field(default_factory=list)
+
+
+def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:
+    """What a tool's ``stream`` gives, as a whole; its tables may be absent."""
+    import pyarrow as pa
+
+    by_name: dict[str, list[pa.Table]] = {}
+    for name, piece in pieces:
+        by_name.setdefault(name, []).append(piece)
+    tables = {name: pa.concat_tables(some).unify_dictionaries() for name, some in by_name.items()}
+    return Converted(tables, findings)
 
 
 class Capture(Protocol):

@@ -1,0 +1,39 @@
+"""Did every rank mark every batch? What is missing is named, so that no count is trusted that is short."""
+
+from collections.abc import Iterable, Mapping
+
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+
+# What marks a batch once, by our loop and by others'.
+STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
+
+
+def missing_marks(counts: Mapping[int, Mapping[str, float]], world: Iterable[int] = ()) -> list[str]:
+    """What is wrong with how often each rank passed the stages of a batch.
+
+    Args:
+        counts: rank -> stage -> how often.
+        world: ranks that should be there.
+    """
+    found = []
+    marked = {
+        rank: {name: count for name, count in of.items() if name in STAGES} for rank, of in counts.items()
+    }
+    most = max((count for of in marked.values() for count in of.values()), default=0)
+    everywhere = sorted({name for of in marked.values() for name in of}, key=STAGES.index)
+    if most == 0:
+        return ["no stage of a batch is marked, so batches cannot be counted"] if counts else []
+    for rank in sorted(marked):
+        for name in everywhere:
+            count = marked[rank].get(name, 0)
+            if count < most:
+                found.append(f"rank {rank} has {count:g} of its {most:g} {name!r}: the last are missing")
+    absent = sorted(set(world) - set(counts))
+    if absent:
+        found.append(f"{_ranks(absent)} of {len(set(world))} left no profile")
+    return found
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,0 +1,99 @@
+"""Which threads, metrics and snapshots do the files of one TAU run hold?"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from profiling.chunks import read_head
+from profiling.tables import END_OF_BATCH, as_table
+from profiling.tau_tables import (
+    atomics_table,
+    clock_of,
+    intervals_table,
+    metrics_of,
+    profile_tables,
+    thread_number,
+)
+from profiling.tau_text import NAME, metric_of, read_text
+from profiling.tau_xml import Reader, Thread
+
+
+class Reading:
+    """Reads the files of a run one after the other.
+
+    Attributes:
+        threads: how many threads were read.
+        ranks: one more than the highest rank met.
+    """
+
+    def __init__(self, findings: list[str]) -> None:
+        self.findings = findings
+        self.threads = self.ranks = 0
+        self._snapshots: list[tuple[Thread, str, int]] = []
+        self._other_metrics: set[str] = set()
+
+    def pieces(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        """The pieces of tables in one file."""
+        if metric_of(read_head(path, 1 << 12)) is not None:
+            yield from self._text(path)
+        else:
+            yield from self._xml(path)
+
+    def _text(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        profile = read_text(path)
+        named = NAME.match(path.name)
+        rank, context, thread = (int(number) for number in named.groups()) if named else (0, 0, 0)
+        self._met(rank)
+        timed = clock_of([profile.metric]) is not None
+        if not timed:
+            self.tell_metric(profile.metric, path)
+        number = thread_number(context, thread)
+        if profile.functions:
+            functions = pa.array(profile.functions)
+            yield "intervals", intervals_table(rank, number, functions, profile.intervals, timed)
+        if profile.events:
+            yield "atomics", atomics_table(rank, number, pa.array(profile.events), profile.atomics)
+
+    def _xml(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        reader = Reader(path)
+        for profile in reader:
+            self._met(profile.thread[0])
+            metrics = metrics_of(profile, reader.common)
+            for place, name in enumerate(metrics):
+                if place != clock_of(metrics):
+                    self.tell_metric(name, path)
+            yield from profile_tables(profile, reader.common)
+        self._snapshots += reader.snapshots
+        if reader.unended:
+            last = reader.snapshots[-1][1]
+            self.findings.append(
+                f"{path.name} ends in the middle, its process was killed: it is read up to snapshot {last!r}"
+            )
+
+    def _met(self, rank: int) -> None:
+        self.threads += 1
+        self.ranks = max(self.ranks, rank + 1)
+
+    def tell_metric(self, name: str, path: Path) -> None:
+        """A metric is there that the tables do not hold."""
+        if name not in self._other_metrics:
+            self._other_metrics.add(name)
+            self.findings.append(f"{path.name}: metric {name} is not wall time; it is not in the tables")
+
+    def markers(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, pa.Table]]:
+        """The snapshots that were taken at the end of a batch, as marks."""
+        taken = [one for one in self._snapshots if pattern.match(one[1])]
+        if not taken:
+            return
+        time_ns = [timestamp * 1000 for _, _, timestamp in taken]
+        columns = {
+            "rank": [thread[0] for thread, _, _ in taken],
+            "name": [END_OF_BATCH] * len(taken),
+            "kind": ["mark"] * len(taken),
+            "start_ns": time_ns,
+            "end_ns": time_ns,
+            "thread": [thread_number(*thread[1:]) for thread, _, _ in taken],
+        }
+        yield "markers", as_table("markers", columns)

@@ -1,0 +1,115 @@
+"""What did TAU write? Text profiles, merged XML and snapshots, all as the same tables.
+
+A text profile or a snapshot is one thread's; those of a folder (``profile.N.C.T``, with several metrics in
+``MULTI__*`` folders) are one result. A merged profile holds all ranks.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiling.errors import UserError
+from profiling.tools import Converted, collect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
+_METRIC_FOLDER = "MULTI__"
+_END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is a profile of TAU, by its first bytes."""
+    from profiling.tau_text import metric_of
+
+    return b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+
+
+def bundle(path: Path) -> Path:
+    """The folder of a run whose threads lie in files of their own; else the file itself."""
+    if not _OF_A_THREAD.match(path.name):
+        return path
+    return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
+
+
+def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
+    """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
+
+    Raises:
+        UserError: unreadable, truncated or foreign; the message names file and place.
+    """
+    import numpy as np
+
+    from profiling.checks import STAGES, missing_marks
+    from profiling.tau_read import Reading
+
+    reading = Reading(findings)
+    counts: dict[int, dict[str, float]] = {}
+    negative = 0
+    files, left = _files(path)
+    for folder in left:
+        reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
+    for file in files:
+        for name, piece in reading.pieces(file):
+            if name == "intervals":
+                _count(piece, STAGES, counts)
+                negative += int(np.sum(piece["exclusive_ns"].to_numpy() < 0))
+            yield name, piece
+    yield from reading.markers(_END_OF_BATCH)
+    if not reading.threads:
+        findings.append(f"{path.name}: the profile is empty: no thread wrote anything")
+    if negative:
+        findings.append(
+            f"{path.name}: {negative} timers have negative exclusive times: on their threads timers "
+            "overlapped, or were never closed"
+        )
+    findings += [f"{path.name}: {finding}" for finding in missing_marks(counts, range(reading.ranks))]
+
+
+def read(path: Path) -> Converted:
+    """A file of TAU, or a folder of one run's, as tables; see :func:`stream`."""
+    from profiling.tables import as_table
+
+    findings: list[str] = []
+    converted = collect(stream(path, findings), findings)
+    for name in ("intervals", "atomics"):
+        converted.tables.setdefault(name, as_table(name, {}))
+    return converted
+
+
+def _files(path: Path) -> tuple[list[Path], list[Path]]:
+    """(the files to read, the folders of metrics that are not wall time)."""
+    if not path.is_dir():
+        return [path], []
+    found = [file for file in path.iterdir() if _OF_A_THREAD.match(file.name) and file.is_file()]
+    clock, *left = _wall_clock_first(path) or [path]
+    if clock is not path:
+        found += [file for file in clock.iterdir() if _OF_A_THREAD.match(file.name)]
+    found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
+    if not found:
+        raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
+    return sorted(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)]), left
+
+
+def _wall_clock_first(path: Path) -> list[Path]:
+    """The folders of a run's metrics, the one of wall time first."""
+    from profiling.tau_tables import clock_of
+
+    folders = sorted(folder for folder in path.iterdir() if folder.name.startswith(_METRIC_FOLDER))
+    first = clock_of([folder.name.removeprefix(_METRIC_FOLDER) for folder in folders]) or 0
+    return folders[first : first + 1] + folders[:first] + folders[first + 1 :]
+
+
+def _count(piece: "pa.Table", stages: tuple[str, ...], counts: dict[int, dict[str, float]]) -> None:
+    """Add how often a thread passed the stages of a batch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rank = piece["rank"][0].as_py()
+    functions = piece["function"].cast(pa.string())
+    mine = piece.filter(pc.is_in(functions, pa.array(stages)))
+    counts.setdefault(rank, {})
+    for name, calls in zip(mine["function"].to_pylist(), mine["calls"].to_pylist(), strict=True):
+        counts[rank][name] = counts[rank].get(name, 0) + calls

@@ -1,0 +1,285 @@
+"""TAU's formats: all give the same tables, and those agree with what the programs measured themselves."""
+
+import json
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.convert import recognise
+from profiling.errors import UserError
+from profiling.tables import SCHEMAS
+from profiling.tools.tau import bundle, read
+from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
+
+STAGES = {"Load Data", "Forward Pass", "Backward Pass", "Allreduce Gradients", "Optimizer Step"}
+
+
+@pytest.fixture(scope="module")
+def tau(shared_data):
+    return shared_data / "tau"
+
+
+def frame(converted, name):
+    assert converted.tables[name].schema == SCHEMAS[name]
+    table = converted.tables[name].to_pandas()
+    keys = ["rank", "thread", "function" if name == "intervals" else "event"]
+    return table.astype({keys[2]: str}).sort_values(keys).reset_index(drop=True)
+
+
+def truths(folder):
+    return {rank: json.loads((folder / f"ground_truth.{rank}.json").read_text()) for rank in (0, 1)}
+
+
+RUNS = ["hvd_r2_merged/n24", "hvd_r2_merged/n150", "hvd_r2_profile/n24", "hvd_r2_snapshot/n24",
+        "mpi4py_r2_merged/n24", "mpi4py_r2_merged/n150", "x_mpi4py_r2_merged_two_metrics",
+        "x_mpi4py_r2_profile_two_metrics", "x_mpi4py_r2_merged_callpath", "x_mpi4py_r2_profile_callpath",
+        "x_mpi4py_r2_profile_ebs", "x_gloo_r2_profile", "x_mpi4py_r2_snapshot_perbatch",
+        "x_mpi4py_r2_merged_memory"]  # fmt: skip
+
+
+def of_run(folder):
+    merged = folder / "tauprofile.xml"
+    return read(merged if merged.exists() else folder)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_stage_timers_and_event_means_agree_with_the_programs_own_clock(tau, run):
+    converted = of_run(tau / run)
+    intervals, atomics = frame(converted, "intervals"), frame(converted, "atomics")
+    for rank, truth in truths(tau / run).items():
+        durations_us = [seconds * 1e6 for seconds in truth["batch_durations"]]
+        mine = intervals[intervals["rank"] == rank]
+        loop = mine[(mine["function"] == "Train Loop") & (mine["thread"] == 0)]
+        assert loop["inclusive_ns"].item() / 1e9 == pytest.approx(truth["train_loop"], rel=0.005)
+        assert loop["inclusive_ns"].item() / 1e3 == pytest.approx(sum(durations_us), rel=0.005)
+        stages = mine[mine["function"].isin(STAGES)]
+        assert set(stages["calls"]) == {truth["batches"]}
+        # What the loop does itself is the sleep between two batches and the one in the loading.
+        assert stages["inclusive_ns"].sum() + loop["exclusive_ns"].item() == pytest.approx(
+            loop["inclusive_ns"].item(), rel=0.005
+        )
+        event = atomics[(atomics["rank"] == rank) & (atomics["event"] == "Batch Duration (us)")]
+        assert len(event) == 1
+        seen = durations_us[: int(event["count"].iloc[0])]
+        assert event["mean"].iloc[0] == pytest.approx(sum(seen) / len(seen), rel=0.005)
+        assert event["max"].iloc[0] == pytest.approx(max(seen), rel=0.005)
+        assert event["min"].iloc[0] == pytest.approx(min(seen), rel=0.005)
+
+
+def test_a_timer_a_batch_gives_each_batchs_duration(tau):
+    folder = tau / "x_mpi4py_r2_merged_batchtimers"
+    intervals = frame(of_run(folder), "intervals")
+    for rank, truth in truths(folder).items():
+        mine = intervals[(intervals["rank"] == rank) & intervals["function"].str.fullmatch(r"Batch \d+")]
+        order = mine["function"].str.extract(r"(\d+)")[0].astype(int).sort_values()
+        timed = mine.loc[order.index, "inclusive_ns"] / 1e9
+        assert timed.to_list() == pytest.approx(truth["batch_durations"], rel=0.005)
+
+
+def test_snapshots_of_batches_are_marks(tau):
+    folder = tau / "x_mpi4py_r2_snapshot_perbatch"
+    markers = read(folder).tables["markers"].to_pandas()
+    for rank, truth in truths(folder).items():
+        mine = markers[markers["rank"] == rank]
+        assert list(mine["name"]) == ["End of Batch"] * truth["batches"]
+        ends = [
+            at + took for at, took in zip(truth["batch_start_unix"], truth["batch_durations"], strict=True)
+        ]
+        assert (mine["start_ns"] / 1e9).to_list() == pytest.approx(ends, abs=0.02)
+
+
+def test_a_missing_mark_is_found_and_named(tau):
+    path = tau / "hvd_r2_merged/n24/tauprofile.xml"
+    assert read(path).findings == [
+        "tauprofile.xml: rank 0 has 23 of its 24 'End of Batch': the last are missing"
+    ]
+    assert any(
+        "no stage of a batch is marked" in finding
+        for finding in of_run(tau / "x_hvd_r2_merged_nomarks").findings
+    )
+
+
+def test_the_formats_have_the_same_timers_and_events(tau):
+    runs = [tau / "hvd_r2_merged/n24", tau / "hvd_r2_profile/n24", tau / "hvd_r2_snapshot/n24"]
+    tables = [of_run(run) for run in runs]
+    events = [set(map(tuple, frame(one, "atomics")[["rank", "thread", "event"]].values)) for one in tables]
+    # Which rank gathers (Horovod's first) is the same in each; merging lists no event that never happened.
+    assert events[0] == events[1] == events[2]
+    timers = []
+    for one in tables:
+        rows = frame(one, "intervals")
+        rows["function"] = rows["function"].str.replace(r"^\[PTHREAD\].*", "a thread", regex=True)
+        timers.append(set(map(tuple, rows[["rank", "thread", "function"]].values)))
+    assert timers[1] == timers[2]
+    joins = {(0, 0, "pthread_join"), (0, 1, "pthread_join"), (1, 1, "pthread_join")}
+    assert timers[1] - timers[0] == joins and timers[0] <= timers[1]  # the merged one ended before them
+
+
+def test_other_metrics_are_named_and_left_out(tau):
+    for run in ("x_mpi4py_r2_merged_two_metrics", "x_mpi4py_r2_profile_two_metrics"):
+        assert ["metric CPU_TIME is not wall time" in finding for finding in of_run(tau / run).findings] == [
+            True
+        ]
+    converted = read(tau / "x_mpi4py_r2_profile_two_metrics/MULTI__CPU_TIME")
+    assert frame(converted, "intervals")["inclusive_ns"].isna().all()
+
+
+def test_the_references_own_xml(tau):
+    folder = tau / "surfboard_xml"
+    for name, ranks in (("run_0_config_1_1", 1), ("run_0_config_1_2", 2), ("run_0_config_2_2", 4)):
+        (path,) = folder.glob(f"{name}_*")
+        assert recognise(path) == "tau"
+        converted = read(path)
+        intervals, atomics = frame(converted, "intervals"), frame(converted, "atomics")
+        assert sorted(set(intervals["rank"])) == list(range(ranks))
+        assert intervals["function"].nunique() in range(3550, 3578)
+        application = intervals[(intervals["function"] == ".TAU application") & (intervals["thread"] == 0)]
+        assert (application["inclusive_ns"] > 5e9).all() and len(application) == ranks
+        # Horovod reduces on its own thread, and ranks reduce alike.
+        reduced = atomics[atomics["event"] == "Message size for all-reduce"]
+        assert len(set(reduced["count"])) == (1 if ranks > 1 else len(reduced))
+        assert set(reduced["thread"]) <= {1} and (atomics["count"] > 0).all()
+    assert any("negative exclusive times" in finding for finding in converted.findings)
+
+
+def test_call_paths_of_many_ranks_with_fractional_times(tau):
+    converted = read(tau / "callpath_merged.xml")
+    intervals = frame(converted, "intervals")
+    assert sorted(set(intervals["rank"])) == list(range(256))
+    assert len(intervals) == 55551 and intervals["function"].str.contains(" => ").sum() > 10000
+    assert not intervals["function"].str.contains("  ").any()
+    assert pc.max(converted.tables["intervals"]["inclusive_ns"]).as_py() > 1e9
+
+
+def test_text_files_of_a_run_are_one_result(tau):
+    folder = tau / "hvd_r2_profile/n24"
+    assert bundle(folder / "profile.0.0.0") == folder
+    two = tau / "x_mpi4py_r2_profile_two_metrics"
+    assert bundle(two / "MULTI__TIME/profile.0.0.0") == two
+    assert bundle(tau / "callpath_merged.xml") == tau / "callpath_merged.xml"
+    assert recognise(folder / "profile.0.0.0") == "tau"
+    one = read(folder / "profile.1.0.1")
+    assert set(frame(one, "intervals")["rank"]) == {1} and set(frame(one, "intervals")["thread"]) == {1}
+
+
+# --- made by code --------------------------------------------------------------------------------------
+
+whole = st.integers(0, 10**9).map(float)
+times = st.floats(-1e12, 1e12, allow_nan=False)
+characters = st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"), exclude_characters='"\x85')
+names = st.text(characters, min_size=1, max_size=30).map(lambda text: " ".join(text.split())).filter(bool)
+threads_of = st.dictionaries(
+    st.tuples(st.integers(0, 40), st.integers(0, 3)),
+    st.tuples(
+        st.dictionaries(names, st.tuples(whole, whole, times, times), max_size=6),
+        st.dictionaries(
+            names, st.tuples(st.integers(1, 10**6).map(float), times, times, times, times), max_size=4
+        ),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(made=threads_of)
+def test_whatever_is_written_in_any_format_is_read_back_alike(made, tmp_path_factory):
+    threads = [Thread(rank, thread, *rows) for (rank, thread), rows in made.items()]
+    folder = tmp_path_factory.mktemp("tau")
+    written = [
+        write_text(folder / "text", threads), write_merged(folder / "merged.xml", threads),
+        write_snapshots(folder / "snapshots", threads, snapshots=2),
+    ]  # fmt: skip
+    expected = sorted(
+        (one.rank, one.thread, name, row[0], row[1], row[2] * 1000, row[3] * 1000)
+        for one in threads
+        for name, row in one.timers.items()
+    )
+    events = sorted(
+        (one.rank, one.thread, name, row[0], row[2], row[1], row[3])
+        for one in threads
+        for name, row in one.events.items()
+    )
+    for path in written:
+        converted = read(path)
+        assert sorted(map(tuple, frame(converted, "intervals").values)) == expected
+        found = frame(converted, "atomics")[["rank", "thread", "event", "count", "min", "max", "mean"]]
+        assert sorted(map(tuple, found.values)) == events
+
+
+def training(ranks=2, batches=5):
+    stages = ("Forward Pass", "Backward Pass", "Model Update", "End of Batch")
+    row = (float(batches), 0.0, 10.0, 10.0)
+    return [
+        Thread(rank, 0, dict.fromkeys(stages, row), {"Loss": (5.0, 3.0, 1.0, 2.0, 21.0)})
+        for rank in range(ranks)
+    ]
+
+
+def test_a_rank_without_a_profile_is_named(tmp_path):
+    threads = [one for one in training(4) if one.rank != 1]
+    findings = read(write_text(tmp_path / "run", threads)).findings
+    assert findings == ["run: rank 1 of 4 left no profile"]
+
+
+def test_a_standard_deviation_comes_of_the_sum_of_squares(tmp_path):
+    atomics = frame(read(write_text(tmp_path, training(1))), "atomics")
+    assert atomics["std"].iloc[0] == pytest.approx((21 / 5 - 4) ** 0.5)
+
+
+def test_a_killed_processs_snapshots_are_read_as_far_as_they_go(tmp_path):
+    write_snapshots(tmp_path, training(1), snapshots=3)
+    path = tmp_path / "snapshot.0.0.0"
+    text = path.read_text()
+    path.write_text(text[: text.index("<name>final</name>")])
+    converted = read(path)
+    assert converted.findings[0].endswith(
+        "its process was killed: it is read up to snapshot 'End of Batch 1'"
+    )
+    assert len(frame(converted, "intervals")) == 4 and len(converted.tables["markers"]) == 2
+
+
+@pytest.mark.parametrize("sixteenth", range(16))
+def test_a_truncated_file_is_one_clear_line(tmp_path, sixteenth):
+    merged = write_merged(tmp_path / "merged.xml", training(4))
+    text = write_text(tmp_path, training(1)) / "profile.0.0.0"
+    for path in (merged, text):
+        content = path.read_bytes().rstrip(b"\n\0")
+        path.write_bytes(content[: len(content) * sixteenth // 16])
+        with pytest.raises(UserError, match=path.name) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+@settings(max_examples=100, deadline=None)
+@given(at=st.integers(0, 4000), put=st.binary(min_size=1, max_size=20))
+def test_random_bytes_end_in_a_line_or_a_table(at, put, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tau")
+    for path in (
+        write_merged(folder / "merged.xml", training(2)),
+        write_text(folder, training(1)) / "profile.0.0.0",
+    ):
+        content = path.read_bytes()
+        at %= len(content)
+        path.write_bytes(content[:at] + put + content[at + len(put) :])
+        try:
+            converted = read(path)
+        except UserError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+        else:
+            assert converted.tables["intervals"].schema == SCHEMAS["intervals"]
+
+
+def test_entities_are_refused(tmp_path):
+    bomb = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>\n'
+    path = write_merged(tmp_path / "merged.xml", training(1))
+    path.write_text(bomb + path.read_text())
+    with pytest.raises(UserError, match=r"merged\.xml defines entities"):
+        read(path)
+
+
+def test_a_folder_without_profiles_says_what_is_expected(tmp_path):
+    with pytest.raises(UserError, match="holds no profile of TAU"):
+        read(tmp_path)
