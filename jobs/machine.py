@@ -22,6 +22,8 @@ _ALLOWED = re.compile(
     r"(OMP|GOMP|MKL|NCCL|GLOO|UCX|OMPI_MCA|I_MPI|MV2|HOROVOD|CUDA|TORCH|PYTORCH|DALI"
     r"|SLURM_(JOB|NNODES|NTASKS|NODELIST|CPUS|GPUS|PARTITION))[A-Z0-9_]*|WORLD_SIZE|LOCAL_WORLD_SIZE|SCALEPROF_[A-Z_]+"
 )
+# Variables that ranks on other nodes need as they are here: what is recorded, and where programs are found.
+_FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHONPATH|PYTHONUNBUFFERED|VIRTUAL_ENV|CONDA_PREFIX|TMPDIR")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -133,6 +135,13 @@ def git_state(root: Path) -> tuple[str | None, bool | None]:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+def forwarded(name: str) -> bool:
+    """Whether a variable is to be handed on to ranks by a launcher that would drop it."""
+    # The batch system's and MPI's own describe a place, which is another one for each rank.
+    own = re.match(r"(SLURM|OMPI_(?!MCA_(pml|btl|coll|osc|mpi))|PMIX?)_", name)
+    return bool(_FORWARDED.fullmatch(name) or (_ALLOWED.fullmatch(name) and not own))
 
 
 def recorded_environment(environment: dict[str, str]) -> dict[str, str]:

@@ -25,8 +25,8 @@ def describe(run: Run) -> str:
 class Bar:
     """A progress bar over points that names the running one and the batch it is at.
 
-    It redraws only when told to (no thread of its own): processes are forked while it is shown. Where there is
-    no terminal (a batch job's log) it is a line a point.
+    It redraws only when told to (no thread of its own): processes are forked while it is shown. Where there
+    is no terminal (a batch job's log) it is a line a point.
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:

@@ -25,19 +25,20 @@ _LAUNCHERS = {
         "MV2_COMM_WORLD_LOCAL_RANK",
         "MV2_COMM_WORLD_LOCAL_SIZE",
     ),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 }
-# What tells one job of a user on a node from another, so that their ports differ.
+# What tells one job from another; ours comes first, it is one for each run.
 _JOB_IDS = (
+    "SCALEPROF_JOB",
     "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "PBS_JOBID",
     "LSB_JOBID",
     "OMPI_MCA_ess_base_jobid",
     "PMIX_NAMESPACE",
     "PMI_JOBID",
 )
-_FIRST_PORT, _PORTS = 20000, 12000
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class World:
         rank: 0 to ``size`` - 1 over all nodes.
         local_rank: among the ranks of this node; the GPU it uses.
         local_size: ranks on this node.
-        rendezvous: the ``init_method`` by which torch.distributed's ranks find each other.
+        rendezvous: the ``init_method`` by which torch.distributed's ranks find each other, where the launcher
+            names the place; else they meet on ``host`` (:mod:`train.rendezvous`).
+        host: where rank 0 is.
+        job: what tells this job from others on that host.
         launcher: who started us.
     """
 
@@ -57,6 +61,8 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     rendezvous: str = ""
+    host: str = ""
+    job: str = ""
     launcher: str = "none"
 
     @property
@@ -73,12 +79,22 @@ def read_world(environment: Mapping[str, str]) -> World:
     for launcher, names in _LAUNCHERS.items():
         if names[0] not in environment or names[1] not in environment:
             continue
-        # An interactive Slurm allocation describes its shell too; that is no launched rank.
-        if launcher == "Slurm" and "SLURM_STEP_ID" not in environment:
+        if launcher == "Slurm" and not _is_task(environment):
             continue
         rank, size, local_rank, local_size = _numbers(environment, names, launcher)
-        return World(rank, size, local_rank, local_size, _rendezvous(environment, size, local_size), launcher)
+        rendezvous, host = _meeting_place(environment, size, local_size, launcher)
+        job = "/".join(environment.get(name, "") for name in _JOB_IDS)
+        return World(rank, size, local_rank, local_size, rendezvous, host, job, launcher)
     return World()
+
+
+def _is_task(environment: Mapping[str, str]) -> bool:
+    """Whether we are a task of srun's, and not what mpirun started through one (a daemon a node)."""
+    # An interactive allocation describes its shell too; that is no launched rank.
+    if "SLURM_STEP_ID" not in environment:
+        return False
+    # Under srun --mpi=pmi2 both speak, and say the same. MPICH's own daemons count ranks a node as well.
+    return "MPI_LOCALRANKID" not in environment
 
 
 def _numbers(environment: Mapping[str, str], names: tuple[str, ...], launcher: str) -> tuple[int, ...]:
@@ -95,28 +111,69 @@ def _numbers(environment: Mapping[str, str], names: tuple[str, ...], launcher: s
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    # Slurm writes "2(x3)" for two tasks on each of three nodes.
-    text = environment.get(name, str(default)).split("(")[0]
+    text = environment.get(name, str(default))
+    if name == "SLURM_STEP_TASKS_PER_NODE":
+        text = _of_node(text, environment.get("SLURM_NODEID", "0"))
     if not text.isdigit():
         raise UserError(f"{name} is {text!r}, not a number; start the ranks with torchrun, mpirun or srun")
     return int(text)
 
 
-def _rendezvous(environment: Mapping[str, str], size: int, local_size: int) -> str:
+def _of_node(text: str, node: str) -> str:
+    """What Slurm's ``2(x3),1`` says of a node: 2 on each of the first three, 1 on the fourth."""
+    counts: list[str] = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [count] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
+    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else text
+
+
+def _meeting_place(
+    environment: Mapping[str, str], size: int, local_size: int, launcher: str
+) -> tuple[str, str]:
+    """(``init_method`` where one is given, the host of rank 0)."""
     if size == 1:
-        return ""
+        return "", ""
     if "SCALEPROF_RENDEZVOUS" in environment:
-        return environment["SCALEPROF_RENDEZVOUS"]
-    port = environment.get("MASTER_PORT") or str(_port_of_job(environment))
-    if "MASTER_ADDR" in environment:
-        return f"tcp://{environment['MASTER_ADDR']}:{port}"
-    if size == local_size:
-        return f"tcp://127.0.0.1:{port}"
-    if "SLURM_STEP_NODELIST" in environment:
-        return f"tcp://{first_host(environment['SLURM_STEP_NODELIST'])}:{port}"
-    raise UserError(
-        "the ranks are on several nodes: say where rank 0 is with MASTER_ADDR (mpirun -x MASTER_ADDR)"
-    )
+        return environment["SCALEPROF_RENDEZVOUS"], ""
+    host = environment.get("MASTER_ADDR", "")
+    if host and "MASTER_PORT" in environment:
+        return f"tcp://{host}:{environment['MASTER_PORT']}", ""
+    if not host and size == local_size:
+        host = "127.0.0.1"
+    if not host and launcher == "Slurm" and "SLURM_STEP_NODELIST" in environment:
+        host = first_host(environment["SLURM_STEP_NODELIST"])
+    host = host or environment.get("SCALEPROF_HOST", "")
+    if not host and "SLURM_JOB_NODELIST" in environment:
+        # Every mpirun fills an allocation from its first node on.
+        host = first_host(environment["SLURM_JOB_NODELIST"])
+    return "", host or _host_by_mpi(size, launcher)
+
+
+def _host_by_mpi(size: int, launcher: str) -> str:
+    """The host of rank 0 as MPI itself tells it: mpirun with a hostfile gives its ranks no list of nodes."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        raise UserError(
+            "the ranks are on several nodes, and the launcher does not say where rank 0 is: install mpi4py "
+            "(pip install -e '.[mpi]'), or say it with MASTER_ADDR (mpirun -x MASTER_ADDR)"
+        ) from None
+    check_mpi(MPI.COMM_WORLD.size, size, f"mpi4py ({' '.join(map(str, MPI.get_vendor()))})", launcher)
+    return MPI.COMM_WORLD.bcast(socket.gethostname())
+
+
+def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:
+    """A library built for one MPI and launched by another takes each rank for a job of its own.
+
+    Raises:
+        UserError: that is so; the message names both.
+    """
+    if seen != size:
+        raise UserError(
+            f"{library} sees {seen} of the {size} ranks that {launcher} started: it is built for another MPI "
+            "than this mpirun's; load the module it was built with, or build it again (make horovod)"
+        )
 
 
 def first_host(nodelist: str) -> str:
@@ -125,14 +182,6 @@ def first_host(nodelist: str) -> str:
     if not bracket or "," in head:
         return nodelist.split(",")[0]
     return head + rest.split("]")[0].split(",")[0].split("-")[0]
-
-
-def _port_of_job(environment: Mapping[str, str]) -> int:
-    """A port that all ranks of a job compute alike, and other jobs on the node most likely do not."""
-    import zlib
-
-    job = "/".join(environment.get(name, "") for name in _JOB_IDS)
-    return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS
 
 
 def gloo_interface(environment: Mapping[str, str], world: World) -> dict[str, str]:

@@ -3,9 +3,15 @@
 import pytest
 
 from profiling.errors import UserError
-from train.world import World, first_host, gloo_interface, read_world
+from train.world import World, check_mpi, first_host, gloo_interface, read_world
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+SLURM = {
+    "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[7,9]",
+    "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[7,9]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -27,13 +33,26 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
           "MASTER_ADDR": "a"}, 2, 4, 0, 2, "MPICH"),
         (
             {
-                "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
-                "SLURM_NTASKS_PER_NODE": "4(x2)", "SLURM_STEP_NODELIST": "gpu[03-04]", "SLURM_JOB_ID": "7",
+                "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_NODELIST": "gpu[03-04]",
+                "SLURM_NODEID": "1", "SLURM_JOB_ID": "7",
             },
             5, 8, 1, 4, "Slurm",
         ),
+        # srun --mpi=pmi2: a task of Slurm's, to which PMI says the same.
+        ({**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2, 0, 1, "Slurm"),
+        # mpirun in an allocation starts its daemons, a node each, with srun: ranks see that step's variables.
+        ({**SLURM, "PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+         3, 4, 1, 2, "MPICH"),
+        (
+            {
+                **SLURM, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            },
+            3, 4, 1, 2, "Open MPI",
+        ),
         # An interactive allocation's shell is no rank.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}, 0, 1, 0, 1, "none"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}, 0, 1, 0, 1, "none"),
     ],
 )  # fmt: skip
 def test_every_launchers_variables_are_read(environment, rank, size, local_rank, local_size, launcher):
@@ -47,10 +66,39 @@ def test_every_launchers_variables_are_read(environment, rank, size, local_rank,
 def test_where_ranks_meet():
     assert read_world({**TORCHRUN, "SCALEPROF_RENDEZVOUS": "file:///x"}).rendezvous == "file:///x"
     assert read_world({**TORCHRUN, "MASTER_ADDR": "n0", "MASTER_PORT": "9"}).rendezvous == "tcp://n0:9"
-    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1",
-             "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[7,9]"}  # fmt: skip
-    ports = {read_world({**slurm, "SLURM_JOB_ID": str(job)}).rendezvous for job in (1, 2, 3)}
-    assert len(ports) == 3 and all(port.startswith("tcp://n7:") for port in ports)
+    one_node = {"PMI_RANK": "2", "PMI_SIZE": "4"}
+    assert read_world(one_node).host == "127.0.0.1"
+    assert read_world(SLURM).host == "n7"
+    assert read_world({**TORCHRUN, "MASTER_ADDR": "n0"}).host == "n0"
+    # mpirun tells its ranks of no host: ours says it, else it is the first of the allocation.
+    by_mpirun = {
+        "PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2",
+        "SLURM_JOB_NODELIST": "n[4-8]",
+    }  # fmt: skip
+    assert read_world(by_mpirun).host == "n4"
+    assert read_world({**by_mpirun, "SCALEPROF_HOST": "n6"}).host == "n6"
+
+
+def test_jobs_and_steps_on_one_host_are_told_apart():
+    worlds = [
+        {},
+        {"SLURM_STEP_ID": "1"},
+        {"SLURM_JOB_ID": "2"},
+        {"SCALEPROF_JOB": "/results/a"},
+        {"SCALEPROF_JOB": "/results/b"},
+    ]
+    assert len({read_world({**SLURM, **more}).job for more in worlds}) == len(worlds)
+
+
+@pytest.mark.parametrize(("node", "local_size"), [("0", 2), ("1", 2), ("2", 1)])
+def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
+    uneven = {**SLURM, "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"}
+    assert read_world({**uneven, "SLURM_NODEID": node}).local_size == local_size
+
+
+def test_a_library_of_another_mpi_is_named():
+    with pytest.raises(UserError, match=r"mpi4py \(MPICH 4\) sees 1 of the 4 ranks that Open MPI started"):
+        check_mpi(1, 4, "mpi4py (MPICH 4)", "Open MPI")
 
 
 @pytest.mark.parametrize(

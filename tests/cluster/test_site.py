@@ -1,0 +1,123 @@
+"""A site file says what is true of a cluster; a wrong one is one line that names the right word."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from jobs.network import network_environment
+from jobs.points import read_sweep
+from jobs.run import make_run
+from jobs.site import SITES, find_site, read_site, sbatch_words, shell_commands
+from jobs.sweep import at_site
+from profiling.errors import UserError
+
+
+@pytest.mark.parametrize("path", sorted(SITES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_sites_we_ship_are_whole(path):
+    assert read_site(path).name == path.stem
+
+
+def test_the_example_uses_and_so_explains_every_key():
+    text = (SITES / "example.yaml").read_text()
+    site = read_site(SITES / "example.yaml")
+    for part in (site, site.network.ib, site.mpi):
+        for key in type(part).model_fields:
+            assert key == "name" or f"{key}:" in text, f"example.yaml says nothing of {key}"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("partiton: gpu", "unknown key 'partiton'; did you mean 'partition'?"),
+        ("network: {ib: {interfaces: ib0}}", "'network.ib.interfaces'; did you mean 'interface'?"),
+        ("network: {wifi: {}}", "unknown key 'network.wifi'; one of: ib, eth"),
+        ("container: {runtime: apptainer, imge: x}", "'container.imge'; did you mean 'image'?"),
+        ("container: {runtime: docker, image: x}", "container.runtime = 'docker'"),
+        ("mpi: {srun: pmi9}", "mpi.srun = 'pmi9'"),
+        ("modules: [2024.10]", "put it in quotes"),
+        ("environment: {'A B': 1}", "environment"),
+        ("gpus_per_node: many", "gpus_per_node = 'many'"),
+        ("- gpu", "no site file"),
+        ("a: [", "not YAML"),
+        ("partition: !!python/object/apply:os.system [reboot]", "not YAML"),
+    ],
+)
+def test_a_wrong_site_file_is_one_line(tmp_path, text, says):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_site(path)
+    assert says in str(error.value) and "mine.yaml" in str(error.value)
+
+
+def test_a_site_is_found_by_name_by_variable_by_file_and_by_its_cluster(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("partition: fast")
+    assert find_site("virtual", {}).cluster == "virtual"
+    assert find_site(None, {"SCALEPROF_SITE": "virtual"}).name == "virtual"
+    assert find_site(str(own), {"SCALEPROF_SITE": "virtual"}).partition == "fast"
+    assert find_site(None, {"SLURM_CLUSTER_NAME": "virtual"}).name == "virtual"
+    assert find_site(None, {"SLURM_CLUSTER_NAME": "elsewhere"}).name == "none"
+    with pytest.raises(UserError, match="no site 'virtul'; did you mean 'virtual'"):
+        find_site("virtul", {})
+
+
+def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("modules: [2024, x]")
+    assert shell_commands(read_site(path)) == ["module load 2024 x"]
+    path.write_text("""environment: {MINE: 'a "b" $c `d` \\e }', YOURS: 1}""")
+    script = "\n".join([*shell_commands(read_site(path)), 'printf "%s|%s" "$MINE" "$YOURS"'])
+    answer = subprocess.run(
+        ["bash", "-c", script], env={"YOURS": "2"}, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == 'a "b" $c `d` \\e }|2'
+
+
+def test_what_sbatch_is_told():
+    assert sbatch_words(find_site("example", {})) == [
+        "--partition=gpu",
+        "--account=my-project",
+        "--exclusive",
+    ]
+
+
+def test_data_are_where_the_site_has_them(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("run: {data: [data/imagenet, data/demo]}")
+    sweep = at_site(read_sweep(path), find_site("example", {}))
+    assert sweep.run["data"] == ["/project/imagenet/tfrecord", "data/demo"]
+    path.write_text("run: {data: data/imagenet}")
+    assert at_site(read_sweep(path), find_site("example", {})).run["data"] == "/project/imagenet/tfrecord"
+
+
+def test_each_network_has_its_variables_and_one_node_has_none():
+    site = find_site("example", {})
+    ib = network_environment(make_run({"nodes": 2, "network": "IB"}), site, {})
+    eth = network_environment(make_run({"nodes": 2, "network": "eth"}), site, {})
+    assert ib["NCCL_IB_DISABLE"] == "0" and eth["NCCL_IB_DISABLE"] == "1"
+    assert (ib["GLOO_SOCKET_IFNAME"], eth["GLOO_SOCKET_IFNAME"]) == ("ib0", "eth0")
+    assert ib["OMPI_MCA_pml"] == "ucx" and ib["UCX_NET_DEVICES"] == "mlx5_0:1"
+    assert "tcp" in eth["UCX_TLS"].split(",") and "openib" in eth["OMPI_MCA_btl"]
+    assert ib["NCCL_IB_TIMEOUT"] == "22" and "NCCL_IB_TIMEOUT" not in eth
+    set_by_user = {"NCCL_IB_DISABLE": "1", "NCCL_IB_TIMEOUT": "18"}
+    left = network_environment(make_run({"nodes": 2, "network": "ib"}), site, set_by_user)
+    assert not set(left) & set(set_by_user)
+    assert network_environment(make_run({"network": "ib"}), site, {}) == {}
+
+
+def test_the_sweep_takes_a_site(tmp_path, root):
+    (tmp_path / "s.yaml").write_text("run: {batches: 1}")
+    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "s.yaml"), "--dry-run", "--site"]
+    answer = subprocess.run([*command, "laptp"], cwd=root, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("scaleprof: error: no site 'laptp'; did you mean 'laptop'?")
+    environment = {"PATH": os.environ["PATH"]}
+    command = [*command, "laptop", "--launcher", "slurm"]
+    environment["PATH"] = str(tmp_path)  # no srun there
+    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False)
+    assert "needs srun, which is not on the PATH" in answer.stderr
+    assert shutil.which("srun", path=str(tmp_path)) is None

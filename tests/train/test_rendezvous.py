@@ -1,0 +1,82 @@
+"""Ranks of a job meet on a port that nobody agreed on, whatever else listens on that host."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from profiling.errors import UserError
+from train.rendezvous import CANDIDATES, announce, ask, candidates, job_name, open_store
+from train.world import World
+
+
+def soon(seconds: float = 20) -> float:
+    return time.monotonic() + seconds
+
+
+def test_a_rank_learns_the_port_even_if_it_asks_first():
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask, "127.0.0.1", "early", rank, soon()) for rank in (1, 2)]
+        time.sleep(0.3)
+        announce("early", 4711, 2, soon())
+        assert [each.result() for each in asking] == [4711, 4711]
+
+
+def test_jobs_whose_ports_are_the_same_do_not_meet(monkeypatch):
+    monkeypatch.setattr("train.rendezvous.candidates", lambda name: candidates("both"))
+    ports = [announce(name, port, 1, soon()) for name, port in (("job-one", 1), ("job-two", 2))]
+    assert ports == candidates("both")[:2]
+    assert ask("127.0.0.1", "job-two", 1, soon()) == 2
+    assert ask("127.0.0.1", "job-one", 1, soon()) == 1
+
+
+def test_other_programs_on_the_ports_are_passed_over():
+    name = "b" * 64
+    silent, chatty = (socket.create_server(("", port)) for port in candidates(name)[:2])
+    with silent, chatty, ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask, "127.0.0.1", name, 1, soon(30))
+        connection, _ = chatty.accept()  # after `silent`, which takes connections and says nothing
+        connection.sendall(b"220 mail.example.org\n")
+        connection.close()
+        assert announce(name, 4712, 1, soon(30)) == candidates(name)[2]
+        assert asking.result() == 4712
+
+
+def test_where_no_port_is_free_it_is_said():
+    name = "c" * 64
+    taken = [socket.create_server(("", port)) for port in candidates(name)]
+    try:
+        with pytest.raises(UserError, match=f"none of the {CANDIDATES} ports"):
+            announce(name, 1, 1, soon())
+    finally:
+        for server in taken:
+            server.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_a_missing_rank_0_is_one_line_that_names_the_host(host):
+    with pytest.raises(UserError, match=f"rank 3 did not find rank 0 on {host}") as error:
+        ask(host, "nobody", 3, soon(0.3))
+    assert "\n" not in str(error.value)
+
+
+def test_two_jobs_at_once_have_a_store_each():
+    def meet(job: str, rank: int) -> bytes:
+        store = open_store(World(rank, 2, rank, 2, host="127.0.0.1", job=job), timedelta(seconds=60))
+        store.set(f"from {rank}", f"{job} {rank}")
+        return store.get(f"from {1 - rank}")
+
+    with ThreadPoolExecutor(4) as pool:
+        met = {(job, rank): pool.submit(meet, job, rank) for job in ("one", "two") for rank in (1, 0)}
+        assert {key: each.result() for key, each in met.items()} == {
+            (job, rank): f"{job} {1 - rank}".encode() for job, rank in met
+        }
+
+
+def test_a_jobs_name_depends_on_its_launcher_and_size():
+    world = World(0, 2, 0, 1, host="n1", job="7/0")
+    names = {job_name(w) for w in (world, World(1, 2, 0, 1, host="n1", job="7/0"))}
+    assert len(names) == 1
+    assert job_name(World(0, 2, 0, 1, host="n1", job="7/1")) not in names

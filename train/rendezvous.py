@@ -1,0 +1,125 @@
+"""How do the ranks of a job meet on a node's free port, however many other jobs are on that node?
+
+No port is agreed on beforehand. Rank 0 opens the store on a port that the kernel gives it, and tells it to
+those who ask at the first free one of a few known ports and can say the job's name. A rank that comes upon
+another job's rank 0 there, or some other program, goes on to the next.
+"""
+
+import hashlib
+import socket
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from profiling.errors import UserError
+from train.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+# Below the range from which kernels take ports for outgoing connections (32768 on).
+FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
+_ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
+_AGAIN_S = 0.05
+
+
+def open_store(world: World, timeout: timedelta) -> "TCPStore":
+    """The store of ``world``'s job, at which torch.distributed's ranks meet.
+
+    Raises:
+        UserError: rank 0 is not found within ``timeout``.
+    """
+    from torch.distributed import TCPStore
+
+    name = job_name(world)
+    deadline = time.monotonic() + timeout.total_seconds()
+    if world.rank == 0:
+        store = TCPStore("localhost", 0, None, True, timeout, wait_for_workers=False)
+        announce(name, store.port, world.size - 1, deadline)
+        return store
+    port = ask(world.host, name, world.rank, deadline)
+    return TCPStore(world.host, port, None, False, timeout, wait_for_workers=False)
+
+
+def job_name(world: World) -> str:
+    """What the ranks of one job, and of no other, say alike."""
+    # Where the launcher tells jobs apart by nothing, their commands do (two alike would share results too).
+    job = world.job if world.job.strip("/") else " ".join(sys.argv)
+    return hashlib.sha256(f"{world.size} {job}".encode()).hexdigest()
+
+
+def candidates(name: str) -> list[int]:
+    """The ports at which rank 0 of a job may be asked; where others' are taken, these are mostly free."""
+    start = zlib.crc32(name.encode())
+    return [FIRST_PORT + (start + 769 * step) % PORTS for step in range(CANDIDATES)]
+
+
+def announce(name: str, port: int, others: int, deadline: float) -> int:
+    """As rank 0, tell ``port`` to all other ranks, in the background; returns the port of asking."""
+    server = _listen(candidates(name))
+    threading.Thread(target=_serve, args=(server, name, port, others, deadline), daemon=True).start()
+    return server.getsockname()[1]
+
+
+def _listen(ports: Sequence[int]) -> socket.socket:
+    for port in ports:
+        with suppress(OSError):
+            return socket.create_server(("", port), backlog=512)
+    raise UserError(f"none of the {len(ports)} ports from {ports[0]} on is free on {socket.gethostname()}")
+
+
+def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> None:
+    told: set[bytes] = set()
+    with server:
+        while len(told) < others and (left := deadline - time.monotonic()) > 0:
+            server.settimeout(left)
+            with suppress(OSError):  # who goes away in the middle will ask again
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(_ANSWER_S)
+                    said, _, rank = _line(connection).partition(b" ")
+                    if said == name.encode():
+                        connection.sendall(b"%d\n" % port)
+                        told.add(rank)
+
+
+def ask(host: str, name: str, rank: int, deadline: float) -> int:
+    """The port of the store, from rank 0 on ``host``.
+
+    Raises:
+        UserError: nobody there knows the job before ``deadline`` (of time.monotonic).
+    """
+    problem = "nothing answers"
+    while time.monotonic() < deadline:
+        for port in candidates(name):
+            try:
+                with socket.create_connection((host, port), timeout=_ANSWER_S) as connection:
+                    connection.sendall(f"{name} {rank}\n".encode())
+                    answer = _line(connection)
+            except OSError as error:
+                problem = str(error)
+                continue
+            if answer.isdigit():
+                return int(answer)
+            problem = "other programs answer there"
+        time.sleep(_AGAIN_S)
+    raise UserError(
+        f"rank {rank} did not find rank 0 on {host} ({problem}); has it ended, and can this node reach "
+        f"{host} over TCP? MASTER_ADDR and MASTER_PORT say another place"
+    )
+
+
+def _line(connection: socket.socket) -> bytes:
+    """A line of at most 200 bytes, without its end; what came if there is no more."""
+    text = b""
+    while not text.endswith(b"\n") and len(text) < 200:
+        more = connection.recv(200)
+        if not more:
+            break
+        text += more
+    return text.strip()
