@@ -6,6 +6,7 @@ only the columns it needs. What failed, was left out or cannot be read is listed
 dropped silently.
 """
 
+import re
 from pathlib import Path
 
 from analysis.study import Failure, Source, Study
@@ -112,11 +113,16 @@ def _add_run(study: Study, directory: Path) -> None:
         study.find(f"{name}: {finding}")
 
 
+def _attempted(name: str) -> str:
+    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
+    return re.sub(r"_ret_-?\d+$", "", name)
+
+
 def _forget_superseded(study: Study) -> None:
     """A point that failed and was done later is no failed point, but worth a line."""
-    done = {source.id.rpartition("_ret_")[0] for source in study.sources}
+    done = {_attempted(source.id) for source in study.sources}
     for failure in list(study.failed):
-        if failure.point.rpartition("_ret_")[0] in done:
+        if _attempted(failure.point) in done:
             study.failed.remove(failure)
             study.find(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
 
@@ -135,12 +141,12 @@ def _read_sweep(study: Study, path: Path) -> None:
         study.find(f"{record} is damaged ({error}): points that were left out are not known")
         return
     study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
-    known = {source.id.rpartition("_ret_")[0] for source in study.sources}
-    known |= {failure.point.rpartition("_ret_")[0] or failure.point for failure in study.failed}
+    known = {_attempted(source.id) for source in study.sources}
+    known |= {_attempted(failure.point) for failure in study.failed}
     study.failed += [
         Failure(point, "not run yet; call jobs.sweep again", "unfinished")
         for point in order
-        if point not in known and point not in {failure.point for failure in study.failed}
+        if point not in known
     ]
 
 

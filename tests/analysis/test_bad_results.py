@@ -1,0 +1,261 @@
+"""Results that are damaged, incomplete or not results: what is wrong is said, the rest counts."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import store
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+
+COMMANDS = ("scaled", "batches", "efficiency", "kernels")
+
+
+def sweep(path: Path, **fields: object) -> Path:
+    """Two points, each twice unprofiled and once profiled; the run to break is profiled, on 2 ranks."""
+    write_sweep(
+        path, [run_of(gpus_per_node=size, profile=p, **fields) for size in (1, 2) for p in ("none", "torch")]
+    )
+    return next(path.glob("run_0_config_1_2_*torch*"))
+
+
+def change(path: Path, column: str, values: Callable[[np.ndarray], list]) -> None:
+    table = pq.ParquetFile(path).read()
+    place = table.column_names.index(column)
+    made = pa.array(values(table[column].to_numpy()), table.schema.field(column).type)
+    pq.write_table(table.set_column(place, table.schema.field(column), made), path)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def batches(run: Path, rank: int) -> Path:
+    return run / f"rank_{rank:04d}" / "batches.parquet"
+
+
+def a_batch_less(run: Path) -> None:
+    pq.write_table(pq.ParquetFile(batches(run, 1)).read()[:-1], batches(run, 1))
+
+
+def a_batch_of_no_time(run: Path) -> None:
+    change(batches(run, 0), "end_ns", lambda ends: [ends[0] - 10**12, *ends[1:]])
+
+
+def a_time_missing(run: Path) -> None:
+    change(batches(run, 0), "start_ns", lambda starts: [None, *starts[1:]])
+
+
+def other_batches(run: Path) -> None:
+    change(batches(run, 1), "batch_index", lambda index: list(index + 1))
+
+
+# what is done to a run's directory -> what is then said of it
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "batches truncated": (lambda run: truncate(batches(run, 1)), "not a readable batches table"),
+    "batches absent": (lambda run: batches(run, 1).unlink(), "no batches table"),
+    "a rank absent": (lambda run: shutil.rmtree(run / "rank_0001"), "no batches table"),
+    "batches of another kind": (
+        lambda run: pq.write_table(pa.table({"x": [1]}), batches(run, 0)), "not a readable batches table"
+    ),
+    "a batch less": (a_batch_less, "recorded 39 of 40 batches"),
+    "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
+    "a time missing": (a_time_missing, "batches without their times"),
+    "other batches": (other_batches, "its ranks recorded different batches"),
+    "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or of another release"),
+    "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
+    "manifest of nothing": (
+        lambda run: (run / store.MANIFEST).write_text("{}"), "damaged or of another release"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) -> None:
+    broken = sweep(tmp_path)
+    damage, says = DAMAGE[what]
+    damage(broken)
+    for command in ("scaled", "batches"):
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert ran.code == 1
+        (line,) = [line for line in ran.err.splitlines() if broken.name in line]
+        assert says in line
+    assert len(run("analysis.batches", tmp_path, "--format", "csv").csv) == 5
+    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    # The twins still time the point; what needs the profiled run is not known.
+    assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
+    assert (rows["2"]["perturbation"], rows["2"]["kernel_ms"]) == ("", "")
+    assert float(rows["1"]["kernel_ms"]) == pytest.approx(60)
+    assert says in one_line_error(run("analysis.scaled", broken))
+
+
+@pytest.mark.parametrize("rank", ["rank_0000", "rank_0001"])
+def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path, rank: str) -> None:
+    broken = sweep(tmp_path)
+    truncate(broken / rank / "kernels.parquet")
+    for command in ("scaled", "efficiency", "kernels"):
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert (ran.code, bool(ran.csv)) == (1, True)
+        (line,) = [line for line in ran.err.splitlines() if broken.name in line]
+        assert "damaged or truncated" in line
+    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
+    assert rows["2"]["kernel_ms"] == ""
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("duration_ns", None), ("flops", float("nan")), ("flops", None)]
+)
+def test_kernels_without_their_figures_do_not_spoil_the_sums(
+    tmp_path: Path, column: str, value: float | None
+) -> None:
+    broken = sweep(tmp_path)
+    change(broken / "rank_0000" / "kernels.parquet", column, lambda values: [value, *values[1:]])
+    for command in COMMANDS:
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert ran.code == 0, ran.err
+        assert "nan" not in ran.out.lower()
+    rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
+    assert float(rows["2"]["kernel_ms"]) == pytest.approx(60, rel=0.02)
+    assert float(rows["2"]["exposed_communication_ms"]) == pytest.approx(5, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        ({"batches_done": 39}, "did 39 of 40 batches"),
+        ({"losses_finite": False}, "had a loss that is not finite"),
+        ({"world_size": 3}, "saw 3 ranks, not 2"),
+    ],
+)
+def test_a_run_counts_only_if_it_is_right(tmp_path: Path, report: dict, says: str) -> None:
+    write_sweep(tmp_path, [run_of()])
+    write_run(tmp_path, run_of(gpus_per_node=2), Truth(), **report)
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert (ran.code, len(ran.csv)) == (1, 1)
+    assert says in ran.err
+
+
+def test_ranks_with_different_parameters_at_the_end_do_not_count(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    broken = write_run(tmp_path, run_of(gpus_per_node=2), Truth())
+    manifest = json.loads((broken / store.MANIFEST).read_text())
+    manifest["ranks"][1]["parameter_digest"] = "1" * 64
+    (broken / store.MANIFEST).write_text(json.dumps(manifest))
+    ran = run("analysis.scaled", tmp_path)
+    assert ran.code == 1
+    assert "different parameters" in ran.out
+    manifest["ranks"].pop()
+    (broken / store.MANIFEST).write_text(json.dumps(manifest))
+    assert "1 of 2 ranks left a report" in run("analysis.scaled", tmp_path).out
+
+
+def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    killed = write_run(tmp_path, run_of(gpus_per_node=2), Truth())
+    (killed / store.MANIFEST).unlink()
+    killed = killed.rename(killed.with_name(killed.name.removesuffix("_ret_0")))
+    record = json.loads((tmp_path / store.SWEEP).read_text())
+    record["order"] = [killed.name, "run_0_config_1_4_eth_none_2_resnet50_synthetic_32_fp32_fp32"]
+    (tmp_path / store.SWEEP).write_text(json.dumps(record))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert (ran.code, len(ran.csv)) == (1, 1)
+    assert f"unfinished: {killed.name}: it has no manifest" in ran.err
+    assert "run_0_config_1_4_eth" in ran.err
+    assert ran.err.count("unfinished:") == 2
+
+
+def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert ran.code == 0
+    assert "failed once (no space left) and was done in a later attempt" in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_to_read_is_one_line(tmp_path: Path, command: str) -> None:
+    module = f"analysis.{command}"
+    assert "does not exist" in one_line_error(run(module, tmp_path / "absent"))
+    assert "holds no results" in one_line_error(run(module, tmp_path))
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "holds no results" in one_line_error(run(module, tmp_path))
+    assert "no Parquet file" in one_line_error(run(module, tmp_path / "notes.txt"))
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
+    assert "it lacks" in one_line_error(run(module, tmp_path / "other.parquet"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_sweep_of_which_nothing_counts_is_one_line(tmp_path: Path, command: str) -> None:
+    write_sweep(tmp_path, [])
+    assert "holds no results" in one_line_error(run(f"analysis.{command}", tmp_path))
+    write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="the data folder is empty")
+    assert "the data folder is empty" in one_line_error(run(f"analysis.{command}", tmp_path))
+
+
+def test_a_folder_of_several_sweeps_asks_which(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "one", [run_of()])
+    assert run("analysis.scaled", tmp_path).code == 0
+    write_sweep(tmp_path / "two", [run_of()])
+    assert "holds 2 sweeps; give one of them" in one_line_error(run("analysis.scaled", tmp_path))
+
+
+STRANGE = [
+    "run_0_config_..", "run_..", "run_0_config_1_1_eth_none_2_$(touch hacked)_synthetic_32_fp32_fp32_ret_0",
+    "run_0_config_1_1_eth_none_2_resnet50_synthetic_32_fp32_fp32_ret_0; rm -rf x", "run_`id`", "run_'\"",
+    "run_[0-9]*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_directories_whose_names_are_no_run_ids(tmp_path: Path, name: str) -> None:
+    good = tmp_path / "sweep"
+    write_sweep(good, [run_of()])
+    made = write_run(tmp_path / "other", run_of(), Truth())
+    shutil.copytree(made, good / name)
+    ran = run("analysis.scaled", good, "--format", "csv")
+    assert (ran.code, len(ran.csv)) == (1, 1)
+    assert ran.csv[0]["repetitions"] == "2"
+    assert f"unreadable: {name}: " in ran.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "sweep"]
+
+
+@pytest.mark.parametrize("name", ["a [1]", "b*?", "c'\"", "$(id)", "{d,e}", "f; ls", "ü 字", "g%20h", "-x"])
+def test_a_sweep_in_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
+    sweep(tmp_path / name)
+    for command in COMMANDS:
+        ran = run(f"analysis.{command}", tmp_path / name, "--format", "csv")
+        assert ran.code == 0, ran.err
+        assert ran.csv
+
+
+def test_a_manifest_that_contradicts_its_name_counts_and_is_said(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    directory = next(tmp_path.glob("run_0_*"))
+    directory.rename(directory.with_name(directory.name.replace("_32_", "_64_")))
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert {row["batch"] for row in ran.csv} == {"32"}
+    assert "its manifest says another configuration than its name" in ran.err
+
+
+@pytest.mark.parametrize("record", [store.SWEEP, store.CALIBRATION])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"order": 3, "excluded": [1]}', "null"])
+def test_a_damaged_record_of_the_sweep_is_a_note(tmp_path: Path, record: str, content: str) -> None:
+    sweep(tmp_path)
+    (tmp_path / record).write_text(content)
+    ran = run("analysis.scaled", tmp_path, "--format", "csv")
+    assert (ran.code, len(ran.csv)) == (0, 2)
+    assert record in ran.err
+
+
+def test_one_run_alone(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    (row,) = run("analysis.scaled", broken, "--format", "csv").csv
+    assert (row["world_size"], row["base_world_size"]) == ("2", "2")
+    assert row["timed_by"] == "profiled runs"
