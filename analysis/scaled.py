@@ -140,6 +140,8 @@ def _fields(point: Any) -> dict[str, Any]:
 
 
 def _value(point: Any, name: str) -> Any:
+    if name == "world_size":
+        return point.world_size
     if name in point.fields:
         return point.fields[name]
     runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]

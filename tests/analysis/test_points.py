@@ -1,0 +1,119 @@
+"""Corners of scaling: one size only, late ranks, runs that never settle, groups, how often intervals hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import scaled
+from analysis.load import load
+from profiling import tables
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+
+
+def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert (row["speedup"], row["scaling_efficiency_pct"]) == (1, 100)
+    assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
+    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1, fp32 gradients")
+    assert row["base_images_per_s"] == row["images_per_s"]
+    assert row["batch_ms_low"] < row["batch_ms"] < row["batch_ms_high"]
+
+
+def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
+    runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2) for batch in (16, 32)]
+    write_sweep(tmp_path, runs)
+    rows = run("analysis.scaled", tmp_path, "--format", "json").json
+    by_point = {(row["batch"], row["world_size"]): row for row in rows}
+    for batch in (16, 32):
+        assert by_point[batch, 2]["base_images_per_s"] == by_point[batch, 1]["images_per_s"]
+    assert by_point[32, 1]["images_per_s"] == pytest.approx(2 * by_point[16, 1]["images_per_s"], rel=0.01)
+
+
+def test_ranks_that_are_late_by_turns_do_not_slow_the_job(tmp_path: Path) -> None:
+    """Each batch one of two ranks takes 120 ms and the other 80: the job does a batch in 100 ms."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=2)])
+    for directory in tmp_path.glob("run_*"):
+        for rank in (0, 1):
+            _late_by_turns(tables.rank_directory(directory, rank), rank)
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert row["images_per_s"] == pytest.approx(64 / 0.100, rel=0.02)
+    # Of the batches themselves each has a slowest rank.
+    assert row["batch_ms"] == pytest.approx(120)
+
+
+def _late_by_turns(directory: Path, rank: int) -> None:
+    table = tables.read(directory, "batches")
+    start = int(table["start_ns"][0].as_py())
+    late = np.arange(table.num_rows) % 2 == rank
+    ends = start + np.cumsum(np.where(late, 120_000_000, 80_000_000))
+    columns = {name: table[name] for name in table.column_names}
+    columns |= {"start_ns": np.r_[start, ends[:-1]], "end_ns": ends}
+    tables.write(tables.as_table("batches", columns), directory, "batches")
+
+
+def test_a_run_that_never_settles_is_said(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()], Truth(warmup=20, warmup_factor=3.0))
+    ran = run("analysis.scaled", tmp_path)
+    assert "never settle" in ran.out
+    write_sweep(tmp_path / "settled", [run_of()])
+    assert "never settle" not in run("analysis.scaled", tmp_path / "settled").out
+
+
+def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
+    runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2, 4) for batch in (16, 32)]
+    write_sweep(tmp_path, runs)
+    rows = run("analysis.scaled", tmp_path, "--group-by", "world_size", "--format", "json").json
+    assert [row["world_size"] for row in rows] == [1, 2, 4]
+    assert "batch" not in rows[0]
+    assert rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    assert rows[1]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
+    by_batch = run("analysis.scaled", tmp_path, "--group-by", "batch", "--format", "json").json
+    # Over sizes that differ there is an efficiency (ideal time over time), but no one speedup.
+    assert [row["batch"] for row in by_batch] == [16, 32]
+    ideal = 100 * (100 + 100 + 100) / (100 + 110 + 125)
+    assert by_batch[1]["speedup"] is None
+    assert by_batch[1]["scaling_efficiency_pct"] == pytest.approx(ideal, rel=0.01)
+    assert by_batch[1]["scaling_efficiency_pct_low"] < ideal < by_batch[1]["scaling_efficiency_pct_high"]
+
+
+@pytest.mark.parametrize("name", ["loader", "model", "seed", "batches", "network"])
+def test_any_field_groups(tmp_path: Path, name: str) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)])
+    (row,) = run("analysis.scaled", tmp_path, "--group-by", name, "--format", "csv").csv
+    assert row[name] == str(getattr(run_of(), name))
+
+
+def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
+    """Small sweeps of two repetitions a point whose runs differ by 3 %: the intervals hold what was planted."""
+    hits = total = 0
+    for number in range(10):
+        path = tmp_path / str(number)
+        # The noise of a run is seeded by its id: another seed of training, another sweep.
+        runs = [run_of(gpus_per_node=size, batches=20, batch=16 + number) for size in (1, 2, 4)]
+        runs += [run_of(gpus_per_node=size, batches=20, batch=160 + number) for size in (1, 2, 4)]
+        truth = write_sweep(path, runs, Truth(run_noise_ms=3.0, noise_ms=0.5), calibration=False)
+        for row in scaled.rows(load(path)):
+            if row["world_size"] > 1:
+                planted = 100 * truth.batch_ms[1] / truth.batch_ms[row["world_size"]]
+                hits += row["scaling_efficiency_pct_low"] <= planted <= row["scaling_efficiency_pct_high"]
+                total += 1
+    # 95 % of 40 is 38, with a standard deviation of 1.4.
+    assert (total, hits >= 34) == (40, True)
+
+
+def test_few_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    assert "only 1 repeated runs say how much runs differ" in run("analysis.scaled", tmp_path).out
+    for repetition in range(2, 6):
+        write_run(tmp_path, run_of(), Truth(), repetition)
+    assert "repeated runs" not in run("analysis.scaled", tmp_path).out
+
+
+def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(run_noise_ms=2))
+    first, second = (run("analysis.scaled", tmp_path, "--format", "csv").out for _ in range(2))
+    assert first == second
+    assert run("analysis.scaled", tmp_path, "--format", "json").json[0]["interval_seed"] == 20200520
