@@ -87,7 +87,7 @@ def test_any_field_groups(tmp_path: Path, name: str) -> None:
 
 
 def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
-    """Small sweeps of two repetitions a point whose runs differ by 3 %: the intervals hold what was planted."""
+    """Small sweeps of two repetitions a point whose runs differ by 3 %: intervals hold the truth."""
     hits = total = 0
     for number in range(10):
         path = tmp_path / str(number)
