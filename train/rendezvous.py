@@ -62,8 +62,9 @@ def candidates(name: str) -> list[int]:
 def announce(name: str, port: int, others: int, deadline: float) -> int:
     """As rank 0, tell ``port`` to all other ranks, in the background; returns the port of asking."""
     server = _listen(candidates(name))
+    asked_at = server.getsockname()[1]  # the thread may soon have closed it
     threading.Thread(target=_serve, args=(server, name, port, others, deadline), daemon=True).start()
-    return server.getsockname()[1]
+    return asked_at
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:

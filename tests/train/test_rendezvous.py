@@ -63,8 +63,11 @@ def test_a_missing_rank_0_is_one_line_that_names_the_host(host):
 
 
 def test_two_jobs_at_once_have_a_store_each():
+    stores = []  # rank 0's serves the other until both are done
+
     def meet(job: str, rank: int) -> bytes:
         store = open_store(World(rank, 2, rank, 2, host="127.0.0.1", job=job), timedelta(seconds=60))
+        stores.append(store)
         store.set(f"from {rank}", f"{job} {rank}")
         return store.get(f"from {1 - rank}")
 
