@@ -146,7 +146,14 @@ def machine() -> dict[str, Any]:
         named = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = named[0].partition(": ")[2] if named else model
     libraries = {name: version(name) for name in ("numpy", "orjson", "pyarrow")}
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), **libraries}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "load_before": round(os.getloadavg()[0], 1),  # of other processes: the ratios bear some, not much
+        "python": platform.python_version(),
+        **libraries,
+    }
 
 
 def as_markdown(report: dict[str, Any]) -> str:
@@ -181,7 +188,7 @@ def main() -> int:
     given = parser.parse_args()
     if not DATA.is_dir():
         raise UserError(f"the traces are not on this machine: {DATA} does not exist")
-    traces = []
+    traces, where = [], machine()
     for name in TRACES:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / name
@@ -189,7 +196,7 @@ def main() -> int:
             traces.append({"events": count, **compare(trace, given.peer_python, given.repeats)})
             print(json.dumps(traces[-1]), file=sys.stderr)
     command = "python -m benchmarks.kineto --peer-python VENV/bin/python"
-    report = {"command": command, "repeats": given.repeats, "machine": machine(), "traces": traces}
+    report = {"command": command, "repeats": given.repeats, "machine": where, "traces": traces}
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "kineto.json").write_text(json.dumps(report, indent=2) + "\n")
     (given.out / "kineto.md").write_text(as_markdown(report))
