@@ -65,10 +65,12 @@ def scaled_efficiency_pct(
 
 
 def two_sigma_cut(values: np.ndarray) -> np.ndarray:
-    """The values that are within two (sample) standard deviations of their mean."""
-    if len(values) < 2:
-        return values
-    return values[np.abs(values - values.mean()) <= CUT_SIGMAS * values.std(ddof=1)]
+    """The values less than two standard deviations (of the population, as numpy's) from their mean.
+
+    All of them where they are one or the same, of which the definition would leave none.
+    """
+    kept = values[np.abs(values - values.mean()) < CUT_SIGMAS * values.std()]
+    return kept if len(kept) else values
 
 
 def epoch_duration_s(application_s: np.ndarray, batch: int, ranks: int, batches: int = BATCHES) -> float:
