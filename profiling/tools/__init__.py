@@ -14,6 +14,7 @@ A tool's module offers what it can of:
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -43,6 +44,15 @@ class Converted:
 
     tables: "dict[str, pa.Table]"
     findings: list[str] = field(default_factory=list)
+
+
+_RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
+    found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
+    return int(found[0][1]) if found else None
 
 
 def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:

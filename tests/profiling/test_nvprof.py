@@ -57,3 +57,135 @@ def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm):
     assert [table.num_rows for table in converted.tables.values()] == [0, 0]
     (finding,) = converted.findings
     assert "empty_capture.sql: the capture is empty" in finding
+
+
+# --- what nvprof prints --------------------------------------------------------------------------------
+
+
+def tables(path):
+    converted = read(path)
+    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
+
+
+@pytest.fixture(scope="module")
+def nvprof(shared_data):
+    return shared_data / "nvprof"
+
+
+def test_a_summary_as_printed(nvprof):
+    path = nvprof / "deepspeech_p100/summary_bs32.txt"
+    assert recognise(path) == "nvprof"
+    found, findings = tables(path)
+    rows = found["intervals"]
+    first = rows.iloc[0]
+    assert first["function"] == "maxwell_fp16_sgemm_fp16_128x32_nn"
+    assert (first["calls"], first["thread"]) == (186615, -1)
+    assert first["inclusive_ns"] == 50.0125e9
+    on_gpu = rows[rows["thread"] == -1]
+    # 76.95 % of the GPU's time is the first kernel's.
+    assert 100 * first["inclusive_ns"] / on_gpu["inclusive_ns"].sum() == pytest.approx(76.95, abs=0.01)
+    calls = rows[rows["function"] == "cudaLaunchKernel"].iloc[0]
+    assert (calls["calls"], calls["inclusive_ns"], calls["thread"]) == (402329, 24.5844e9, 0)
+    # Ranges of NCCL's domain are of the host, and no kernel is counted again under them.
+    ranges = rows[rows["function"] == "ncclGroupEnd"]
+    assert list(ranges["calls"]) == [590, 357] and set(ranges["thread"]) == {0}  # of two threads
+    took = found["atomics"].set_index("event").loc["Duration (ns) : maxwell_fp16_sgemm_fp16_128x32_nn"]
+    assert (took["count"], took["min"], took["max"], took["mean"]) == (186615, 101150, 564060, 268000)
+    assert findings == []
+
+
+def test_metric_tables(nvprof):
+    found, findings = tables(nvprof / "deepspeech_p100/metrics_bs32.txt")
+    assert list(found) == ["atomics"] and findings == []
+    rows = found["atomics"]
+    assert len(rows) == 3 * 98
+    metrics = {event.partition(" : ")[0] for event in rows["event"]}
+    assert metrics == {"achieved_occupancy", "ipc", "sm_efficiency (%)"}
+    row = rows.set_index("event").loc["achieved_occupancy : maxwell_gcgemm_32x32_nt"]
+    assert (row["count"], row["min"], row["max"], row["mean"]) == (4, 0.143720, 0.148096, 0.146074)
+
+
+def test_a_trace_with_a_metric_of_each_launch(nvprof):
+    found, _ = tables(nvprof / "resnet50_v100_gputrace_metrics.csv")
+    kernels = found["kernels"]
+    assert len(kernels) == 583 and set(kernels["device"]) == {2} and set(kernels["stream"]) == {7}
+    assert list(kernels["correlation"][:3]) == [4746, 4747, 4748]
+    assert "unknown" not in set(kernels["class"]) and (kernels["class"] == "gemm").any()
+    hits = found["atomics"]
+    assert hits["event"].str.startswith("l2_tex_hit_rate (%) : ").all() and hits["count"].sum() == 583
+    # A mangled name is read as every other one.
+    assert not kernels["name"].str.startswith("_Z").any()
+
+
+def test_unified_memory_and_a_gpu_trace(nvprof):
+    found, findings = tables(nvprof / "modes/print-gpu-summary.txt")
+    rows = found["intervals"].set_index("function")["inclusive_ns"]
+    assert rows["[Unified Memory Host To Device]"] == 118432
+    sizes = found["atomics"].set_index("event").loc["Size (B) : [Unified Memory Host To Device]"]
+    assert (sizes["count"], sizes["min"], sizes["max"]) == (31, 4096, 65536)
+    assert any("no kernel was recorded" in finding for finding in findings)
+    assert any("2 records have invalid timestamps" in finding for finding in findings)
+    trace, _ = tables(nvprof / "modes/print-gpu-trace.txt")
+    kernels = trace["kernels"]
+    moved = kernels[kernels["short_name"].str.contains("Memcpy HtoD")]
+    assert kernels["start_ns"].min() == 1281400000 and len(kernels) == 98
+    assert len(moved) == 29 and moved["bytes"].min() == 4096  # two records have no times
+
+
+SUMMARY = """==7== NVPROF is profiling process 7, command: python main.py, --with a, comma
+==7== Profiling application: python main.py
+==7== Profiling result:
+"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,ms,,us,us,us,
+"GPU activities",75.000000,3.0,2,1500.0,1000.000000,2000.000000,"void kernel<int=4, bool=1>(float const *)"
+"GPU activities",25.000000,1.000000,1,1000.000000,1000.000000,1000.000000,"[CUDA memcpy HtoD]"
+"API calls",100.000000,9.000000,3,3000.000000,1.000000,8000.000000,"cudaLaunchKernel"
+a line, of the program, itself
+"""
+OLD = """==7== Profiling result:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+ 75.00%  3.0000ms         2  1.5000ms  1.0000ms  2.0000ms  void kernel<int=4, bool=1>(float const *)
+ 25.00%  1.0000ms         1  1.0000ms  1.0000ms  1.0000ms  [CUDA memcpy HtoD]
+
+==7== API calls:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+100.00%  9.0000ms         3  3.0000ms  1.0000us  8.0000ms  cudaLaunchKernel
+"""
+
+
+@pytest.mark.parametrize("text", [SUMMARY, OLD])
+def test_csv_and_the_form_of_old_releases_give_the_same(tmp_path, text):
+    path = tmp_path / "rank3.txt"
+    path.write_text(text)
+    assert recognise(path) == "nvprof"
+    found, _ = tables(path)
+    rows = found["intervals"]
+    assert list(rows["function"]) == [
+        "void kernel<4, true>(float const*)",
+        "[CUDA memcpy HtoD]",
+        "cudaLaunchKernel",
+    ]
+    assert list(rows["inclusive_ns"]) == [3e6, 1e6, 9e6] and list(rows["calls"]) == [2, 1, 3]
+    assert list(rows["thread"]) == [-1, -1, 0] and set(rows["rank"]) == {3}
+    assert list(found["atomics"]["max"]) == [2e6, 1e6, 8e6]
+
+
+TRACE = """==7== Profiling result:
+"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",\
+"Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream",\
+"Name","Correlation_ID"
+s,us,,,,,,,,KB,KB,KB,GB/s,,,,,,,
+1.5,2.25,,,,,,,,,,4.000000,1.6,"Pageable","Device","Tesla P100 (1)","1","7","[CUDA memcpy HtoD]",11
+1.6,10.5,128,1,1,256,1,1,32,0.1,0,,,,,"Tesla P100 (1)","1","7","void kernel<int=4>(float*)",12
+"""
+
+
+def test_a_trace_as_csv(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    (kernels,) = tables(path)[0].values()
+    assert list(kernels["start_ns"]) == [1_500_000_000, 1_600_000_000]
+    assert list(kernels["duration_ns"]) == [2250, 10500]
+    assert kernels["bytes"].iloc[0] == 4096 and kernels["class"].iloc[0] == "memcpy"
+    assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("128,1,1", "256,1,1")
+    assert list(kernels["correlation"]) == [11, 12] and set(kernels["device"]) == {1}

@@ -1,0 +1,132 @@
+"""What do the tables of ``nsys stats`` say: summaries and traces of kernels, copies, calls and ranges?"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profiling.csv_blocks import Blocks, Row
+from profiling.errors import UserError
+from profiling.printed import number_and_unit, time_ns
+from profiling.printed_tables import Activity, Launches, Metric
+
+_ROWS = 1 << 16
+_HEAD = re.compile(r"^(Time ?\(%\),(Total Time)|Start ?\(?\w*\)?,|Total \(\w+\),Count)", re.MULTILINE)
+_UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
+_NAMES = ("Name", "Operation", "Range")
+_COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls")
+_COLUMNS = {
+    "Average": "Avg", "Minimum": "Min", "Maximum": "Max", "StDev": "StdDev", "Total Time": "Total",
+    "GridX": "GrdX", "GridY": "GrdY", "GridZ": "GrdZ", "BlockX": "BlkX", "BlockY": "BlkY", "BlockZ": "BlkZ",
+    "Stream": "Strm",
+}  # fmt: skip
+
+
+def is_stats(head: bytes) -> bool:
+    """Whether a text holds a table of ``nsys stats`` in CSV."""
+    return _HEAD.search(head.decode("utf-8", "replace")) is not None
+
+
+@dataclass
+class Stats:
+    """All that a text says."""
+
+    activities: list[Activity] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    damaged: int = 0
+
+
+@dataclass
+class _Columns:
+    """A table's columns by their names in any release, with their units."""
+
+    place: dict[str, int]
+    unit: dict[str, str]
+
+    def text(self, row: Row, name: str) -> str:
+        return row.cells[self.place[name]] if name in self.place else ""
+
+    def time_ns(self, row: Row, name: str) -> float:
+        # Releases before 2021 print nanoseconds and say no unit.
+        return time_ns(self.text(row, name), self.unit.get(name) or "ns")
+
+    def number(self, row: Row, name: str) -> float:
+        return number_and_unit(self.text(row, name), self.unit.get(name, ""))[0]
+
+    def whole(self, row: Row, name: str) -> int:
+        text = self.text(row, name)
+        return int(text) if text.isdecimal() and len(text) < 19 else -1
+
+
+def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
+    """Read a text into ``stats``; launches of a GPU trace are handed out some thousand at a time.
+
+    Raises:
+        UserError: unreadable, or no table of ``nsys stats``.
+    """
+    blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
+    header: list[str] = []
+    launches = Launches()
+    known: dict[str, str] = {}
+    for row in blocks:
+        if row.header is not header:
+            header, columns = row.header, _columns(row.header)
+        name = next((columns.text(row, one) for one in _NAMES if one in columns.place), "")
+        if "Total" in columns.place:
+            _add_summary(stats, columns, row, name)
+        elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
+            _add_launch(launches, columns, row, known.setdefault(name, name))
+            if len(launches.name) >= _ROWS:
+                yield launches
+                launches = Launches()
+    stats.damaged = blocks.damaged
+    if not header:
+        raise UserError(f"{path} holds no row of a table of nsys stats; write it again (nsys stats -f csv)")
+    if launches.name:
+        yield launches
+
+
+def _columns(header: list[str]) -> _Columns:
+    place: dict[str, int] = {}
+    unit: dict[str, str] = {}
+    for at, written in enumerate(header):
+        found = _UNIT.match(written)
+        name = found[1] if found else written
+        name = _COLUMNS.get(name, name)
+        place.setdefault(name, at)
+        unit[name] = found[2] if found else ""
+    return _Columns(place, unit)
+
+
+def _add_summary(stats: Stats, columns: _Columns, row: Row, name: str) -> None:
+    count = next((columns.number(row, one) for one in _COUNTS if one in columns.place), float("nan"))
+    if columns.unit.get("Total") in ("B", "KB", "MB", "GB"):  # sizes of copies
+        sizes = [columns.number(row, one) for one in ("Min", "Max", "Avg", "StdDev")]
+        stats.metrics.append(Metric("Size (B)", name, count, *sizes))
+        return
+    total, mean, low, high, std = (
+        columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")
+    )
+    of_kernels = "Instances" in columns.place and "Name" in columns.place
+    on_device = of_kernels or "Operation" in columns.place
+    stats.activities.append(
+        Activity(name.removeprefix(":"), count, total, mean, low, high, std, on_device=on_device)
+    )
+
+
+def _add_launch(launches: Launches, columns: _Columns, row: Row, name: str) -> None:
+    sizes = [",".join(columns.text(row, of + axis) for axis in "XYZ") for of in ("Grd", "Blk")]
+    grid, block = (text if re.fullmatch(r"\d+,\d+,\d+", text) else "" for text in sizes)
+    device = re.search(r"\((\d{1,4})\)\s*$", columns.text(row, "Device"))
+    size = columns.number(row, "Bytes")
+    launches.add(
+        name,
+        columns.time_ns(row, "Start"),
+        columns.time_ns(row, "Duration"),
+        int(device[1]) if device else max(columns.whole(row, "Device"), 0),
+        columns.whole(row, "Strm"),
+        grid,
+        block,
+        size,
+        correlation=columns.whole(row, "CorrId"),
+    )
