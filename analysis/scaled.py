@@ -5,29 +5,51 @@
     python -m analysis.scaled DIR --group-by batch,nodes --explain
     python -m analysis.scaled DIR --scaling strong                  the global batch is constant
 
-A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs:
+A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs
+(a name with ..._low and ..._high has a 95 % interval in these columns):
 
-    batch_ms                         median batch of the job (slowest rank), ms; _low and _high: 95 % interval
+    scaling                          weak or strong
+    repetitions, timed_by            timed runs, and of which kind (unprofiled, if there are any)
+    batch_ms (_low, _high)           median batch of the job (its slowest rank's), ms
     p95_ms, p99_ms, max_ms           percentiles and maximum over the steady batches of all timed runs, ms
-    images_per_s                     images over total time, all ranks; _low, _high
-    speedup, scaling_efficiency_pct  against the base point (base, base_world_size, base_images_per_s);
-                                     _low, _high
+    images_per_s (_low, _high)       images of all ranks over the job's time
+    speedup, scaling_efficiency_pct (_low, _high)   against the base point, whose pace on each rank is 100 %
+    base, base_world_size, base_images_per_s        that point: the smallest world size of the configuration
     interval_note, interval_seed     why there is no interval; the seed of the resampling
-    repetitions, timed_by            timed runs, and of which kind; warmup_dropped: their batches left out
-    load_ms ... update_ms            medians of the stages, ms; startup_s: process start to first batch, s
-    perturbation                     a batch that the profiler records over its unprofiled twin's
+    warmup_dropped                   batches left out at the heads of the timed runs
+    load_ms, forward_ms, backward_ms, update_ms     medians of the stages, mean over ranks, ms
+    startup_s                        process start to first batch, s
+    profiled_runs, perturbation      runs under a profiler; a batch that it records over the unprofiled twin's
     tflop_per_batch                  credited FLOPs of a rank's batch, 1e12
     flop_coverage_pct                these over the analytic count, %
-    kernel_ms                        time of the model's kernels in a batch, ms
-    {flops,bandwidth}_efficiency_of_kernels_pct   FLOPs (bytes) over kernel time and the datasheet's peak, %
-    {flops,bandwidth}_efficiency_of_batch_pct     the same over the whole batch (the reference's "scaled"), %
+    kernel_ms                        time of the model's kernels in a batch of a rank, ms
+    flops_efficiency_of_kernels_pct, bandwidth_efficiency_of_kernels_pct
+                                     FLOPs (bytes) over the kernels' time and the datasheet's peak, %
+    flops_efficiency_of_batch_pct, bandwidth_efficiency_of_batch_pct
+                                     the same over the whole batch (what the reference called "scaled"), %
     mfu_pct                          analytic FLOPs over the whole batch and the datasheet's peak, %
-    ..._of_measured_pct              the same beside the peak measured on the machine
-    exposed_communication_ms         collectives while nothing is computed, ms a batch; empty: not known
-    peak_..., measured_...           the peaks themselves
+    ..._of_measured_pct              each of these beside the peak measured on the machine, %
+    exposed_communication_ms, overlapped_communication_ms
+                                     collectives while nothing (something) is computed, ms a batch of a rank;
+                                     empty: not known
+    device_name, peak_tflops_per_s, peak_gb_per_s, measured_tflops_per_s, measured_gb_per_s
+                                     the device and its peaks, by datasheet and as measured
 
-PyProf tables have no durations: see analysis/reference.py for their columns. TAU tables (columns:
-analysis/tau.py) are read by the published method only.
+PyProf tables hold no durations of batches:
+
+    tables                           how many (repetitions, ranks) a row is of
+    fprop_batches, bprop_batches     forward passes, and backward passes that were attributed, as counted
+    tflop_per_batch                  forward FLOPs over the one count plus backward over the other, 1e12
+    fprop_flop_coverage_pct, bprop_flop_coverage_pct   credited FLOPs over the analytic count, %
+    kernel_ms, flops_efficiency_of_kernels_pct, bandwidth_efficiency_of_kernels_pct   as above
+
+The published method reads TAU tables, and our own runs alike, by whole wall time:
+
+    repetitions, repetitions_kept    before and after the 2-sigma cut
+    application_s, epoch_duration_s  median of the kept, start-up included; scaled to 1e6 images, s
+    base_nodes                       the fewest nodes with the same GPUs a node
+    scaling_efficiency_pct           of the epoch duration, against these
+    batch_independent_pct            part of the time that a line through the batch sizes leaves at size 0, %
 """
 
 from collections.abc import Sequence
@@ -77,11 +99,12 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     """The columns of these rows, in order: those of the kinds of results that they are of."""
     have = {name for row in made for name in row}
     fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
-    known = ["method", *fields, "world_size", *reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS]
+    known = ["method", *fields, "world_size"]
     if "scaling" in have:
         from analysis.figures import TIME_COLUMNS, USE_COLUMNS
 
         known += [*TIME_COLUMNS, *USE_COLUMNS]
+    known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS]
     return [name for name in dict.fromkeys(known) if name in have]
 
 
