@@ -74,22 +74,26 @@ def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
 
 
 class TorchRanges:
-    """record_function ranges while a torch profiler is on; else each would cost 4 microseconds in vain."""
+    """Ranges that a torch profiler records, while one is on; else they would cost 10 microseconds in vain.
 
-    def __init__(self, record: Callable[[str], Any], enabled: Callable[[], bool]) -> None:
-        self._record, self._enabled = record, enabled
+    Args:
+        enter: opens a range of a name and returns what ``leave`` needs to close it.
+    """
+
+    def __init__(
+        self, enter: Callable[[str], Any], leave: Callable[[Any], None], enabled: Callable[[], bool]
+    ) -> None:
+        self._enter, self._leave, self._enabled = enter, leave, enabled
         self._open: list[Any] = []
 
     def push(self, name: str) -> None:
         # What was pushed is popped, also when the profiler is switched on or off between.
-        self._open.append(self._record(name) if self._enabled() else None)
-        if self._open[-1] is not None:
-            self._open[-1].__enter__()
+        self._open.append(self._enter(name) if self._enabled() else None)
 
     def pop(self, name: str) -> None:
         opened = self._open.pop()
         if opened is not None:
-            opened.__exit__(None, None, None)
+            self._leave(opened)
 
     def mark(self, name: str) -> None:
         self.push(name)
@@ -99,9 +103,16 @@ class TorchRanges:
 def _torch() -> Emitter | None:
     if importlib.util.find_spec("torch") is None:
         return None
+    from torch import autograd
     from torch.autograd import profiler
 
-    return TorchRanges(profiler.record_function, lambda: profiler._is_profiler_enabled)
+    # What torch.profiler.record_function opens, too, which takes twice as long on the way
+    # (benchmarks/training.py).
+    return TorchRanges(
+        autograd._record_function_with_args_enter,
+        autograd._record_function_with_args_exit,
+        lambda: profiler._is_profiler_enabled,
+    )
 
 
 # --- NVTX ---------------------------------------------------------------------------------------------

@@ -1,0 +1,311 @@
+"""python -m benchmarks.training: what does our training loop cost, against a bare PyTorch loop?
+
+The peer is the loop that PyTorch's users write: no markers, no clock, nothing recorded; with DALI, its data
+come from a pipeline as in DALI's own example. Model, weights, data, precision and optimizer are the same.
+Both train in one process by turns, a block of batches each: ours, bare, bare, ours, so that whatever else the
+machine does falls on both. The ratio is of the medians over blocks, its interval a bootstrap over their pairs.
+
+Beside that: the loops around next to no arithmetic, whose noise hides nothing, and the markers of one batch
+(Forward Pass, Backward Pass, Model Update, End of Batch).
+
+    GOMP_SPINCOUNT=10000 python -m benchmarks.training     (as ranks are started; a quiet machine, 6 minutes)
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from jobs.run import Run, make_parser, make_run
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.markers import Markers, _nvtx_of_library, _torch, open_markers
+from profiling.tools import open_capture
+from train import data, loop, timing
+from train.device import choose_device
+from train.loaders import augment, build_loader
+from train.models import build_model
+from train.precision import Precision
+from train.rank import MOMENTUM, _speaker
+from train.world import World
+
+BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
+RESULTS = Path(__file__).resolve().parent / "results"
+BLOCK, WARM_UP_BLOCKS = 5, 2  # batches a block
+CELLS = [
+    {"model": model, "loader": loader, "compute": compute}
+    for model in ("resnet18", "resnet50")
+    for loader, compute in (("synthetic", "fp32"), ("dali-cpu", "fp32"), ("synthetic", "bf16"))
+]
+
+Loop = Callable[[int], None]  # trains for so many batches
+
+
+def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: Iterator[loop.Batch]) -> Loop:
+    """What a rank of a sweep does, its reports of progress included (they go nowhere)."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
+    speak = _speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
+    precision, markers = Precision(run, device), open_markers()
+
+    def train(count: int) -> None:
+        clock, capture = timing.open_clock(device.type), open_capture("none", Path(), 0)
+        block = run.model_copy(update={"batches": count})
+        loop.train(block, model, optimizer, batches, precision, markers, clock, capture, speak)
+
+    return train
+
+
+def bare_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: Iterator[loop.Batch]) -> Loop:
+    """The loop of PyTorch's users."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    criterion = torch.nn.CrossEntropyLoss()
+    model.train()
+
+    def train(count: int) -> None:
+        for _ in range(count):
+            images, labels = next(batches)
+            optimizer.zero_grad()
+            if run.compute == "bf16":
+                with torch.autocast(device.type, torch.bfloat16):
+                    loss = criterion(model(images), labels)
+            else:
+                loss = criterion(model(images), labels)
+            loss.backward()
+            optimizer.step()
+
+    return train
+
+
+def bare_batches(run: Run, device: torch.device) -> Iterator[loop.Batch]:
+    """The peer's data: a tensor for ever, or a DALI pipeline as DALI's users write it."""
+    if run.loader == "synthetic":
+        images = torch.randn(run.batch, 3, run.image_size, run.image_size).to(device)
+        labels = torch.randint(1000, (run.batch,)).to(device)
+        while True:
+            yield images, labels
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    dali: Any = fn  # its stubs say too little of what operators return
+    kinds: Any = types
+    on_gpu = device.type == "cuda"
+
+    @pipeline_def(batch_size=run.batch, num_threads=run.workers, device_id=0 if on_gpu else None)  # type: ignore
+    def pipeline() -> Any:
+        jpegs, labels = dali.readers.file(file_root=str(Path(str(run.data)) / "images"), random_shuffle=True)
+        images = dali.decoders.image_random_crop(
+            jpegs, device="cpu", output_type=kinds.RGB, random_area=augment.CROP_AREA
+        )
+        images = dali.resize(images, resize_x=run.image_size, resize_y=run.image_size)
+        mean, std = ([255 * value for value in values] for values in (augment.MEAN, augment.STD))
+        images = dali.crop_mirror_normalize(
+            images, dtype=kinds.FLOAT, mean=mean, std=std, mirror=dali.random.coin_flip()
+        )
+        return images, labels
+
+    for (batch,) in DALIGenericIterator(pipeline(), ["data", "label"]):
+        yield batch["data"].to(device), batch["label"].squeeze(-1).long().to(device)
+
+
+@dataclass
+class Pairs:
+    """Seconds a batch, ours and bare, of blocks done next to each other."""
+
+    ours: np.ndarray
+    bare: np.ndarray
+
+    def ratio(self) -> dict[str, Any]:
+        """Medians in ms, their ratio, and its 95 % interval over resampled pairs."""
+        generator = np.random.default_rng(0)
+        drawn = generator.integers(0, len(self.ours), (4000, len(self.ours)))
+        ratios = np.median(self.ours[drawn], axis=1) / np.median(self.bare[drawn], axis=1)
+        ours, bare = float(np.median(self.ours)), float(np.median(self.bare))
+        return {
+            "ours_ms": round(ours * 1e3, 3),
+            "bare_ms": round(bare * 1e3, 3),
+            "ratio": round(ours / bare, 4),
+            "interval": [round(float(edge), 4) for edge in np.percentile(ratios, [2.5, 97.5])],
+            "pairs": len(self.ours),
+        }
+
+
+def by_turns(ours: Loop, bare: Loop, pairs: int, batches: int, device: torch.device) -> Pairs:
+    """Blocks of ``batches`` batches, ours and bare, bare and ours, ...; the first ones are not counted."""
+    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    loops = [("ours", ours), ("bare", bare)]
+    for pair in range(-WARM_UP_BLOCKS, pairs):
+        for name, train in loops if pair % 2 == 0 else reversed(loops):
+            start = time.perf_counter()
+            train(batches)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if pair >= 0:
+                seconds[name].append((time.perf_counter() - start) / batches)
+    return Pairs(np.array(seconds["ours"]), np.array(seconds["bare"]))
+
+
+def measure_cell(
+    cell: dict[str, str], pairs: int, folder: Path, batch: int, image_size: int
+) -> dict[str, Any]:
+    """Ours against bare for one model, loader and precision."""
+    run = make_run(
+        {
+            **cell,
+            "batch": batch,
+            "image_size": image_size,
+            "workers": 1,
+            "data": str(folder),
+            "learning_rate": 1e-3,
+        }
+    )
+    device = choose_device(run, World())
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(build_model(run.model).to(device))
+    loader = build_loader(run, 0, 1, device)
+    ours = our_loop(run, device, models[0], loader)
+    bare = bare_loop(run, device, models[1], bare_batches(run, device))
+    try:
+        return {**cell, **by_turns(ours, bare, pairs, BLOCK, device).ratio()}
+    finally:
+        loader.close()
+
+
+def measure_tiny(pairs: int) -> dict[str, Any]:
+    """The loops around a layer of 12 inputs, on the CPU: what ours adds to a batch, in microseconds."""
+    run = make_run({"device": "cpu", "loader": "synthetic"})
+    cpu = torch.device("cpu")
+    batch = (torch.randn(1, 3, 2, 2), torch.zeros(1, dtype=torch.long))
+
+    def for_ever() -> Iterator[loop.Batch]:
+        while True:
+            yield batch
+
+    models = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 10)) for _ in range(2)]
+    ours, bare = our_loop(run, cpu, models[0], for_ever()), bare_loop(run, cpu, models[1], for_ever())
+    found = by_turns(ours, bare, pairs, 200, cpu)
+    added = np.median(found.ours - found.bare) * 1e6
+    return {"bare_us": round(float(np.median(found.bare)) * 1e6, 1), "added_us": round(float(added), 1)}
+
+
+def markers_us(markers: Markers, sets: int = 500, blocks: int = 21) -> float:
+    """Microseconds of one batch's markers, the median over blocks."""
+    found = []
+    for _ in range(blocks):
+        start = time.perf_counter()
+        for _ in range(sets):
+            with markers.forward:
+                pass
+            with markers.backward:
+                pass
+            with markers.update:
+                pass
+            markers.end_of_batch()
+        found.append((time.perf_counter() - start) / sets)
+    return round(statistics.median(found) * 1e6, 2)
+
+
+def measure_markers() -> dict[str, float]:
+    """A batch's markers: without a collector, with the torch profiler on, through NVTX where it is found."""
+    from torch.profiler import ProfilerActivity, profile
+
+    found = {"no collector": markers_us(open_markers({}))}
+    nvtx = _nvtx_of_library({"NVTX_INJECTION64_PATH": "a collector is attached, as far as markers know"})
+    ranges = _torch()
+    assert ranges is not None  # torch is imported above
+    if nvtx is not None:
+        found["NVTX"] = markers_us(Markers([nvtx]))
+    with profile(activities=[ProfilerActivity.CPU]):
+        found["torch profiler"] = markers_us(Markers([ranges]))
+        if nvtx is not None:
+            found["torch profiler and NVTX"] = markers_us(Markers([nvtx, ranges]))
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    named = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    libraries = {name: version(name) for name in ("torch", "torchvision", "nvidia-dali-cuda130")}
+    cpu = named[0].partition(": ")[2] if named else "unknown"
+    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "python": platform.python_version(), **libraries}
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """The report as tables for people."""
+    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    lines = [
+        "# Our training loop against a bare PyTorch loop", "",
+        f"{facts}; {report['threads']} threads, load average {report['load']}; batch {report['batch']} of "
+        f"{report['image_size']} x {report['image_size']}; blocks of {BLOCK} batches by turns. Bar: at most "
+        f"{BAR_RATIO:g} of the bare loop's batch time.", "", f"    {report['command']}", "",
+        "| model | loader | compute | ours, ms a batch | bare, ms a batch | ratio (95 % interval) | pairs |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for one in report["cells"]:
+        low, high = one["interval"]
+        lines.append(
+            f"| {one['model']} | {one['loader']} | {one['compute']} | {one['ours_ms']:.2f} "
+            f"| {one['bare_ms']:.2f} | {one['ratio']:.3f} ({low:.3f} to {high:.3f}) | {one['pairs']} |"
+        )
+    tiny = report["tiny"]
+    lines += [
+        "",
+        f"Around next to no arithmetic ({tiny['bare_us']:g} us a batch), our loop adds "
+        f"{tiny['added_us']:g} us a batch: its clock, markers, losses and reports of progress.",
+        "", f"One batch's markers (bar: at most {BAR_MARKERS_US:g} us):", "",
+        "| collector | us a batch |", "| --- | ---: |",
+        *(f"| {name} | {value:.2f} |" for name, value in report["markers_us"].items()),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The command; exit code 1 if a bar is missed."""
+    parser = make_parser("python -m benchmarks.training", __doc__)
+    parser.add_argument("--pairs", type=int, default=40, help="of blocks, ours and bare [40]")
+    parser.add_argument("--batch", type=int, default=8, help="[8]")
+    parser.add_argument("--image-size", type=int, default=64, help="[64]")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    cells = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "data"
+        data.make(folder, images=64, classes=4, seed=0)
+        for cell in CELLS:
+            cells.append(measure_cell(cell, given.pairs, folder, given.batch, given.image_size))
+            print(json.dumps(cells[-1]), file=sys.stderr)
+    report = {
+        "command": "GOMP_SPINCOUNT=10000 python -m benchmarks.training",
+        "machine": machine(),
+        "threads": torch.get_num_threads(),
+        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
+        "batch": given.batch,
+        "image_size": given.image_size,
+        "cells": cells,
+        "tiny": measure_tiny(given.pairs),
+        "markers_us": measure_markers(),
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "training.json").write_text(json.dumps(report, indent=2) + "\n")
+    (given.out / "training.md").write_text(as_markdown(report))
+    print(as_markdown(report))
+    missed = [one for one in cells if one["ratio"] > BAR_RATIO]
+    missed_markers = [value for value in report["markers_us"].values() if value > BAR_MARKERS_US]
+    return EXIT_FAILED if missed or missed_markers else EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)
