@@ -3,7 +3,7 @@
 The peer is the loop that PyTorch's users write: no markers, no clock, nothing recorded; with DALI, its data
 come from a pipeline as in DALI's own example. Model, weights, data, precision and optimizer are the same.
 Both train in one process by turns, a block of batches each: ours, bare, bare, ours, so that whatever else the
-machine does falls on both. The ratio is of the medians over blocks, its interval a bootstrap over their pairs.
+machine does falls on both. The ratio is of medians over blocks, its interval a bootstrap over their pairs.
 
 Beside that: the loops around next to no arithmetic, whose noise hides nothing, and the markers of one batch
 (Forward Pass, Backward Pass, Model Update, End of Batch).
