@@ -223,15 +223,24 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
     return row
 
 
-def coverage_findings(points: Sequence[Point]) -> list[str]:
-    """A line for points whose credited FLOPs are not near the analytic count."""
+def findings(points: Sequence[Point]) -> list[str]:
+    """Lines for points whose credit cannot be right: not near the analytic count, or over the peak."""
+    costs = [_costs([point]) for point in points if point.cost]
     low, high = COVERAGE_PCT
-    found = [(point, _costs([point])["flop_coverage_pct"]) for point in points if point.cost]
-    off = [(point, value) for point, value in found if value is not None and not low <= value <= high]
-    if not off:
-        return []
-    values = [value for _, value in off]
-    return [
-        f"credited FLOPs are {min(values):.1f} to {max(values):.1f} % of the analytic count in {len(off)} "
-        f"points (expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
-    ]
+    coverage = [row["flop_coverage_pct"] for row in costs if row["flop_coverage_pct"] is not None]
+    off = [value for value in coverage if not low <= value <= high]
+    lines = []
+    if off:
+        lines.append(
+            f"credited FLOPs are {min(off):.1f} to {max(off):.1f} % of the analytic count in {len(off)} "
+            f"points (expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
+        )
+    for what in ("flops", "bandwidth"):
+        shares = [row[f"{what}_efficiency_of_kernels_pct"] or 0 for row in costs]
+        over = [share for share in shares if share > 100]
+        if over:
+            lines.append(
+                f"{len(over)} points reach up to {max(over):.0f} % of the datasheet's {what}, more than the "
+                "datasheet's peak: what is credited, or the peak (--peaks), is wrong"
+            )
+    return lines

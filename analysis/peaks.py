@@ -78,8 +78,9 @@ def find(device: str, own: Path | None = None) -> Peak | None:
     Args:
         own: a peaks file of the user's, whose entries come first.
     """
+    name = device.strip()
     for peak in _all(own):
-        if re.fullmatch(peak.match, device.strip(), re.IGNORECASE):
+        if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
             return peak
     return None
 

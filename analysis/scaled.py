@@ -134,11 +134,11 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
 
 
 def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
-    from analysis.figures import coverage_findings, figures
+    from analysis.figures import figures, findings
     from analysis.scaling import Point, points_of
 
     points = points_of(study, "strong" if scaling == "strong" else "weak")
-    for finding in coverage_findings(points):
+    for finding in findings(points):
         study.find(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):

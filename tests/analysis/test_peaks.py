@@ -1,0 +1,123 @@
+"""Peaks and analytic counts: the datasheet's, the user's own, and what a run can reach at best."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis import peaks
+from profiling.errors import UserError
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "tflops", "gb_per_s"),
+    [
+        ("Tesla K40m", "fp32", 4.29, 288),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.4, 3350),
+        ("NVIDIA A100-SXM4-40GB", "fp32", 19.5, 1555),
+        ("Tesla V100-SXM2-16GB", "fp32", 15.7, 900),
+        ("NVIDIA GeForce RTX 4090", "fp32", 82.6, 1008),
+        ("NVIDIA GeForce GTX 1080 Ti", "fp32", 11.3, 484),
+    ],
+)
+def test_devices_as_their_driver_names_them(
+    device: str, precision: str, tflops: float, gb_per_s: float
+) -> None:
+    peak = peaks.find(device)
+    assert peak is not None
+    assert peak.flops_per_s[precision] == pytest.approx(tflops * 1e12, rel=0.02)
+    assert peak.bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "K40m",
+        "P100",
+        "V100",
+        "T4",
+        "A100",
+        "H100",
+        "H200",
+        "L4",
+        "L40S",
+        "2080 Ti",
+        "3090",
+        "4090",
+        "1080 Ti",
+    ],
+)
+def test_every_common_gpu_has_an_entry_with_its_source(name: str) -> None:
+    entries = [peak for peak in peaks.read_peaks() if name in peak.name]
+    assert entries
+    for peak in entries:
+        assert peak.source != "user"
+        assert peak.flops_per_s["fp32"] > 0
+        assert peaks.find(peak.name) is not None
+
+
+def test_no_device_has_the_peaks_of_another() -> None:
+    for peak in peaks.read_peaks():
+        found = peaks.find(peak.name)
+        assert found is not None
+        assert found.flops_per_s == peak.flops_per_s
+    assert peaks.find("NVIDIA L40") != peaks.find("NVIDIA L4")
+    assert peaks.find("a device of tomorrow") is None
+
+
+def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "sweep", [run_of(), run_of(profile="torch")], Truth(device="Accelerator X"))
+    ran = run("analysis.scaled", tmp_path / "sweep", "--format", "csv")
+    assert "no datasheet peak is known for Accelerator X; name its peaks with --peaks FILE" in ran.err
+    own = tmp_path / "own.yaml"
+    own.write_text("- name: Accelerator X\n  tflops: {fp32: 20}\n  gb_per_s: 1000\n")
+    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--peaks", own).json
+    assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 20e12)
+    assert row["peak_gb_per_s"] == 1000
+
+
+NOT_RIGHT = [
+    "", "a: b", "- name: X", "- name: X\n  tflops: 3\n  gb_per_s: 1", "- [", "\x00",
+    "- name: X\n  match: '('\n  tflops: {}\n  gb_per_s: 1",
+    "- name: X\n  tflops: {fp32: fast}\n  gb_per_s: 1",
+    "!!python/object:os.system {}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", NOT_RIGHT)
+def test_a_peaks_file_that_is_not_right_is_one_line(tmp_path: Path, content: str) -> None:
+    write_sweep(tmp_path / "sweep", [run_of()])
+    own = tmp_path / "own.yaml"
+    own.write_text(content)
+    line = one_line_error(run("analysis.scaled", tmp_path / "sweep", "--peaks", own))
+    assert "own.yaml" in line
+    with pytest.raises(UserError):
+        peaks.read_peaks(own)
+
+
+def test_a_peaks_file_that_is_absent_is_one_line(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    assert "absent.yaml" in one_line_error(
+        run("analysis.scaled", tmp_path, "--peaks", tmp_path / "absent.yaml")
+    )
+
+
+def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
+    write_sweep(
+        tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e12, training_flops_per_image=9.4e10)
+    )
+    ran = run("analysis.scaled", tmp_path)
+    assert "more than the datasheet's peak" in ran.out
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="counts layers with torch")
+@pytest.mark.parametrize("model", ["resnet50", "resnet18", "vgg16", "alexnet"])
+def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None:
+    from train.models import flops_per_image
+
+    assert yaml.safe_load((root / "analysis" / "models.yaml").read_text())[model] == pytest.approx(
+        flops_per_image(model, 224)[0], rel=0.005
+    )
