@@ -25,9 +25,9 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     kernel_ms                        time of the model's kernels in a batch of a rank, ms
     flops_efficiency_of_kernels_pct, bandwidth_efficiency_of_kernels_pct
                                      FLOPs (bytes) over the kernels' time and the datasheet's peak, %
-    flops_efficiency_of_batch_pct, bandwidth_efficiency_of_batch_pct
+    flops_efficiency_of_batch_pct, bandwidth_efficiency_of_batch_pct (_low, _high)
                                      the same over the whole batch (what the reference called "scaled"), %
-    mfu_pct                          analytic FLOPs over the whole batch and the datasheet's peak, %
+    mfu_pct (_low, _high)            analytic FLOPs over the whole batch and the datasheet's peak, %
     ..._of_measured_pct              each of these beside the peak measured on the machine, %
     exposed_communication_ms, overlapped_communication_ms
                                      collectives while nothing (something) is computed, ms a batch of a rank;
@@ -101,7 +101,8 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
     known = ["method", *fields, "world_size"]
     if "scaling" in have:
-        from analysis.figures import TIME_COLUMNS, USE_COLUMNS
+        from analysis.figures import TIME_COLUMNS
+        from analysis.use import USE_COLUMNS
 
         known += [*TIME_COLUMNS, *USE_COLUMNS]
     known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS]
@@ -134,8 +135,9 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
 
 
 def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
-    from analysis.figures import figures, findings
+    from analysis.figures import figures
     from analysis.scaling import Point, points_of
+    from analysis.use import findings
 
     points = points_of(study, "strong" if scaling == "strong" else "weak")
     for finding in findings(points):

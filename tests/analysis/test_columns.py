@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis import batches, efficiency, figures, kernels, reference, scaled, tau
+from analysis import batches, efficiency, figures, kernels, reference, scaled, tau, use
 from jobs.run import Run
 from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
 
 COLUMNS = {
-    scaled: (*figures.TIME_COLUMNS, *figures.USE_COLUMNS, *reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS),
+    scaled: (*figures.TIME_COLUMNS, *use.USE_COLUMNS, *reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
     kernels: kernels.COLUMNS,
     batches: (*batches.FIGURES, *batches.TAU_COLUMNS),
@@ -65,5 +65,5 @@ def test_columns_of_a_row_are_all_in_order_and_none_twice(tmp_path: Path) -> Non
         assert len(head) == len(set(head))
     head = run("analysis.scaled", tmp_path, "--format", "csv").out.split("\n")[0].split(",")
     assert head[0] == "method"
-    wanted = [*figures.TIME_COLUMNS, *figures.USE_COLUMNS]
+    wanted = [*figures.TIME_COLUMNS, *use.USE_COLUMNS]
     assert [name for name in head if name in wanted] == wanted

@@ -95,6 +95,14 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
     }
     for name, share in per_cent.items():
         assert row[name] == pytest.approx(100 * share, rel=0.01), name
+    for name in ("mfu_pct", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct"):
+        # As sure as the batch is.
+        assert row[f"{name}_low"] == pytest.approx(
+            row[name] * row["batch_ms"] / row["batch_ms_high"], rel=1e-3
+        )
+        assert row[f"{name}_high"] == pytest.approx(
+            row[name] * row["batch_ms"] / row["batch_ms_low"], rel=1e-3
+        )
     assert row["kernel_ms"] == pytest.approx(truth.kernel_ms)
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
     assert row["exposed_communication_ms"] == pytest.approx(truth.communication_ms - truth.hidden_ms)
