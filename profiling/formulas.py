@@ -135,13 +135,17 @@ def matrix_product(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask
 
 
 def attention(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:
-    """Fused attention of (batch, heads, length, width) tensors."""
+    """Fused attention: every query by every key, also where a mask would spare some of it.
+
+    Tensors are (batch, heads, length, width); those of the inner operators (batch, length, heads, width).
+    """
     first = 1 if "backward" in name else 0
     query, key, value = (inputs.tensor(first + index) for index in range(3))
     if query is None or key is None or value is None or len(query.sizes) != 4 or len(key.sizes) != 4:
         return None
     # Two products forward, five backward (the scores are computed again).
-    product = 2 * math.prod(query.sizes) * key.sizes[2]
+    length = key.sizes[1 if name.startswith(("_flash", "_efficient")) else 2]
+    product = 2 * math.prod(query.sizes) * length
     moved = 2 * query.bytes + key.bytes + value.bytes
     return Cost((5 if first else 2) * product, moved * (2 if first else 1))
 

@@ -2,6 +2,10 @@
 
 A file is read without torch. Inside a training process, :class:`TorchCapture` records from one batch on,
 names the layers, and writes ``kernels.parquet`` and ``markers.parquet`` when it ends.
+
+On a CPU a collective's row is its run in gloo's own thread, not the call that asked for it: it begins when
+the thread takes it up and ends when the last rank has come and sent. Several may run at a time and share the
+wire, so their union is the time of communication, not their sum.
 """
 
 import re

@@ -100,6 +100,12 @@ def test_a_librarys_backward_takes_input_first():
             ([1, 2, 6, 4], [1, 2, 6, 4], [1, 2, 6, 4]),
             4 * 2 * 6 * 6 * 4,
         ),
+        ("aten::_flash_attention_forward", ([1, 6, 2, 4], [1, 6, 2, 4], [1, 6, 2, 4]), 4 * 2 * 6 * 6 * 4),
+        (
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            ([1, 2, 6, 4], [1, 2, 6, 4], [1, 2, 6, 4], [1, 2, 6, 4]),
+            10 * 2 * 6 * 6 * 4,
+        ),
     ],
 )
 def test_matrix_products(name, sizes, flops):
