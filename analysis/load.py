@@ -9,26 +9,12 @@ dropped silently.
 import re
 from pathlib import Path
 
+from analysis import load_reference
 from analysis.study import Failure, Source, Study
 from jobs import store
-from jobs.run import ID_FIELDS, parse_id
+from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
-from profiling.tools import pyprof
-
-# The columns by which the reference's TAU tables are known.
-_TAU_POINT = {
-    "run",
-    "nodes",
-    "gpus_per_node",
-    "workers",
-    "data_loader",
-    "batch_size_per_gpu",
-    "gpu",
-    "thread",
-}
-_TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
-_TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -40,7 +26,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     path = Path(path)
     study = Study(path, own_peaks=own_peaks)
     if path.is_file():
-        _add_file(study, path, wanted=True)
+        load_reference.add_file(study, path)
         return study
     if not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
@@ -159,10 +145,11 @@ def _read_calibration(study: Study, path: Path) -> None:
         study.find(f"{missing}: efficiencies stand beside the datasheet only")
 
 
-# --- the reference's files ----------------------------------------------------------------------------
+# --- folders ------------------------------------------------------------------------------------------
 
 
 def _add_folder(study: Study, path: Path) -> None:
+    """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
     sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
     if len(sweeps) == 1:
         _add_sweep(study, sweeps[0])
@@ -170,88 +157,6 @@ def _add_folder(study: Study, path: Path) -> None:
     if sweeps:
         names = ", ".join(str(sweep) for sweep in sweeps)
         raise UserError(f"{path} holds {len(sweeps)} sweeps; give one of them: {names}")
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts):
-            _add_file(study, file)
-
-
-def _add_file(study: Study, file: Path, wanted: bool = False) -> None:
-    """Add a file of the reference's; another one is an error if it was ``wanted``, else it is passed over."""
-    try:
-        columns = _columns(study, file)
-        if columns is None and wanted:
-            raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
-        if columns is None:
-            return
-        if pyprof.is_pyprof(columns):
-            study.sources.append(_pyprof_source(study, file))
-        elif columns >= _TAU_INTERVALS:
-            study.tau_intervals.append(file)
-        elif columns >= _TAU_ATOMICS:
-            study.tau_atomics.append(file)
-        elif wanted or _nearly(columns):
-            raise UserError(_of_another_kind(file, columns))
-        else:
-            study.find(f"{_name_in(study, file)} is not read: it is no PyProf kernel table and no TAU table")
-    except UserError as error:
-        if wanted:
-            raise
-        reason = str(error).removeprefix(f"{file} ")
-        study.failed.append(Failure(_name_in(study, file), reason, "unreadable"))
-
-
-def _nearest_kind(columns: set[str]) -> set[str]:
-    kinds = (set(pyprof.NEEDED), _TAU_INTERVALS, _TAU_ATOMICS)
-    return max(kinds, key=lambda kind: len(kind & columns) / len(kind))
-
-
-def _nearly(columns: set[str]) -> bool:
-    """Whether a table has most of the columns of a known kind, so that it was meant to be one."""
-    kind = _nearest_kind(columns)
-    return len(kind & columns) > len(kind) / 2
-
-
-def _of_another_kind(file: Path, columns: set[str]) -> str:
-    kind = _nearest_kind(columns)
-    name = "PyProf kernel" if "Kernel" in kind else "TAU"
-    return f"{file} is no {name} table: it lacks {', '.join(sorted(kind - columns))}"
-
-
-def _columns(study: Study, file: Path) -> set[str] | None:
-    """The columns of a Parquet file; None if it is none and need not be."""
-    import duckdb
-
-    try:
-        with file.open("rb") as content:
-            head = content.read(4)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
-    if head != b"PAR1":
-        if file.suffix in (".gzip", ".parquet"):
-            what = "is no Parquet file, though its name says so" if head else "is empty"
-            raise UserError(f"{file} {what}; fetch it again")
-        return None
-    query = "select name from parquet_schema($path) where num_children is null"
-    try:
-        return {name for (name,) in study.connection.execute(query, {"path": str(file)}).fetchall()}
-    except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"{file} is a damaged or truncated Parquet file ({why}); fetch it again") from None
-
-
-def _pyprof_source(study: Study, file: Path) -> Source:
-    name = file.name.partition(".")[0]
-    # Two folders may hold tables of one name.
-    taken = {source.id for source in study.sources}
-    try:
-        run_id = parse_id(name)
-    except UserError:
-        named = _name_in(study, file) if file.name in taken else file.name
-        study.find(f"{named} is not named after a run: its configuration is not known")
-        return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
-    named = _name_in(study, file) if file.name in taken else file.name
-    return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
-
-
-def _name_in(study: Study, file: Path) -> str:
-    return file.name if file == study.path else str(file.relative_to(study.path))
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
+    load_reference.add_files(study, [file for file in files if file not in hidden])
