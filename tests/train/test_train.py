@@ -200,18 +200,22 @@ WRONG_USE = {
 }  # fmt: skip
 
 
+def train_alone(*flags: str) -> subprocess.CompletedProcess:
+    """``python -m train`` as a user types it: one rank, no launcher."""
+    launched = ("RANK", "WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    return subprocess.run(
+        [sys.executable, "-m", "train", "--image-size", "64", "--batch", "2", "--batches", "6", *flags],
+        cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+
+
 def wrong_use(*flags: str) -> str:
     """The one line of error of a command that ends with exit code 2."""
-    alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [sys.executable, "-m", "train", "--model", "resnet18", "--image-size", "32", "--batch", "2",
-         "--batches", "2", *flags],
-        cwd=ROOT, env=alone, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("USDT:")]
+    done = train_alone("--model", "resnet18", "--batches", "1", *flags)
     assert done.returncode == 2, done.stderr
-    assert len(lines) == 1 and lines[0].startswith("scaleprof: error: "), done.stderr
-    return lines[0]
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("scaleprof: error: "), done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(("flags", "told"), WRONG_USE.values(), ids=WRONG_USE)
@@ -262,12 +266,8 @@ def test_a_full_disk(full_disk):
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "train", "--model", "alexnet", "--image-size", "64", "--batch", "4",
-         "--batches", "6", "--learning-rate", "100", "--loader", "synthetic", "--device", "cpu",
-         "--out", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    flags = ["--model", "alexnet", "--learning-rate", "100", "--loader", "synthetic", "--out", str(tmp_path)]
+    done = train_alone(*flags)
     assert done.returncode == 1
     assert done.stderr.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
     assert len(done.stderr.splitlines()) == 1 and "done:" not in done.stdout
