@@ -9,6 +9,7 @@ from analysis import published, reference, tau
 from analysis.costs import Costs, costs_of, published_bound
 from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.launches import TableSums, per_table, table_sums
+from analysis.scaled_published import scaled_rows
 from analysis.study import Source, Study
 from analysis.terminal import Rows
 from profiling.tools import pyprof
@@ -77,7 +78,7 @@ def of_pyprof(study: Study) -> Lines:
         return [line("2-14", "all", "no table has two batches, one of them attributed: nothing can be shown")]
     peak, _ = published_bound(study)
     return [
-        line("1", "swapped columns", "not shown: scaled efficiencies need durations, which the tables lack"),
+        _swapped(study),
         *_counts(tables),
         *_denominators(tables, peak),
         _ratios(tables, peak),
@@ -86,6 +87,17 @@ def of_pyprof(study: Study) -> Lines:
         line("others", "not shown", "the tables hold no durations (5, 6, 7, 8), one repetition (9), nothing "
              "of the loader's shards (12), of synchronisation (13) and of runs that were lost (15)"),
     ]  # fmt: skip
+
+
+def _swapped(study: Study) -> str:
+    rows = scaled_rows(study)
+    if not rows:
+        return line(
+            "1", "swapped columns", "not shown: scaled efficiencies need durations, which the tables lack"
+        )
+    flops, bandwidth = (rows[0][f"{what}_efficiency_of_batch_pct"] for what in ("flops", "bandwidth"))
+    text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of the first table would change places"
+    return line("1", "swapped columns", text)
 
 
 def _tables(study: Study) -> list[_Table]:

@@ -4,7 +4,6 @@ The values and their sources are in ``peaks.yaml``; ``--peaks FILE`` adds the us
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,11 +82,6 @@ def find(device: str, own: Path | None = None) -> Peak | None:
         if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
             return peak
     return None
-
-
-def known_names(own: Path | None = None) -> Sequence[str]:
-    """The names of all entries."""
-    return [peak.name for peak in _all(own)]
 
 
 @cache

@@ -4,7 +4,7 @@ These are here to be compared with: several are wrong, and docs/methods.md says 
 method is in the other files). All are pure functions; the constants are the reference's own settings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,15 +13,6 @@ PROFILED_BATCHES = 25  # batches the reference divides the FLOPs of a PyProf tab
 FIRST_ATTRIBUTED = 26  # from the 27th of 51 batches on attribution is on
 EPOCH_IMAGES = 1_000_000
 CUT_SIGMAS = 2.0
-
-
-def compute_efficiency_pct(time_ns: np.ndarray, flops: np.ndarray) -> float:
-    """Time of kernel *names* whose FLOPs sum is not 0 over the time of all, in percent.
-
-    Args:
-        time_ns, flops: sums by kernel name.
-    """
-    return float(100 * time_ns[flops != 0].sum() / time_ns.sum())
 
 
 def rate_per_s(total: float, time_ns: float) -> float:
@@ -94,15 +85,3 @@ def batch_independent_s(smaller_s: float, larger_s: float, smaller: int, larger:
     Not the reference's: it says what its epoch duration is made of.
     """
     return smaller_s - (larger_s - smaller_s) / (larger - smaller) * smaller
-
-
-def stage_durations_ns(
-    forward_pass_ns: np.ndarray, backward_pass_ns: np.ndarray, update_ns: np.ndarray, end_ns: np.ndarray
-) -> Mapping[str, np.ndarray]:
-    """Forward = Backward Pass - Forward Pass, backward = Model Update - Backward Pass, update = End of Batch
-    - Model Update, by timestamps, batch by batch."""
-    return {
-        "forward": backward_pass_ns - forward_pass_ns,
-        "backward": update_ns - backward_pass_ns,
-        "update": end_ns - update_ns,
-    }

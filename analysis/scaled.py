@@ -49,13 +49,15 @@ The published method reads TAU tables, and our own runs alike, by whole wall tim
     application_s, epoch_duration_s  median of the kept, start-up included; scaled to 1e6 images, s
     base_nodes                       the fewest nodes with the same GPUs a node
     scaling_efficiency_pct           of the epoch duration, against these
+    batch_duration_s                 of PyProf tables that TAU timed too: the estimate of a batch, s
+    flops_efficiency_of_batch_pct, bandwidth_efficiency_of_batch_pct      over 25 of these, %
     batch_independent_pct            part of the time that a line through the batch sizes leaves at size 0, %
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import output, reference, tau
+from analysis import output, reference, scaled_published, tau
 from analysis.efficiency import sortable
 from analysis.load import load, no_result
 from analysis.scaled_parts import parts
@@ -105,7 +107,7 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
         from analysis.use import USE_COLUMNS
 
         known += [*TIME_COLUMNS, *USE_COLUMNS]
-    known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS]
+    known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS, *scaled_published.SCALED_COLUMNS]
     return [name for name in dict.fromkeys(known) if name in have]
 
 
@@ -181,12 +183,7 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
     made = tau.tau_rows(study)
     if study.of_kind("run"):
         made += tau.run_rows(study)
-    if study.of_kind("pyprof"):
-        study.find(
-            "the published scaled efficiency of PyProf tables needs durations of batches, which they do not "
-            "hold; analysis.efficiency --method published gives the rest"
-        )
-    return tau.grouped(made, group_by)
+    return tau.grouped([*made, *scaled_published.scaled_rows(study)], group_by)
 
 
 # --- command ------------------------------------------------------------------------------------------

@@ -20,8 +20,12 @@ def parts(made: Rows, group_by: Sequence[str] = ()) -> list[Part]:
         found += [_time_part(own, group_by), _use_part(own, group_by)]
     if counted:
         found.append(_counted_part(counted, group_by))
-    if published:
-        found.append(_published_part(published, group_by))
+    timed = [row for row in published if row.get("application_s") is not None]
+    if timed:
+        found.append(_published_part(timed, group_by))
+    scaled = [row for row in published if row.get("batch_duration_s") is not None]
+    if scaled:
+        found.append(_published_scaled_part(scaled, group_by))
     return found
 
 
@@ -170,3 +174,16 @@ def _published_part(published: Rows, group_by: Sequence[str]) -> Part:
         "with the same GPUs a node. --explain says what that is made of."
     )
     return Part("Published method", published, columns, caption)
+
+
+def _published_scaled_part(scaled: Rows, group_by: Sequence[str]) -> Part:
+    columns = [
+        *_who(scaled, group_by),
+        Column("batch, s\n(TAU)", _get("batch_duration_s")),
+        Column("FLOPS eff. %\nof batch", _get("flops_efficiency_of_batch_pct", 2)),
+        Column("bandw. eff. %\nof batch", _get("bandwidth_efficiency_of_batch_pct", 2)),
+    ]
+    caption = (
+        "The reference's scaled efficiencies, each under its own name. --explain says what they are made of."
+    )
+    return Part("Published method, PyProf tables that TAU timed", scaled, columns, caption)

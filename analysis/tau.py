@@ -213,7 +213,9 @@ def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
 
 def _mean_row(members: Rows) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for name in ("world_size", *TAU_COLUMNS):
+    for name in dict.fromkeys(["world_size", *TAU_COLUMNS, *(name for member in members for name in member)]):
+        if name in Run.model_fields:
+            continue
         values = [member[name] for member in members if member.get(name) is not None]
         if not values:
             row[name] = None

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from analysis import batches, efficiency, figures, kernels, reference, scaled, tau, use
+from analysis import batches, efficiency, figures, kernels, reference, scaled, scaled_published, tau, use
 from jobs.run import Run
 from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
 
 COLUMNS = {
-    scaled: (*figures.TIME_COLUMNS, *use.USE_COLUMNS, *reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS),
+    scaled: (
+        *figures.TIME_COLUMNS,
+        *use.USE_COLUMNS,
+        *reference.PYPROF_COLUMNS,
+        *tau.TAU_COLUMNS,
+        *scaled_published.SCALED_COLUMNS,
+    ),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
     kernels: kernels.COLUMNS,
     batches: (*batches.FIGURES, *batches.TAU_COLUMNS),

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.analysis.commands import Ran, one_line_error, run
-from tests.analysis.synthetic import write_tau
+from tests.analysis.synthetic import write_pyprof, write_tau
 
 # 40 s that do not depend on the batch size, 0.25 s an image of the batch: 48 s at 32, 56 s at 64.
 SECONDS = {
@@ -159,3 +159,23 @@ def test_groups_are_plain_means(tmp_path: Path) -> None:
     means = [sum(100 * SECONDS[1, 4, batch][0] / SECONDS[2, 4, batch][0] for batch in (32, 64)) / 2]
     assert float(rows[1]["scaling_efficiency_pct"]) == pytest.approx(means[0])
     assert rows[1]["repetitions"] == "6"
+
+
+def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_path: Path) -> None:
+    """24 s for 50 batches over start-up: 0.48 s a batch; FLOPs and bytes of write_pyprof over 25 of these."""
+    write_pyprof(tmp_path / "kernels", nodes=1)
+    write_pyprof(tmp_path / "kernels", nodes=8)
+    write_tau(tmp_path / "batch1.gzip", {(1, 2, 32): [41.0, 41.0]}, network="IB", grad="fp16")
+    write_tau(tmp_path / "timed.gzip", {(1, 2, 32): [64.0, 65.0]}, network="IB", grad="fp16")
+    ran = published(tmp_path, "--explain")
+    (row,) = [row for row in ran.csv if row["batch_duration_s"]]
+    assert float(row["batch_duration_s"]) == pytest.approx(24 / 50)
+    flops = (5 * 6e9 + 3 * 6e9 + 5e3) + 2 * 6e9
+    moved = (5 + 3) * 3e6 + 2 * 2 * 2e6 + 5e3
+    assert float(row["flops_efficiency_of_batch_pct"]) == pytest.approx(100 * flops / (25 * 0.48) / 4.29e12)
+    assert float(row["bandwidth_efficiency_of_batch_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
+    assert "efficiency of 1 PyProf tables needs a batch's duration" in ran.err
+    assert "of the first table would change places" in ran.err
+    assert len(published(tmp_path, "--group-by", "nodes").csv) == 1
+    shown = run("analysis.scaled", tmp_path, "--method", "published").out
+    assert "PyProf tables that TAU timed" in shown

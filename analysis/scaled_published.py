@@ -1,0 +1,71 @@
+"""What did the reference call scaled efficiency? FLOPs and bytes over the peak for a whole batch's duration.
+
+The FLOPs are of PyProf tables; the duration is the least of three estimates of a batch, of which TAU tables
+hold one (50-batch and 1-batch runs of the configuration). Where they hold none, there is no figure.
+"""
+
+from typing import Any
+
+from analysis import published, tau
+from analysis.costs import published_bound
+from analysis.efficiency import sortable
+from analysis.launches import per_table
+from analysis.study import Study
+from analysis.terminal import Rows
+from jobs.run import ID_FIELDS
+from profiling.tools import pyprof
+
+SCALED_COLUMNS = ("batch_duration_s", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct")
+
+_SUMS = f"""
+select filename, coalesce(sum("FLOPs"), 0)::double, coalesce(sum("Bytes"), 0)::double
+from {pyprof.TABLES} group by filename
+"""
+
+
+def scaled_rows(study: Study) -> Rows:
+    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`SCALED_COLUMNS`.
+
+    ``batch_duration_s``: the published estimate, s; the two efficiencies are of 25 batches, as published (the
+    reference printed each under the other's header; these are under their own).
+    """
+    sources = study.of_kind("pyprof")
+    durations = _durations(study) if sources and study.tau_intervals else {}
+    timed = [source for source in sources if _point(source.fields) in durations]
+    if sources and len(timed) < len(sources):
+        study.find(
+            f"the published scaled efficiency of {len(sources) - len(timed)} PyProf tables needs a batch's "
+            "duration, which no TAU tables here hold; analysis.efficiency --method published gives the rest"
+        )
+    peak_flops, peak_bytes = published_bound(study)
+    sums = per_table(study, timed, _SUMS)
+    rows = []
+    for source in [source for source in timed if source.path in sums]:
+        flops, moved = sums[source.path]
+        batch_s = durations[_point(source.fields)]
+        rows.append({
+            **{name: source.fields.get(name) for name in ID_FIELDS},
+            "world_size": source.world_size,
+            "batch_duration_s": batch_s,
+            "flops_efficiency_of_batch_pct": published.scaled_efficiency_pct(flops, batch_s, peak_flops),
+            "bandwidth_efficiency_of_batch_pct": published.scaled_efficiency_pct(moved, batch_s, peak_bytes),
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: sortable([row[name] for name in ID_FIELDS]))
+
+
+def _durations(study: Study) -> dict[tuple, float]:
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    found: dict[tuple, float] = {}
+    for key in timed:
+        if key in started:
+            estimate = published.tau_batch_duration_s(list(timed[key]), list(started[key]))
+            point = _point(dict(zip(ID_FIELDS, key, strict=True)))
+            # Two ways of running TAU are two estimates, of which the least counts.
+            found[point] = published.batch_duration_s([estimate, found.get(point, float("inf"))])
+    return {point: duration for point, duration in found.items() if duration > 0}
+
+
+def _point(fields: Any) -> tuple:
+    """A configuration, whatever the profiler."""
+    values = {name: fields.get(name) for name in ID_FIELDS if name != "profile"}
+    return tuple(value.lower() if isinstance(value, str) else value for value in values.values())
