@@ -4,15 +4,21 @@ Costs are of steady, attributed batches and of the model's own kernels; the load
 copies are apart. They are a batch of a rank, so that tables with more batches do not weigh more in a sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from analysis import peaks
 from analysis.launches import batches_of, per_table
 from analysis.study import Source, Study
 from profiling.errors import UserError
 from profiling.tools import pyprof
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Found = TypeVar("_Found")
 
 # Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
 APART = ("loader", "communication", "memcpy", "memset")
@@ -180,15 +186,31 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     return Costs(count, *(float(value or 0) / (count * share) for value in sums))
 
 
-def query(study: Study, source: Source, sql: str, **paths: Any) -> list[tuple] | None:
+def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple] | None:
     """Rows of a query over a run's tables; None, and the run is taken out, if a table is damaged."""
+    return _queried(study, source, lambda: study.connection.execute(sql, _as_text(paths)).fetchall())
+
+
+def query_arrays(
+    study: Study, source: Source, sql: str, **paths: Sequence[Path]
+) -> "dict[str, np.ndarray] | None":
+    """The same, as arrays by column."""
+    import numpy as np
+
+    found = _queried(study, source, lambda: study.connection.execute(sql, _as_text(paths)).fetchnumpy())
+    return None if found is None else {name: np.asarray(values) for name, values in found.items()}
+
+
+def _as_text(paths: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
+    return {name: [str(path) for path in value] for name, value in paths.items()}
+
+
+def _queried(study: Study, source: Source, ask: Callable[[], _Found]) -> _Found | None:
     import duckdb
 
-    arguments = {name: [str(path) for path in value] for name, value in paths.items()}
     try:
-        return study.connection.execute(sql, arguments).fetchall()
+        return ask()
     except (duckdb.Error, OSError) as error:
-        study.fail(
-            source, f"a table is damaged or truncated ({str(error).splitlines()[0]}); run the point again"
-        )
+        why = str(error).splitlines()[0]
+        study.fail(source, f"a table is damaged or truncated ({why}); run the point again")
         return None

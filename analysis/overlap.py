@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.costs import APART
+from analysis.costs import APART, query_arrays
 from analysis.study import Source, Study
 
 Intervals = tuple[np.ndarray, np.ndarray]
@@ -91,10 +91,10 @@ def communication_of(study: Study, source: Source) -> Communication | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     if not kernels or not batches or (source.world_size or 1) == 1:
         return None
-    rows = _fetch(study, source, kernels, batches)
+    rows = query_arrays(study, source, _ROWS, kernels=kernels, batches=batches)
     if rows is None:
         return None
-    rank, batch, start, end, talks = rows
+    rank, batch, start, end, talks = rows.values()
     if not talks.any():
         study.find(
             f"{source.id}: its trace of {source.world_size} ranks holds no collective: exposed unknown"
@@ -114,17 +114,3 @@ def communication_of(study: Study, source: Source) -> Communication | None:
 
 def _key(rank: np.ndarray, batch: np.ndarray) -> np.ndarray:
     return rank.astype(np.int64) << 32 | batch.astype(np.int64)
-
-
-def _fetch(study: Study, source: Source, kernels: list, batches: list) -> tuple[np.ndarray, ...] | None:
-    import duckdb
-
-    arguments = {"kernels": [str(path) for path in kernels], "batches": [str(path) for path in batches]}
-    try:
-        found = study.connection.execute(_ROWS, arguments).fetchnumpy()
-    except (duckdb.Error, OSError) as error:
-        study.fail(
-            source, f"a table is damaged or truncated ({str(error).splitlines()[0]}); run the point again"
-        )
-        return None
-    return tuple(np.asarray(column) for column in found.values())
