@@ -1,11 +1,13 @@
 """Which nodes has the batch system given us, and how are they named in its shorthand?"""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from profiling.errors import UserError
 
+_TIMEOUT_S = 30.0
 _GROUP = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
 
 
@@ -24,11 +26,21 @@ class Allocation:
     nodes: tuple[str, ...]
     cpus: int = 1
     restarts: int = 0
-    excluded: frozenset[str] = field(default=frozenset())  # nodes that failed too often
+    asked: int = 0  # how many nodes there were before any was lost or left out
 
-    @property
-    def usable(self) -> tuple[str, ...]:
-        return tuple(node for node in self.nodes if node not in self.excluded)
+    def less(self, nodes: Iterable[str]) -> "Allocation":
+        """The allocation without such nodes."""
+        out = set(nodes)
+        return replace(self, nodes=tuple(node for node in self.nodes if node not in out))
+
+    def only(self, nodes: Sequence[str]) -> "Allocation":
+        """The allocation with such of its nodes only."""
+        return self.less(set(self.nodes) - set(nodes))
+
+    def as_it_is(self) -> "Allocation":
+        """The allocation less the nodes that Slurm has taken from the job since it began."""
+        now = _ask_slurm(self.job)
+        return self if now is None else self.only(now)
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
@@ -36,12 +48,24 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     if "SLURM_JOB_ID" not in environment or "SLURM_JOB_NODELIST" not in environment:
         return None
     cpus = environment.get("SLURM_JOB_CPUS_PER_NODE", "1")
+    nodes = tuple(expand_nodes(environment["SLURM_JOB_NODELIST"]))
     return Allocation(
         job=environment["SLURM_JOB_ID"],
-        nodes=tuple(expand_nodes(environment["SLURM_JOB_NODELIST"])),
+        nodes=nodes,
+        asked=len(nodes),
         cpus=int(re.split(r"[(,]", cpus)[0] or 1),
         restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def _ask_slurm(job: str) -> list[str] | None:
+    """The nodes that a job has now; None if Slurm does not say."""
+    command = ["squeue", "--noheader", f"--jobs={job}", "--format=%N"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        return expand_nodes(answer.stdout.strip()) or None
+    except (OSError, subprocess.SubprocessError, UserError):
+        return None
 
 
 def expand_nodes(text: str) -> list[str]:

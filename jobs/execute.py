@@ -1,10 +1,11 @@
 """How is a sweep run: what is left to do, and then one point after the other?"""
 
+import os
 import secrets
+import socket
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,22 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from jobs import progress, store
+from jobs.attempts import forget_attempts, read_attempts
+from jobs.claims import this_owner
+from jobs.failures import explain
 from jobs.launchers.base import Launcher
-from jobs.outcome import make_manifest, reason_from_log
-from jobs.points import Excluded, Failure, Point, Sweep, ordered
-from jobs.processes import run_processes
+from jobs.outcome import log_tail
+from jobs.points import Excluded, Point, Sweep, ordered
+from jobs.processes import Limits, run_processes
+from jobs.queue import Queue, Result
 from jobs.run import Run, to_flags
 from jobs.store import Manifest
 from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION_LIMIT_S = 120.0
+# How often a job that has lost nodes is started again to get others.
+RESTARTS = 5
 
 
 class SweepRecord(BaseModel):
@@ -42,6 +49,8 @@ class Execution:
     directory: Path
     launcher: Launcher
     keep_raw: bool = False
+    pack: bool = False  # points side by side, where there are nodes for them
+    root: Path = ROOT
 
     def running(self, point: Point) -> Path:
         return store.running_directory(self.directory, point.run, point.repetition, point.outside)
@@ -51,9 +60,25 @@ class Execution:
         raw = ["--keep-raw"] if self.keep_raw else []
         return [sys.executable, "-m", "train", *to_flags(run), "--out", str(directory.absolute()), *raw]
 
+    def state(self, point: Point) -> store.State:
+        """Whether a point is done; a done point of other settings is an error, not a result."""
+        return state(self, point)
 
-def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> int:
-    """Run what is not done yet of ``points`` and say what happened; returns how many failed."""
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended: how many points failed, and whether the same job, started again, could do more."""
+
+    failed: int = 0
+    again: bool = False
+
+
+def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> Outcome:
+    """Run what is not done yet of ``points`` and say what happened.
+
+    Raises:
+        TimeIsUp: the batch system is about to end this job; what is not done is left in order.
+    """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, points)
     if not possible:
@@ -65,14 +90,21 @@ def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
         console.print(f"All {len(possible)} points of {execution.directory} are done; nothing to do.")
-        return 0
+        return Outcome()
     progress.print_excluded(console, [*excluded, *impossible])
-    failures = []
+    result = Result()
+    me = this_owner(os.environ)
     if todo:
         calibrate(execution, todo, console)
-        failures = run_all(execution, ordered(todo, execution.sweep, seed), len(possible), console)
-    progress.print_end(console, execution.directory, len(possible) - len(failures), failures, len(refused))
-    return len(failures) + len(refused)
+        with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
+            queue = ordered(todo, execution.sweep, seed)
+            result = Queue(execution, queue, bar, me, read_attempts(execution.directory, me)).run()
+    again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
+    if not again:
+        forget_attempts(execution.directory, me)
+    done = len(possible) - len(todo) + result.done
+    progress.print_end(console, execution.directory, done, result, len(refused))
+    return Outcome(len(result.failed) + len(result.left) + len(refused), again)
 
 
 def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> None:
@@ -137,40 +169,6 @@ def record_sweep(execution: Execution, points: Sequence[Point], excluded: Sequen
     return seed
 
 
-def run_all(execution: Execution, todo: Sequence[Point], total: int, console: Console) -> list[Failure]:
-    """Run points one after the other under a progress bar; returns the failed ones."""
-    failures = []
-    with progress.Bar(console, total, total - len(todo)) as bar:
-        for point in todo:
-            bar.show(point)
-            manifest, ended = run_point(execution, point, bar)
-            if not manifest.done:
-                failures.append(Failure(point, manifest.reason, ended / store.LOG))
-                bar.say(f"failed: {point.id}: {manifest.reason}", "red")
-            bar.advance()
-    return failures
-
-
-def run_point(execution: Execution, point: Point, bar: progress.Bar) -> tuple[Manifest, Path]:
-    """Run one point and leave its result in the store, whatever became of it."""
-    directory = execution.running(point)
-    if directory.exists():
-        store.remove(directory)  # of a sweep that was killed
-    directory.mkdir(parents=True)
-    log = directory / store.LOG
-    command = execution.command(point.run, directory)
-    processes = execution.launcher.processes(point.run, command, directory)
-    started = datetime.now(UTC)
-    ended = run_processes(
-        processes, log, execution.sweep.time_limit_s, ROOT, on_tick=lambda: bar.show(point, log)
-    )
-    environment = processes[0].environment
-    manifest = make_manifest(
-        point.run, point.repetition, directory, ended, command, environment, started, ROOT
-    )
-    return manifest, store.finish(directory, manifest)
-
-
 def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> None:
     """Measure this machine's peaks, once a sweep, with as many ranks as its largest point has."""
     path = execution.directory / store.CALIBRATION
@@ -178,16 +176,16 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
         return
     largest = max((point.run for point in todo), key=lambda run: run.world_size)
     console.print("measuring this machine's peaks (arithmetic, memory, allreduce) ...", style="dim")
-    scratch = execution.directory / ".calibration"
+    scratch = execution.directory / f".calibration-{socket.gethostname()}-{os.getpid()}"
     scratch.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]
     command += ["--device", largest.device, "--precision", largest.compute]
     command += ["--threads", str(largest.threads)]
     processes = execution.launcher.processes(largest, command, scratch)
-    ended = run_processes(processes, scratch / store.LOG, CALIBRATION_LIMIT_S, ROOT)
+    ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), ROOT)
     if ended.exit_code or not path.exists():
         # Points are worth running without it: their efficiencies then stand beside the datasheet only.
-        reason = reason_from_log(scratch / store.LOG) or ended.reason
+        reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text
         console.print(f"calibration failed, measured peaks will be missing: {reason}", style="yellow")
         return
     store.remove(scratch)

@@ -1,17 +1,17 @@
 """What became of a run: is it right, and if not, why? The manifest says it."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs import machine, store
+from jobs.failures import Failure, explain
 from jobs.processes import Ended
 from jobs.run import Run
 from jobs.store import Manifest, RankReport
 from profiling import tables
-from profiling.errors import EXIT_FAILED, UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 
 _LOG_TAIL_BYTES = 200_000
 
@@ -33,18 +33,20 @@ def make_manifest(
         root: the project, whose git revision is recorded.
     """
     reports, wrong = read_reports(directory, run)
-    exit_code, reason = ended.exit_code, ""
-    if exit_code:
-        reason = reason_from_log(directory / store.LOG) or ended.reason
+    failure: Failure | None = None
+    if ended.exit_code:
+        failure = explain(ended.exit_code, ended.reason, log_tail(directory / store.LOG), ended.kind)
     elif wrong or (wrong := why_not_right(run, reports, directory)):
-        exit_code, reason = EXIT_FAILED, wrong
+        failure = Failure("wrong result", wrong, EXIT_FAILED)
     here, now = machine.this_machine(), datetime.now(UTC)
     revision, dirty = machine.git_state(root)
     return Manifest(
         run=run,
         repetition=repetition,
-        exit_code=exit_code,
-        reason=reason,
+        exit_code=failure.exit_code if failure else EXIT_DONE,
+        reason=failure.reason if failure else "",
+        failure=failure.kind if failure else "",
+        failed_nodes=list(failure.nodes) if failure else [],
         command=command,
         environment=machine.recorded_environment({**os.environ, **environment}),
         started=started.isoformat(),
@@ -89,13 +91,10 @@ def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> s
     return ""
 
 
-def reason_from_log(log: Path) -> str:
-    """The line of a log that says best why a run failed: our own error line, else the last exception."""
+def log_tail(log: Path) -> str:
+    """The end of a log, where the reason of a failure stands; "" if there is none."""
+    if not log.exists():
+        return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    own = [line.partition("scaleprof: error: ")[2] for line in lines if "scaleprof: error: " in line]
-    if own:
-        return own[0].strip()
-    raised = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:", line)]
-    return raised[0].strip()[:500] if raised else ""
+        return file.read().decode("utf-8", "replace")

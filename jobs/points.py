@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from jobs.run import ID_FIELDS, Profile, Run, explain, format_id, make_run, parse_value
 from profiling.errors import UserError, did_you_mean
 
+Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -47,11 +48,19 @@ class Sweep(BaseModel):
     unavailable: Literal["fail", "skip"] = Field(
         "fail", description="what becomes of points that this machine cannot run"
     )
-    order: Literal["random", "given"] = Field("random", description="in which order points run")
+    order: Order = Field(
+        "random", description="in which order points run; largest and smallest: by nodes, else random"
+    )
     order_seed: Annotated[int, Field(ge=0)] | None = Field(
         None, description="of the random order; by default drawn, and recorded in sweep.json"
     )
     time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a point, in seconds")
+    hang_limit_s: Annotated[float, Field(ge=0)] = Field(
+        300, description="without a new batch for so long, a point hangs: it is ended (0: never)"
+    )
+    retries: Annotated[int, Field(ge=0, le=10)] = Field(
+        3, description="how often at most a point is tried again after a failure that may not come again"
+    )
 
     def repetitions_of(self, profile: str) -> int:
         if isinstance(self.repetitions, int):
@@ -73,7 +82,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failed:
     """A point that failed: why, in one line, and where its log is."""
 
     point: Point
@@ -158,8 +167,11 @@ def ordered(points: Sequence[Point], sweep: Sweep, seed: int) -> list[Point]:
     Random order keeps a drift of the machine (heat, neighbours) from looking like an effect of a factor.
     """
     points = list(points)
-    if sweep.order == "random":
+    if sweep.order != "given":
         random.Random(seed).shuffle(points)
+    if sweep.order in ("largest", "smallest"):
+        # The sort is stable: points of as many nodes keep their random order.
+        points.sort(key=lambda point: point.run.nodes, reverse=sweep.order == "largest")
     return points
 
 

@@ -9,47 +9,152 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.failures import Kind
 from jobs.launchers.base import Process
 
 EXIT_TIME_LIMIT = 124  # as timeout(1) has it
+EXIT_HANG = 123
 GRACE_S = 5.0  # for ranks to say why they end, after the first has died or been asked to
+# A launcher that is killed leaves its ranks on other nodes behind: it has longer, past Slurm's KillWait.
+LAUNCHER_GRACE_S = 45.0
 POLL_S = 0.05
+STACKS_S = 3.0  # for hanging ranks to write where they are
+# Ranks write their stacks at it (train.stacks); every launcher hands it on to its ranks.
+STACKS_SIGNAL = signal.SIGUSR1
+_LOOK_S = 1.0  # between two looks at whether a run gets on
 _PR_SET_PDEATHSIG = 1
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The batch system will soon end this job: stop in order, so that the next one goes on."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line."""
+    """How a run's processes ended: the first bad exit code (negative: a signal), and why, in one line.
+
+    Attributes:
+        kind: of the failure, where it was we who ended them.
+    """
 
     exit_code: int
     reason: str = ""
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run is ended from outside.
+
+    Attributes:
+        time_s: after which it has taken too long.
+        hang_s: without a sign of life after which it hangs; 0: never.
+        sign_of_life: a value that changes as the run gets on.
+    """
+
+    time_s: float
+    hang_s: float = 0.0
+    sign_of_life: Callable[[], Hashable] = lambda: None
+
+
+class Running:
+    """Processes that have been started; :meth:`poll` until they have ended, and :meth:`end` in any case."""
+
+    def __init__(self, processes: Sequence[Process], log: Path, limits: Limits, cwd: Path) -> None:
+        self._limits = limits
+        self._names = [process.name for process in processes]
+        self._children: list[subprocess.Popen] = []
+        self._started = self._last_sign = self._looked = time.monotonic()
+        self._sign: Hashable = None
+        with log.open("ab") as output:
+            try:
+                for process in processes:
+                    self._children.append(_start(process, output.fileno(), cwd))
+            except BaseException:
+                self.end()
+                raise
+
+    def poll(self) -> Ended | None:
+        """How they ended; None while they run."""
+        codes = [child.poll() for child in self._children]
+        bad = [(code, index) for index, code in enumerate(codes) if code]
+        if bad:
+            _wait(self._children, GRACE_S)
+            # A rank that was killed (its code is negative) is why others gave up at the same time.
+            code, index = min(bad)
+            return Ended(code, self._death(index, code))
+        if all(code == 0 for code in codes):
+            return Ended(0)
+        now = time.monotonic()
+        if now - self._started > self._limits.time_s:
+            reason = f"did not end within its time limit of {self._limits.time_s:g} s"
+            return Ended(EXIT_TIME_LIMIT, reason, "time limit")
+        return self._hang(now) if self._limits.hang_s else None
+
+    def _hang(self, now: float) -> Ended | None:
+        if now - self._looked < _LOOK_S:
+            return None
+        self._looked = now
+        sign = self._limits.sign_of_life()
+        if sign != self._sign:
+            self._sign, self._last_sign = sign, now
+        if now - self._last_sign <= self._limits.hang_s:
+            return None
+        for child in self._children:
+            child.send_signal(STACKS_SIGNAL)
+        _wait(self._children, STACKS_S)
+        after = f"after batch {sign}" if sign else "not even the first"
+        return Ended(
+            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; its log says where", "hang"
+        )
+
+    def _death(self, index: int, code: int) -> str:
+        who = f"rank {index}" if self._names[index] == "rank" else self._names[index]
+        if code < 0:
+            return f"{who} was killed by signal {-code} ({signal.Signals(-code).name})"
+        return f"{who} ended with exit code {code}"
+
+    def end(self) -> None:
+        """End every process group: ask, wait, kill. Groups of ended ranks too: a data worker may live on."""
+        launched = any(name != "rank" for name in self._names)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for child in self._children:
+                try:
+                    os.killpg(child.pid, number)
+                except (ProcessLookupError, PermissionError):
+                    continue  # the group is empty (macOS says so with EPERM)
+            if number == signal.SIGTERM:
+                _wait(self._children, LAUNCHER_GRACE_S if launched else GRACE_S)
+        for child in self._children:
+            child.wait()
 
 
 def run_processes(
     processes: Sequence[Process],
     log: Path,
-    time_limit_s: float,
+    limits: Limits,
     cwd: Path,
     on_tick: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Start all, wait for all; ``log`` takes what they print.
 
-    When one dies, or the time limit has passed, or this process is asked to stop, the others are ended:
-    first asked, then killed with all that they started.
+    When one dies, or a limit has passed, or this process is asked to stop, the others are ended: first asked,
+    then killed with all that they started.
     """
-    children: list[subprocess.Popen] = []
-    with log.open("ab") as output, _terminated_as_interrupt():
+    with stopped_in_order():
+        running = Running(processes, log, limits, cwd)
         try:
-            for process in processes:
-                children.append(_start(process, output.fileno(), cwd))
-            return _watch(children, time.monotonic() + time_limit_s, time_limit_s, on_tick)
+            while (ended := running.poll()) is None:
+                on_tick()
+                time.sleep(POLL_S)
+            return ended
         finally:
-            _end(children)
+            running.end()
 
 
 def _start(process: Process, output: int, cwd: Path) -> subprocess.Popen:
@@ -75,60 +180,27 @@ def _die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _watch(
-    children: list[subprocess.Popen], deadline: float, limit_s: float, on_tick: Callable[[], None]
-) -> Ended:
-    while True:
-        on_tick()
-        codes = [child.poll() for child in children]
-        bad = [(code, rank) for rank, code in enumerate(codes) if code]
-        if bad:
-            _wait(children, GRACE_S)
-            # A rank that was killed (its code is negative) is why others gave up at the same time.
-            code, rank = min(bad)
-            return Ended(code, _death(rank, code))
-        if all(code == 0 for code in codes):
-            return Ended(0)
-        if time.monotonic() > deadline:
-            return Ended(EXIT_TIME_LIMIT, f"did not end within its time limit of {limit_s:g} s")
-        time.sleep(POLL_S)
-
-
-def _death(rank: int, code: int) -> str:
-    if code < 0:
-        return f"rank {rank} was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"rank {rank} ended with exit code {code}"
-
-
-def _wait(children: list[subprocess.Popen], seconds: float) -> None:
+def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(child.poll() is None for child in children):
         time.sleep(POLL_S)
 
 
-def _end(children: list[subprocess.Popen]) -> None:
-    """End every process group: ask, wait, kill. Groups of ended ranks too: a data worker may live on."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for child in children:
-            try:
-                os.killpg(child.pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue  # the group is empty (macOS says so with EPERM)
-        if number == signal.SIGTERM:
-            _wait(children, GRACE_S)
-    for child in children:
-        child.wait()
-
-
 @contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """A batch system's SIGTERM ends a run as Ctrl-C does: in order, and so that it can be resumed."""
+def stopped_in_order() -> Iterator[None]:
+    """A batch system's SIGTERM stops as Ctrl-C does, its SIGUSR1 (time is nearly up) with TimeIsUp."""
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _: object) -> None:
+        # Once is enough: the stopping itself is not to be interrupted.
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,13 +5,17 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.points import Excluded, Failure, Point
+from jobs.points import Excluded, Point
 from jobs.run import Run
+
+if TYPE_CHECKING:
+    from jobs.queue import Result
 
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
 
@@ -105,11 +109,15 @@ def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list
             print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
 
 
-def print_end(
-    console: Console, directory: Path, done: int, failures: Sequence[Failure], refused: int
-) -> None:
+def print_end(console: Console, directory: Path, done: int, result: "Result", refused: int) -> None:
     """How a sweep ended; the failed points by name, with the reason and where their log is."""
+    failures = result.failed
     console.print(Text(f"{done} points of {directory} are done", style="" if failures else "green"))
+    if result.elsewhere:
+        console.print(f"{len(result.elsewhere)} are left to another sweep, which is running them")
+    if result.left:
+        text = f"{len(result.left)} are left: this job has lost the nodes for them; the same command goes on"
+        console.print(Text(text, style="bold red"), soft_wrap=True)
     if refused:
         text = f"{refused} cannot run here, see above (`unavailable: skip` in the sweep accepts that)"
         console.print(Text(text, style="bold red"), soft_wrap=True)

@@ -75,6 +75,8 @@ class Manifest(_Record):
     repetition: int
     exit_code: int
     reason: str = ""  # why it failed, in one line; empty if it is right
+    failure: str = ""  # of which kind (jobs.failures)
+    failed_nodes: list[str] = []  # where it failed
     command: list[str]
     environment: dict[str, str] = {}  # from an allow-list only
     started: str  # ISO 8601, UTC

@@ -5,49 +5,79 @@
     python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
     python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
 
-Exit code 0: all points are done; 1: some failed (they are named); 2: wrong use, one line says what.
+Exit code 0: all points are done; 1: some failed (they are named); 2: wrong use, one line says what; 75: this
+job's time is up, or it has lost nodes: started again, it goes on (slurm/sweep.sh does that).
 """
 
+import argparse
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from jobs.execute import Execution, print_plan, run_points
 from jobs.launchers import LAUNCHERS
-from jobs.points import Sweep, expand, parse_only, read_sweep, select
+from jobs.points import Order, Point, Sweep, expand, parse_only, read_sweep, select
+from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import make_parser
 from jobs.site import CHOOSE, Site, find_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
+EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
+
 
 def main() -> int:
-    parser = make_parser("python -m jobs.sweep", __doc__)
-    parser.add_argument("config", type=Path, help="the sweep file (configs/*.yaml)")
-    parser.add_argument(
-        "--launcher", default="local", choices=sorted(LAUNCHERS), help="starts the ranks [local]"
-    )
-    parser.add_argument(
-        "--site", metavar="NAME|FILE", help=f"the cluster (jobs/sites) [${CHOOSE}, else this Slurm cluster's]"
-    )
-    parser.add_argument("--out", type=Path, default=Path("results"), help="where results go [results]")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such points only"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the commands and start nothing")
-    parser.add_argument("--keep-raw", action="store_true", help="keep what the profilers wrote, too")
-    arguments = parser.parse_args()
-
+    arguments = _parser().parse_args()
     site = find_site(arguments.site, os.environ)
     sweep = at_site(read_sweep(arguments.config), site)
+    said = {"order": arguments.order, "unavailable": arguments.unavailable}
+    sweep = sweep.model_copy(update={key: value for key, value in said.items() if value})
     points, excluded = expand(sweep, str(arguments.config))
     points = select(points, parse_only(arguments.only))
     if not points:
         raise UserError(f"{arguments.config}: no point is left to run; see its exclude rules and --only")
+    directory = arguments.out / sweep.name
+    if arguments.print:
+        print_for_scripts(arguments.print, directory, points)
+        return EXIT_DONE
     launcher = LAUNCHERS[arguments.launcher](site, os.environ)
-    execution = Execution(sweep, arguments.out / sweep.name, launcher, arguments.keep_raw)
+    execution = Execution(sweep, directory, launcher, arguments.keep_raw, arguments.pack)
     if arguments.dry_run:
         print_plan(execution, points, excluded)
         return EXIT_DONE
-    return EXIT_FAILED if run_points(execution, points, excluded) else EXIT_DONE
+    try:
+        with stopped_in_order():
+            outcome = run_points(execution, points, excluded)
+    except TimeIsUp:
+        print("the job's time is up: what is not done is left for the next one", file=sys.stderr)
+        return EXIT_AGAIN
+    return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("python -m jobs.sweep", __doc__)
+    add = parser.add_argument
+    add("config", type=Path, help="the sweep file (configs/*.yaml)")
+    add("--launcher", default="local", choices=sorted(LAUNCHERS), help="starts the ranks [local]")
+    add("--site", metavar="NAME|FILE", help=f"of jobs/sites [${CHOOSE}, else this Slurm cluster's]")
+    add("--out", type=Path, default=Path("results"), help="where results go [results]")
+    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such points only")
+    add("--order", choices=get_args(Order), help="in which order points run [the sweep's]")
+    add("--unavailable", choices=("fail", "skip"), help="points that cannot run here [the sweep's]")
+    add("--pack", action="store_true", help="small points side by side, which perturbs what is measured")
+    add("--dry-run", action="store_true", help="print the commands and start nothing")
+    add("--print", choices=("directory", "node-counts"), help="for scripts: print that and start nothing")
+    add("--keep-raw", action="store_true", help="keep what the profilers wrote, too")
+    return parser
+
+
+def print_for_scripts(what: str, directory: Path, points: Sequence[Point]) -> None:
+    """What a batch script must know of a sweep: where its results go, and its numbers of nodes."""
+    if what == "directory":
+        print(directory)
+    else:
+        print("\n".join(str(count) for count in sorted({point.run.nodes for point in points})))
 
 
 def at_site(sweep: Sweep, site: Site) -> Sweep:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.tables import rank_directory
+from train.stacks import write_stacks_at_signal
 from train.world import World, read_world
 
 
@@ -27,6 +29,7 @@ def main() -> int:
     world = read_world(os.environ)
     run = in_world(run_from_flags(arguments), arguments, world)
     out = arguments.out or Path("results") / "by-hand" / format_id(run)
+    write_stacks_at_signal(rank_directory(out, world.rank))
 
     from train.rank import PeersLost, run_rank  # torch is imported only when the flags are right
 

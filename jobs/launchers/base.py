@@ -25,6 +25,19 @@ class Launcher(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes it has; empty if it has this machine only."""
+
+    def on(self, nodes: tuple[str, ...]) -> "Launcher":
+        """The launcher on such of its nodes only."""
+
+    def without(self, nodes: frozenset[str]) -> "Launcher":
+        """The launcher less such nodes, which have failed."""
+
+    def refreshed(self) -> "Launcher":
+        """The launcher with the nodes that it has now: a batch system takes away those that fail."""
+
     def cannot(self, run: Run) -> str | None:
         """Why this launcher cannot run ``run`` here, in one line; None if it can."""
 

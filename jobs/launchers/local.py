@@ -17,6 +17,19 @@ class Local:
     machine: Machine = field(default_factory=this_machine)
     name: str = "local"
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return ()
+
+    def on(self, nodes: tuple[str, ...]) -> "Local":
+        return self
+
+    def without(self, nodes: frozenset[str]) -> "Local":
+        return self
+
+    def refreshed(self) -> "Local":
+        return self
+
     def cannot(self, run: Run) -> str | None:
         if run.nodes > 1:
             return f"{run.nodes} nodes asked, but launcher local has this one only"

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.allocation import Allocation, read_allocation
@@ -121,6 +121,20 @@ class Mpirun:
     program: str = "mpirun"
     name: str = "mpirun"
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.hosts or (self.allocation.nodes if self.allocation else ())
+
+    def on(self, nodes: tuple[str, ...]) -> "Mpirun":
+        return self.without(frozenset(self.nodes) - frozenset(nodes))
+
+    def without(self, nodes: frozenset[str]) -> "Mpirun":
+        hosts = tuple(host for host in self.hosts if host not in nodes)
+        return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
+
+    def refreshed(self) -> "Mpirun":
+        return replace(self, allocation=self.allocation and self.allocation.as_it_is())
+
     def cannot(self, run: Run) -> str | None:
         if self.kind is None:
             if self.version:
@@ -136,7 +150,7 @@ class Mpirun:
         if self.hosts:
             return self.hosts, f"{self.site.mpi.hostfile} has {len(self.hosts)}"
         if self.allocation:
-            return self.allocation.usable, f"the allocation has {len(self.allocation.usable)}"
+            return self.allocation.nodes, f"the allocation has {len(self.allocation.nodes)}"
         return (), "without an allocation or a hostfile (mpi: hostfile of a site file) there is this one only"
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:

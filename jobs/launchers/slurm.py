@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.allocation import Allocation, read_allocation
@@ -34,15 +34,28 @@ class Slurm:
     has_srun: bool = True
     name: str = "slurm"
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.allocation.nodes if self.allocation else ()
+
+    def on(self, nodes: tuple[str, ...]) -> "Slurm":
+        return replace(self, allocation=self.allocation and self.allocation.only(nodes))
+
+    def without(self, nodes: frozenset[str]) -> "Slurm":
+        return replace(self, allocation=self.allocation and self.allocation.less(nodes))
+
+    def refreshed(self) -> "Slurm":
+        return replace(self, allocation=self.allocation and self.allocation.as_it_is())
+
     def cannot(self, run: Run) -> str | None:
         if not self.has_srun:
             return "launcher slurm needs srun, which is not on the PATH; is this a node of a Slurm cluster?"
         if self.allocation is None:
             return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
-        nodes = self.allocation.usable
+        nodes = self.allocation.nodes
         if run.nodes > len(nodes):
-            left_out = len(self.allocation.nodes) - len(nodes)
-            failed = f" ({left_out} left out after failures)" if left_out else ""
+            left_out = self.allocation.asked - len(nodes)
+            failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
             return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
         if run.gpus_per_node > self.allocation.cpus:
             has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
@@ -53,7 +66,7 @@ class Slurm:
         return why_node_cannot(run, self.machine)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
-        nodes = self.allocation.usable[: run.nodes] if self.allocation else ()
+        nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()
         cores = self.allocation.cpus if self.allocation else self.machine.cores
         gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
         argv = [

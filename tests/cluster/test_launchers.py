@@ -22,7 +22,7 @@ from profiling.errors import UserError
 GOLDEN = Path(__file__).parent / "golden"
 NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, True)
 CPU_NODE = replace(NODE, gpus=())
-FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16)
+FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, asked=4)
 USER = {
     "NCCL_DEBUG": "INFO",
     "NCCL_SOCKET_IFNAME": "ib7",
@@ -89,7 +89,7 @@ def test_what_the_user_has_set_stays():
 
 
 def test_nodes_left_out_are_not_asked_for():
-    left = replace(FOUR, excluded=frozenset({"n1", "n3"}))
+    left = FOUR.less({"n1", "n3"})
     argv = Slurm(Site(), left, CPU_NODE).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
     assert "--nodelist=n2,n4" in argv
     argv = mpirun("MPICH", allocation=left).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
@@ -102,7 +102,7 @@ def test_nodes_left_out_are_not_asked_for():
         (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "needs srun, which is not on the PATH"),
         (Slurm(Site(), None, NODE), {}, "runs inside an allocation: sbatch"),
         (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes asked, but the allocation has 4"),
-        (Slurm(Site(), replace(FOUR, excluded=frozenset({"n2"})), NODE), {"nodes": 4}, "1 left out after"),
+        (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "1 left out after"),
         (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE), {"gpus_per_node": 2}, "submit with --exclusive"),
         (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2}, "node of mine has 1"),
         (Slurm(Site(), FOUR, CPU_NODE), {"device": "gpu"}, "no usable GPU"),

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from jobs.launchers.base import Process
-from jobs.processes import EXIT_TIME_LIMIT, run_processes
+from jobs.processes import EXIT_TIME_LIMIT, Limits, run_processes
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -32,7 +32,7 @@ def still_running(marker: str) -> list[int]:
 
 def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
     ranks = [python("import os; print('rank', os.environ['RANK'])", RANK=str(r)) for r in range(2)]
-    assert run_processes(ranks, tmp_path / "log", 30, tmp_path).exit_code == 0
+    assert run_processes(ranks, tmp_path / "log", Limits(30), tmp_path).exit_code == 0
     assert sorted((tmp_path / "log").read_text().split("\n")) == ["", "rank 0", "rank 1"]
 
 
@@ -40,7 +40,7 @@ def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeyp
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ranks = [python(f"{SLEEP} # {marker}"), python("import os; os.kill(os.getpid(), 9)")]
-    ended = run_processes(ranks, tmp_path / "log", 30, tmp_path)
+    ended = run_processes(ranks, tmp_path / "log", Limits(30), tmp_path)
     assert ended.exit_code == -signal.SIGKILL
     assert ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
     assert not still_running(marker)
@@ -50,7 +50,7 @@ def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEP} # {marker}'])"
-    ended = run_processes([python(child)], tmp_path / "log", 1.5, tmp_path)
+    ended = run_processes([python(child)], tmp_path / "log", Limits(1.5), tmp_path)
     assert (ended.exit_code, "time limit of 1.5 s" in ended.reason) == (EXIT_TIME_LIMIT, True)
     assert not still_running(marker)
 
@@ -59,9 +59,9 @@ DRIVER = """
 import sys
 from pathlib import Path
 from jobs.launchers.base import Process
-from jobs.processes import run_processes
+from jobs.processes import Limits, run_processes
 ranks = [Process([sys.executable, "-c", "import time; time.sleep(60) # " + sys.argv[1]])] * 2
-run_processes(ranks, Path(sys.argv[2]), 60, Path("."))
+run_processes(ranks, Path(sys.argv[2]), Limits(60), Path("."))
 """
 
 

@@ -48,7 +48,7 @@ def execution(directory: Path, misbehave: str = "", **values) -> Execution:
 
 
 def run_all(work: Execution) -> int:
-    return run_points(work, *expand(work.sweep))
+    return run_points(work, *expand(work.sweep)).failed
 
 
 def manifests(work: Execution) -> dict[str, Manifest]:

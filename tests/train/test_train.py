@@ -11,8 +11,8 @@ import pytest
 
 from jobs.execute import ROOT
 from jobs.launchers.local import Local
-from jobs.outcome import read_reports, reason_from_log, why_not_right
-from jobs.processes import run_processes
+from jobs.outcome import read_reports, why_not_right
+from jobs.processes import Limits, run_processes
 from jobs.run import make_run, to_flags
 from profiling import tables
 from profiling.errors import UserError
@@ -33,7 +33,7 @@ def pair_of(folder, **fields):
 def start(run, command, out: Path) -> str:
     """Start the ranks of a run as a sweep on this machine does; returns what they printed."""
     out.mkdir(parents=True, exist_ok=True)
-    ended = run_processes(Local().processes(run, command, out), out / "log.txt", 200, ROOT)
+    ended = run_processes(Local().processes(run, command, out), out / "log.txt", Limits(200), ROOT)
     log = (out / "log.txt").read_text()
     assert ended.exit_code == 0, f"{ended.reason}\n{log}"
     return log
@@ -145,11 +145,11 @@ def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(data_set, tmp_pa
             killed.append(rank_process(1, tmp_path).kill())
 
     ended = run_processes(
-        Local().processes(run, command, tmp_path), log, 200, ROOT, kill_rank_1_once_it_trains
+        Local().processes(run, command, tmp_path), log, Limits(200), ROOT, kill_rank_1_once_it_trains
     )
     assert killed and ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
     assert "rank 0 ends: another rank has gone" in log.read_text()
-    assert "Traceback" not in log.read_text() and reason_from_log(log) == ""
+    assert "Traceback" not in log.read_text() and "scaleprof: error" not in log.read_text()
 
 
 def rank_process(rank: int, out: Path) -> psutil.Process:

@@ -1,0 +1,58 @@
+"""How often has a point failed in this job, how often has a node, and is another try due?
+
+A job of the batch system that is started again (its time was up, a node died) must not repeat for ever what
+ended it: what is known is kept in the sweep's directory, in a file of the job's own.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from jobs import store
+from jobs.claims import Owner
+from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Kind
+
+
+class Attempts(BaseModel):
+    """Failures so far, by point and kind, and by node."""
+
+    points: dict[str, dict[str, int]] = {}
+    nodes: dict[str, int] = {}
+
+    def failed(self, point: str, kind: Kind, nodes: Sequence[str] = ()) -> None:
+        """Note a failure of a point."""
+        counts = self.points.setdefault(point, {})
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind in BLAMES_NODE:
+            for node in nodes:
+                self.nodes[node] = self.nodes.get(node, 0) + 1
+
+    def again(self, point: str, kind: Kind, limit: int) -> bool:
+        """Whether a point that has just failed is to be tried again; ``limit``: the most tries again."""
+        return self.points.get(point, {}).get(kind, 0) <= min(limit, RETRIES.get(kind, 0))
+
+    def left_out(self) -> frozenset[str]:
+        """The nodes that have failed too often."""
+        return frozenset(node for node, count in self.nodes.items() if count >= NODE_FAILURES)
+
+
+def _path(sweep: Path, me: Owner) -> Path:
+    return sweep / f".job-{me.job}.json"
+
+
+def read_attempts(sweep: Path, me: Owner) -> Attempts:
+    """What is known from earlier starts of this job; nothing in a new job."""
+    path = _path(sweep, me)
+    return store.read_record(path, Attempts) if me.job and me.restarts and path.exists() else Attempts()
+
+
+def save_attempts(sweep: Path, me: Owner, attempts: Attempts) -> None:
+    """Keep what is known for this job's next start."""
+    if me.job:
+        store.write_record(_path(sweep, me), attempts)
+
+
+def forget_attempts(sweep: Path, me: Owner) -> None:
+    """The sweep has ended: the next one begins anew."""
+    _path(sweep, me).unlink(missing_ok=True)

@@ -1,0 +1,166 @@
+"""Of what kind is a failure, which rank and node does it come from, and is another try worth it?
+
+What a launcher prints when a rank dies is read here, and nowhere else; tests/cluster/failures holds what real
+launchers printed.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "out of memory", "time limit", "node failure", "disk full", "rank crash", "hang", "launcher error",
+    "wrong use", "wrong result",
+]  # fmt: skip
+
+# kind -> how often a point is tried again. What would only end in the same way is not.
+RETRIES: dict[Kind, int] = {
+    "node failure": 3, "disk full": 2, "hang": 1, "rank crash": 1, "launcher error": 1,
+}  # fmt: skip
+# A node is left out when so many failures of these kinds came from it.
+BLAMES_NODE: frozenset[Kind] = frozenset({"node failure", "disk full"})
+NODE_FAILURES = 2
+
+_NODE_FAILURE = re.compile(
+    r"srun: error: Node failure on (?P<slurm>\S+)|DUE TO NODE FAILURE"
+    r"|lost communication with a remote daemon(?:.*?Remote daemon:.*?on node (?P<mpi>[\w.-]+))?",
+    re.DOTALL,
+)
+_OUT_OF_MEMORY = re.compile(
+    r"^.*(?:Out Of Memory|oom[-_ ]?kill|OutOfMemoryError|CUDA out of memory|memory does not hold"
+    r"|can't allocate memory|MemoryError).*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_DISK_FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded).*$", re.MULTILINE)
+_LAUNCHER = re.compile(
+    r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
+    r"|\S*: error: execve\(\): .*"
+    r"|.*(?:requested hosts is not included|not enough slots available|Could not resolve hostname"
+    r"|requested more processes than the ppr|unable to (?:find|launch)|could not (?:find|access|execute)"
+    r"|ssh: .*|unable to reliably start|Permission denied \(publickey).*)$",
+    re.MULTILINE,
+)
+_MISSING_HOST = re.compile(r"Missing requested host: (\S+)")
+# srun's own way to end a step: what dies after this line was ended, and is not why.
+_ENDING = re.compile(r"^.*(?:Terminating StepId|CANCELLED AT|Force Terminated).*$", re.MULTILINE)
+_SRUN_DEATH = re.compile(
+    r"^srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: "
+    r"(?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?))(?: \(core dumped\))?$",
+    re.MULTILINE,
+)
+_OPEN_MPI_DEATH = re.compile(
+    r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>[\w.-]+) exited on\s+"
+    r"signal (?P<number>\d+)"
+)
+_OPEN_MPI_EXIT = re.compile(r"Process name: \[.*,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
+_HYDRA_DEATH = re.compile(
+    r"BAD TERMINATION OF.*?(?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?P<node>[\w.-]+)\s*"
+    r"=\s+(?:EXIT CODE: (?P<code>\d+)|KILLED BY SIGNAL: (?P<number>\d+))",
+    re.DOTALL,
+)
+_SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
+_OWN = "scaleprof: error: "
+_RAISED = re.compile(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:")
+
+
+@dataclass(frozen=True)
+class Death:
+    """The rank whose end made the run fail, as the launcher tells it; rank or node may be untold.
+
+    Attributes:
+        code: its exit code; negative: the signal that killed it.
+    """
+
+    code: int
+    rank: int | None = None
+    node: str | None = None
+
+    def __str__(self) -> str:
+        who = "a rank" if self.rank is None else f"rank {self.rank}"
+        where = f" on {self.node}" if self.node else ""
+        if self.code < 0:
+            return f"{who}{where} was killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+        return f"{who}{where} ended with exit code {self.code}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed: the kind, a line for the user, the exit code, and the nodes it came from."""
+
+    kind: Kind
+    text: str
+    exit_code: int
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The line with its kind, where the line does not say it."""
+        return self.text if self.kind in ("wrong use", "wrong result") else f"{self.kind}: {self.text}"
+
+
+def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Failure:
+    """What kind of failure a run's end was.
+
+    Args:
+        exit_code: of the run's processes; negative: a signal.
+        said: how its processes ended, in one line, for where the log says nothing better.
+        log: what the run printed (its end is enough).
+        kind: where it is known, because it is we who ended the run.
+    """
+    if kind is not None:
+        return Failure(kind, said, exit_code)
+    death = first_death(log)
+    if death is None and exit_code < 0:
+        death = Death(exit_code)
+        text = said
+    else:
+        text = str(death) if death else said
+    code = death.code if death else exit_code
+    nodes = (death.node,) if death and death.node else ()
+    if failed := _NODE_FAILURE.search(log):
+        node = failed["slurm"] or failed["mpi"]
+        return Failure(
+            "node failure", f"{node or 'a node'} does not answer any more", code, (node,) if node else ()
+        )
+    if found := _OUT_OF_MEMORY.search(log):
+        return Failure("out of memory", _line(found[0]), code, nodes)
+    if found := _DISK_FULL.search(log):
+        return Failure("disk full", _line(found[0]), code, nodes)
+    if found := _LAUNCHER.search(log):
+        missing = _MISSING_HOST.search(log)
+        return Failure("launcher error", _line(found[0]) + (f": {missing[1]}" if missing else ""), code)
+    if code < 0:
+        return Failure("rank crash", text, code, nodes)
+    if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:
+        return Failure("wrong use", own[0].strip(), code)
+    raised = [line for line in log.splitlines() if _RAISED.match(line)]
+    return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
+
+
+def _line(text: str) -> str:
+    """One line of a log as a reason: without who says it."""
+    return text.strip().partition(_OWN)[2].strip() or text.strip()[:300]
+
+
+def first_death(log: str) -> Death | None:
+    """The rank that died first, as srun, Open MPI, MPICH or Intel MPI tell it; None if they say nothing."""
+    if match := _OPEN_MPI_DEATH.search(log):
+        return Death(-int(match["number"]), int(match["rank"]), match["node"])
+    if match := _OPEN_MPI_EXIT.search(log):
+        return Death(int(match["code"]), int(match["rank"]))
+    if match := _HYDRA_DEATH.search(log):
+        rank = int(match["rank"]) if match["rank"] else None
+        # MPICH gives a signal as the exit code; no program of ours ends with those below 16 and above 2.
+        code = int(match["number"] or match["code"])
+        return Death(-code if match["number"] or 2 < code < 16 else code, rank, match["node"])
+    # Last: the MPIs start their daemons with srun, which then speaks of those.
+    ending = _ENDING.search(log)
+    deaths = [_srun_death(match) for match in _SRUN_DEATH.finditer(log[: ending.start()] if ending else log)]
+    # A rank that was killed is why others gave up at the same time.
+    return min(deaths, key=lambda death: death.code >= 0, default=None)
+
+
+def _srun_death(match: re.Match) -> Death:
+    code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
+    return Death(code, int(match["rank"]), match["node"])

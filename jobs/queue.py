@@ -1,0 +1,240 @@
+"""Which point runs next, on which nodes, and what becomes of it?
+
+One point at a time; with ``pack``, as many side by side as there are nodes for. A point that fails for a
+reason that may not come again goes to the end of the queue; a node that fails is asked no more.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from jobs import claims, progress, store
+from jobs.attempts import Attempts, save_attempts
+from jobs.claims import Owner
+from jobs.failures import RETRIES, Failure, Kind
+from jobs.launchers.base import Launcher, Process
+from jobs.outcome import make_manifest
+from jobs.points import Failed, Point
+from jobs.processes import POLL_S, Limits, Running, TimeIsUp, stopped_in_order
+from jobs.store import Manifest
+
+if TYPE_CHECKING:
+    from jobs.execute import Execution
+
+STACKS = "stacks.txt"  # written by train.stacks into a rank's directory
+
+
+@dataclass
+class Active:
+    """A point that is running."""
+
+    point: Point
+    directory: Path
+    running: Running
+    process: Process
+    command: list[str]
+    beat: claims.Beat
+    nodes: tuple[str, ...]
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    beside: int = 0  # the most points that ran beside it
+
+
+@dataclass
+class Result:
+    """What became of a sweep's points.
+
+    Attributes:
+        done: how many.
+        failed: those that failed, after all tries.
+        elsewhere: those that another sweep is running.
+        left: those for which this job has lost the nodes.
+    """
+
+    done: int = 0
+    failed: list[Failed] = field(default_factory=list)
+    elsewhere: list[Point] = field(default_factory=list)
+    left: list[Point] = field(default_factory=list)
+
+
+class Queue:
+    """The points of a sweep that are to do, and those that are running."""
+
+    def __init__(
+        self, execution: "Execution", todo: Sequence[Point], bar: progress.Bar, me: Owner, attempts: Attempts
+    ) -> None:
+        self._execution, self._bar, self._me, self._attempts = execution, bar, me, attempts
+        self._launcher: Launcher = execution.launcher.without(attempts.left_out())
+        self._waiting: deque[Point] = deque(todo)
+        self._active: list[Active] = []
+        self._others: dict[Point, float | None] = {}  # run by other sweeps: their last beat, when we saw it
+        self._started = 0
+        self.result = Result()
+
+    def run(self) -> Result:
+        """Run all points; a stop from outside ends the running ones and leaves them to be done."""
+        with stopped_in_order():
+            try:
+                while self._waiting or self._active or self._others:
+                    if not (self._waiting or self._active):
+                        self._look_at_others()
+                    self._start_what_fits()
+                    for active in list(self._active):
+                        self._look_at(active)
+                    time.sleep(POLL_S)
+            except TimeIsUp:
+                self._end_too_long()
+                raise
+            finally:
+                for active in self._active:
+                    active.running.end()
+                    with suppress(OSError):
+                        claims.release(active.directory)
+                save_attempts(self._execution.directory, self._me, self._attempts)
+        return self.result
+
+    def _start_what_fits(self) -> None:
+        for point in list(self._waiting):
+            if self._active and not self._execution.pack:
+                return
+            launcher = self._launcher.on(self._free_nodes())
+            if launcher.cannot(point.run) is not None:
+                if self._launcher.cannot(point.run) is not None:
+                    self._waiting.remove(point)
+                    self.result.left.append(point)
+                continue
+            self._waiting.remove(point)
+            self._start(point, launcher)
+
+    def _free_nodes(self) -> tuple[str, ...]:
+        taken = {node for active in self._active for node in active.nodes}
+        return tuple(node for node in self._launcher.nodes if node not in taken)
+
+    def _start(self, point: Point, launcher: Launcher) -> None:
+        execution = self._execution
+        if execution.state(point) == "done":
+            self._count_done()
+            return
+        directory = execution.running(point)
+        claim = claims.claim(directory, self._me)
+        if not claim.ours:
+            self._others[point] = claims.beat_of(directory)
+            return
+        if self._ended_this_job(claim.before):
+            failure = Failure("node failure", "its job was started again while it ran", 1)
+            if not self._try_again(point, failure.kind):
+                self._finish_unrun(point, directory, failure)
+                return
+        self._bar.show(point)
+        command = execution.command(point.run, directory)
+        processes = launcher.processes(point.run, command, directory)
+        log = directory / store.LOG
+        limits = Limits(
+            execution.sweep.time_limit_s, execution.sweep.hang_limit_s, lambda: progress.last_batch(log)
+        )
+        running = Running(processes, log, limits, execution.root)
+        nodes = launcher.nodes[: point.run.nodes]
+        self._active.append(
+            Active(point, directory, running, processes[0], command, claims.Beat(directory), nodes)
+        )
+        self._started += 1
+        for active in self._active:
+            active.beside = max(active.beside, len(self._active) - 1)
+
+    def _ended_this_job(self, before: Owner | None) -> bool:
+        """Whether the directory was that of an earlier start of this job, which did not end in order."""
+        return before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts
+
+    def _look_at(self, active: Active) -> None:
+        ended = active.running.poll()
+        if ended is None:
+            active.beat()
+            self._bar.show(active.point, active.directory / store.LOG)
+            return
+        active.running.end()
+        self._active.remove(active)
+        if ended.kind == "hang":
+            gather_stacks(active.directory)
+        manifest = make_manifest(
+            active.point.run, active.point.repetition, active.directory, ended, active.command,
+            active.process.environment, active.started, self._execution.root,
+        )  # fmt: skip
+        if active.beside:
+            finding = f"ran beside {active.beside} other points (--pack), which perturbs what is measured"
+            manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
+        self._finish(active.point, active.directory, manifest)
+
+    def _finish(self, point: Point, directory: Path, manifest: Manifest) -> None:
+        claims.release(directory)
+        ended = store.finish(directory, manifest)
+        if manifest.done:
+            self._count_done()
+            return
+        if self._try_again(point, cast(Kind, manifest.failure), manifest.failed_nodes):
+            self._bar.say(f"failed, to be tried again: {point.id}: {manifest.reason}", "yellow")
+            self._waiting.append(point)
+        else:
+            self.result.failed.append(Failed(point, manifest.reason, ended / store.LOG))
+            self._bar.say(f"failed: {point.id}: {manifest.reason}", "red")
+            self._bar.advance()
+
+    def _try_again(self, point: Point, kind: Kind, nodes: Sequence[str] = ()) -> bool:
+        self._attempts.failed(point.id, kind, nodes)
+        save_attempts(self._execution.directory, self._me, self._attempts)
+        if kind in RETRIES:
+            # The batch system may have taken nodes from us.
+            self._launcher = self._launcher.refreshed().without(self._attempts.left_out())
+        return self._attempts.again(point.id, kind, self._execution.sweep.retries)
+
+    def _finish_unrun(self, point: Point, directory: Path, failure: Failure) -> None:
+        """Give up on a point that has ended its job too often."""
+        manifest = Manifest(
+            run=point.run, repetition=point.repetition, exit_code=failure.exit_code, reason=failure.reason,
+            failure=failure.kind, command=[], started=(now := datetime.now(UTC).isoformat()), ended=now,
+            seconds=0,
+        )  # fmt: skip
+        (directory / store.LOG).touch()
+        claims.release(directory)
+        ended = store.finish(directory, manifest)
+        self.result.failed.append(Failed(point, manifest.reason, ended / store.LOG))
+        self._bar.say(f"failed: {point.id}: {manifest.reason}", "red")
+        self._bar.advance()
+
+    def _end_too_long(self) -> None:
+        """Time is up: a point that had the whole job's time would have it in vain again."""
+        if self._started == 1 and self._active:
+            active = self._active.pop()
+            active.running.end()
+            failure = Failure("time limit", "the time of a whole job was not enough for it", 124)
+            self._attempts.failed(active.point.id, failure.kind)
+            self._finish_unrun(active.point, active.directory, failure)
+
+    def _count_done(self) -> None:
+        self.result.done += 1
+        self._bar.advance()
+
+    def _look_at_others(self) -> None:
+        """With nothing else to do: do other sweeps whose points we left to them still live?"""
+        for point, beat in list(self._others.items()):
+            directory = self._execution.running(point)
+            now = claims.beat_of(directory)
+            if now is None or claims.last_beat_s(directory) > claims.STALE_S:
+                self._waiting.append(point)  # ended, in order or not: it is done now, or ours to do
+            elif now != beat:
+                self.result.elsewhere.append(point)
+            else:
+                continue
+            del self._others[point]
+
+
+def gather_stacks(directory: Path) -> None:
+    """Put what hanging ranks wrote of where they are into the log, rank by rank."""
+    with (directory / store.LOG).open("a", encoding="utf-8") as log:
+        for path in sorted(directory.glob("rank_*")):
+            stacks = path / STACKS
+            text = stacks.read_text(errors="replace") if stacks.exists() else ""
+            log.write(f"\n{path.name} hangs here:\n{text or '(it wrote nothing)'}")

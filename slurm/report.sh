@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The table and the report of a sweep's results; slurm/submit.sh starts it when all its jobs have ended.
+#
+#   sbatch slurm/report.sh results/resnet50
+#
+#SBATCH --job-name=scaleprof-report
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --time=0:30:00
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+source slurm/common.sh
+site=$("$PYTHON" -m jobs.site --shell) || exit
+eval "$site"
+"$PYTHON" -m analysis.scaled "$1"
+"$PYTHON" -m analysis.report "$1"

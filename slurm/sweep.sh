@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Run a sweep inside one allocation: every point that fits into it, the largest first.
+#
+#   sbatch slurm/sweep.sh                                            configs/resnet50.yaml on 32 nodes
+#   sbatch --nodes=4 --time=2:00:00 slurm/sweep.sh configs/mine.yaml --only loader=dali-gpu
+#
+# Flags before the script are sbatch's and go before the lines below; words after it are jobs.sweep's: the sweep
+# file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
+# When the time is nearly up, or nodes were lost, the job puts itself back into the queue and goes on later; a
+# job that is submitted again goes on, too. docs/cluster.md has the rest.
+#
+#SBATCH --job-name=scaleprof
+#SBATCH --nodes=32
+#SBATCH --exclusive
+#SBATCH --time=12:00:00
+#SBATCH --signal=B:USR1@180
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+set -euo pipefail
+
+die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
+
+[[ -n ${SLURM_JOB_ID:-} ]] || die "submit it:  sbatch slurm/sweep.sh [CONFIG]  (without Slurm: python -m jobs.sweep)"
+# sbatch runs a copy of this script from its own folder.
+cd "$SLURM_SUBMIT_DIR"
+[[ -f jobs/sweep.py ]] || die "submit it from the project's folder, not from $SLURM_SUBMIT_DIR"
+source slurm/common.sh
+site=$("$PYTHON" -m jobs.site --shell) || exit
+eval "$site"
+
+config=${1:-configs/resnet50.yaml}
+shift || true
+directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit
+
+# In the background: a shell hears the batch system's signals only while it waits.
+"$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
+sweep=$!
+trap 'kill -USR1 $sweep' USR1
+trap 'kill -TERM $sweep' TERM
+code=0
+wait $sweep || code=$?
+while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the waiting, not the sweep
+    code=0
+    wait $sweep || code=$?
+done
+((code <= 128)) || { code=0; wait $sweep || code=$?; } # it ended between the two lines above
+
+if ((code == 75)); then
+    echo "slurm/sweep.sh: back into the queue"
+    exec scontrol requeue "$SLURM_JOB_ID"
+fi
+if ((code < 2)) && [[ ${REPORT:-yes} != no ]]; then
+    "$PYTHON" -m analysis.scaled "$directory" || true # what is missing is said, and is no failure of the sweep
+    "$PYTHON" -m analysis.report "$directory" || true
+fi
+exit $code

@@ -1,0 +1,1 @@
+raise SystemExit("a scripted rank has no peaks")

@@ -1,0 +1,89 @@
+"""Failures are told apart by what real launchers print (each file of failures/ is one's own words)."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.failures import RETRIES, explain, first_death
+
+FAILURES = Path(__file__).parent / "failures"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "says"),
+    [
+        ("srun_killed", "rank crash", -9, "rank 3 on n2 was killed by signal 9 (SIGKILL)"),
+        ("srun_segfault", "rank crash", -11, "rank 3 on n2 was killed by signal 11 (SIGSEGV)"),
+        ("srun_exception", "rank crash", 1, "RuntimeError: off"),
+        ("srun_wrong_use", "wrong use", 2, "no data"),
+        ("srun_node_failure", "node failure", -9, "n4 does not answer any more"),
+        ("srun_no_such_node", "launcher error", 1, "Requested node configuration is not available"),
+        ("srun_too_many_nodes", "launcher error", 1, "Only allocated 2 nodes asked for 5"),
+        ("srun_no_python", "launcher error", 2, "/no/such/python: No such file"),
+        ("open_mpi_4_killed", "rank crash", -9, "rank 3 on n2 was killed by signal 9"),
+        ("open_mpi_4_wrong_use", "wrong use", 2, "no data"),
+        ("open_mpi_5_killed", "rank crash", -9, "rank 3 on n2 was killed by signal 9"),
+        ("open_mpi_5_segfault", "rank crash", -11, "rank 3 on n2 was killed by signal 11"),
+        ("open_mpi_5_exception", "rank crash", 1, "RuntimeError: off"),
+        ("open_mpi_5_wrong_use", "wrong use", 2, "no data"),
+        ("open_mpi_5_no_such_host", "launcher error", 1, "not included in the current: n77"),
+        ("mpich_killed", "rank crash", -9, "a rank on n2 was killed by signal 9"),
+        ("mpich_wrong_use", "wrong use", 2, "no data"),
+        ("intel_mpi_killed", "rank crash", -9, "rank 3 on n2 was killed by signal 9"),
+        ("intel_mpi_wrong_use", "wrong use", 255, "no data"),
+    ],
+)
+def test_what_launchers_print_is_understood(name, kind, code, says):
+    # The launcher's own exit code: that of the ranks that it ended itself, or of its own making.
+    launchers_code = 143 if name.startswith("srun") and code < 0 else 255 if "intel" in name else max(code, 1)
+    failure = explain(launchers_code, "srun ended with exit code 143", (FAILURES / f"{name}.txt").read_text())
+    assert (failure.kind, failure.exit_code) == (kind, code)
+    assert says in failure.text
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event\nsrun: error: n1: task 0: Out Of Memory",
+         "out of memory"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),
+        ("scaleprof: error: memory does not hold batch 9 of 224 x 224; lower --batch", "out of memory"),
+        ("scaleprof: error: No space left on device: /scratch/x; free some space", "disk full"),
+        ("srun: error: n3: task 4: Exited with exit code 2\nOSError: [Errno 28] No space left on device: x",
+         "disk full"),
+        ("slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-21T13:21:57 DUE TO NODE FAILURE, SEE",
+         "node failure"),
+        ("ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[1,0],0] on node n1\n"
+         "  Remote daemon: [[1,0],1] on node n2\n", "node failure"),
+        ("ssh: Could not resolve hostname n99: Name or service not known", "launcher error"),
+        ("", "rank crash"),
+    ],
+)  # fmt: skip
+def test_kinds_of_failures(log, kind):
+    assert explain(1, "srun ended with exit code 1", log).kind == kind
+
+
+def test_the_node_of_a_failure_is_named():
+    full = "srun: error: n3: task 4: Exited with exit code 2\nOSError: [Errno 28] No space left on device"
+    assert explain(1, "", full).nodes == ("n3",)
+    lost = "has lost communication with a remote daemon.\n Remote daemon: [[1,0],1] on node n2\n"
+    assert explain(1, "", lost).nodes == ("n2",)
+
+
+def test_a_rank_that_was_killed_is_why_others_gave_up():
+    log = "srun: error: n1: task 0: Exited with exit code 1\n"
+    log += "srun: error: n2: tasks 2-3: Bus error (core dumped)"
+    death = first_death(log)
+    assert death and (death.rank, death.node, death.code) == (2, "n2", -7)
+
+
+def test_what_ends_the_same_again_is_not_tried_again():
+    assert not {"wrong use", "wrong result", "out of memory", "time limit"} & set(RETRIES)
+
+
+@given(st.text(max_size=300), st.integers(-15, 255).filter(bool))
+def test_any_log_gives_one_line(log, code):
+    failure = explain(code, "rank 0 ended", log)
+    assert failure.kind and "\n" not in failure.reason.strip()
