@@ -1,19 +1,21 @@
 """Did every rank mark every batch? What is missing is named, so that no count is trusted that is short."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
+_SHOWN = 8
 # What marks a batch once, by our loop and by others'.
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
 
-def missing_marks(counts: Mapping[int, Mapping[str, float]], world: Iterable[int] = ()) -> list[str]:
+def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[str]:
     """What is wrong with how often each rank passed the stages of a batch.
 
     Args:
         counts: rank -> stage -> how often.
-        world: ranks that should be there.
+        world_size: how many ranks should be there.
     """
     found = []
     marked = {
@@ -28,12 +30,14 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world: Iterable[int
             count = marked[rank].get(name, 0)
             if count < most:
                 found.append(f"rank {rank} has {count:g} of its {most:g} {name!r}: the last are missing")
-    absent = sorted(set(world) - set(counts))
-    if absent:
-        found.append(f"{_ranks(absent)} of {len(set(world))} left no profile")
+    absent = world_size - len(counts)
+    if absent > 0:
+        # A damaged file may name rank 999,999,999: the absent ones are counted, not listed.
+        first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
+        found.append(f"{_ranks(first, absent)} of {world_size} left no profile")
     return found
 
 
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+def _ranks(first: list[int], count: int) -> str:
+    shown = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
+    return f"rank {shown}" if count == 1 else f"ranks {shown}"

@@ -42,6 +42,14 @@ def read_lines(path: Path) -> Iterator[str]:
             raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
 
 
+def cells_of(line: str, delimiter: str = ",") -> list[str]:
+    """The cells of a line; none if it is no CSV."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a line end within, or a cell longer than any is
+        return []
+
+
 class Blocks:
     """The rows of all tables in a text.
 
@@ -63,16 +71,10 @@ class Blocks:
             if not line.strip() or line.startswith("=="):
                 header = header if line.startswith("==") else []
                 continue
-            cells = self._cells(line)
+            cells = cells_of(line, self._delimiter)
             if self._is_header(cells):
                 header = [cell.strip() for cell in cells]
             elif header and len(cells) == len(header):
                 yield Row(header, cells, number)
             elif header:
                 self.damaged += 1
-
-    def _cells(self, line: str) -> list[str]:
-        try:
-            return next(csv.reader([line], delimiter=self._delimiter), [])
-        except csv.Error:  # a cell that is longer than any is
-            return []

@@ -8,7 +8,7 @@ from pathlib import Path
 from profiling.csv_blocks import Blocks, Row
 from profiling.errors import UserError
 from profiling.printed import number_and_unit, time_ns
-from profiling.printed_tables import Activity, Launches, Metric
+from profiling.printed_tables import Activity, Launch, Launches, Metric
 
 _ROWS = 1 << 16
 _HEAD = re.compile(r"^(Time ?\(%\),(Total Time)|Start ?\(?\w*\)?,|Total \(\w+\),Count)", re.MULTILINE)
@@ -67,7 +67,6 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     blocks = Blocks(path, lambda cells: bool(_HEAD.match(",".join(cells))))
     header: list[str] = []
     launches = Launches()
-    known: dict[str, str] = {}
     for row in blocks:
         if row.header is not header:
             header, columns = row.header, _columns(row.header)
@@ -75,14 +74,14 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
         if "Total" in columns.place:
             _add_summary(stats, columns, row, name)
         elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
-            _add_launch(launches, columns, row, known.setdefault(name, name))
-            if len(launches.name) >= _ROWS:
+            _add_launch(launches, columns, row, name)
+            if len(launches) >= _ROWS:
                 yield launches
                 launches = Launches()
     stats.damaged = blocks.damaged
     if not header:
         raise UserError(f"{path} holds no row of a table of nsys stats; write it again (nsys stats -f csv)")
-    if launches.name:
+    if len(launches):
         yield launches
 
 
@@ -120,13 +119,15 @@ def _add_launch(launches: Launches, columns: _Columns, row: Row, name: str) -> N
     device = re.search(r"\((\d{1,4})\)\s*$", columns.text(row, "Device"))
     size = columns.number(row, "Bytes")
     launches.add(
-        name,
-        columns.time_ns(row, "Start"),
-        columns.time_ns(row, "Duration"),
-        int(device[1]) if device else max(columns.whole(row, "Device"), 0),
-        columns.whole(row, "Strm"),
-        grid,
-        block,
-        size,
-        correlation=columns.whole(row, "CorrId"),
+        Launch(
+            name,
+            columns.time_ns(row, "Start"),
+            columns.time_ns(row, "Duration"),
+            int(device[1]) if device else max(columns.whole(row, "Device"), 0),
+            columns.whole(row, "Strm"),
+            grid,
+            block,
+            size,
+            correlation=columns.whole(row, "CorrId"),
+        )
     )

@@ -4,16 +4,15 @@ A text is blocks: a line that names the columns, perhaps one with their units (C
 with ``==PID==`` are nvprof's own words; what the program printed in between is passed over.
 """
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiling.chunks import open_text
+from profiling.csv_blocks import cells_of, read_lines
 from profiling.errors import UserError
 from profiling.printed import number_and_unit, size_bytes, time_ns
-from profiling.printed_tables import Activity, Launches, Metric, Spread
+from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 HEAD = re.compile(rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)", re.MULTILINE)
 _BANNER = re.compile(r"^==(\d+)== ?(.*)$")
@@ -52,25 +51,16 @@ def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
         UserError: unreadable, or no text of nvprof.
     """
     reader = _Reader(printed)
-    for line in _lines(path):
+    for line in read_lines(path):
         reader.take(line)
-        if len(printed.launches.name) >= _ROWS:
+        if len(printed.launches) >= _ROWS:
             yield printed.launches
             printed.launches = Launches()
     reader.close()
     if not printed.processes and not printed.blocks:
         raise UserError(f"{path} is no text that nvprof printed: it has no line that begins with ==PID==")
-    if printed.launches.name:
+    if len(printed.launches):
         yield printed.launches
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with open_text(path) as stream:
-        try:
-            for line in stream:
-                yield line.decode("utf-8", "replace").rstrip("\r\n")
-        except (OSError, EOFError) as error:
-            raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
 
 
 class _Reader:
@@ -85,13 +75,12 @@ class _Reader:
         self.unread = 0
         self.in_ranges = False
         self.spreads: dict[tuple[str, str], Spread] = {}
-        self.names: dict[str, str] = {}  # each once
 
     def take(self, line: str) -> None:
         if banner := _BANNER.match(line):
             self._banner(int(banner[1]), banner[2].strip())
         elif line.startswith('"') or (self.kind.startswith("csv") and "," in line):
-            self._csv(next(csv.reader([line])))
+            self._csv(cells_of(line))
         elif not self._begins(line):
             self._row(line)
 
@@ -202,16 +191,17 @@ class _Reader:
     # --- CSV ------------------------------------------------------------------------------------------
 
     def _csv(self, cells: list[str]) -> None:
-        if _is_header(cells):
+        if not cells:
+            self.unread += 1
+        elif _is_header(cells):
             self.header, self.units = cells, []
             self.kind = "csv"
             self.printed.blocks += 1
+        elif self.kind == "csv" and len(cells) != len(self.header):
+            self.unread += 1
         elif self.kind == "csv" and not self.units and not any(map(_is_number, cells)):
             self.units = cells
         elif self.kind == "csv":
-            if len(cells) != len(self.header):
-                self.unread += 1
-                return
             units = dict(zip(self.header, self.units or [""] * len(cells), strict=True))
             self._csv_row(dict(zip(self.header, cells, strict=True)), units)
 
@@ -241,8 +231,7 @@ class _Reader:
         counted = [key for key in row if key not in _LAUNCH_COLUMNS]
         if not name or (device is None and not row.get("Device", "").strip("- ")):
             return  # a call on the host, or a page fault there
-        name = self.names.setdefault(name, name)
-        self.printed.launches.add(
+        launch = Launch(
             name,
             time_ns(row.get("Start", ""), units.get("Start", "")),
             duration,
@@ -253,6 +242,7 @@ class _Reader:
             size_bytes(row.get("Size", row.get("Unified Memory", "")), units.get("Size", "")),
             correlation=_int(row.get("Correlation_ID", "") or (correlation[1] if correlation else "")),
         )
+        self.printed.launches.add(launch)
         for key in counted:
             value, unit = number_and_unit(row[key], units.get(key, ""))
             label = f"{key} ({unit})" if unit not in ("", "level") else key

@@ -82,6 +82,11 @@ def _only_backward(host: Columns, inside_node: np.ndarray) -> np.ndarray:
     return (backward_thread & ~forward_thread)[host["thread"]]
 
 
+def direction_of_stage(name: str) -> str:
+    """The direction that a range stands for by its name; "" if it is no stage."""
+    return DIRECTIONS[stage] if (stage := _stage(name)) >= 0 else ""
+
+
 def _stage(name: str) -> int:
     return next((direction for pattern, direction in _STAGES if pattern.search(name)), -1)
 

@@ -6,7 +6,8 @@ is an event of ``atomics``, and so is each metric of each kernel: ``ipc : void k
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,62 +70,61 @@ class Spread:
 
 
 @dataclass
+class Launch:
+    """A launch as printed; what is not said is NaN, -1 or empty."""
+
+    name: str
+    start_ns: float = math.nan
+    duration_ns: float = math.nan
+    device: int = 0
+    stream: int = -1
+    grid: str = ""
+    block: str = ""
+    bytes: float = math.nan
+    flops: float = math.nan
+    correlation: int = -1
+    operator: str = ""
+    direction: str = "none"
+
+
 class Launches:
-    """Launches one by one, as columns; what is not printed is NaN, -1 or empty."""
+    """Launches as columns; each text is kept once."""
 
-    name: list[str] = field(default_factory=list)
-    start_ns: list[float] = field(default_factory=list)
-    duration_ns: list[float] = field(default_factory=list)
-    device: list[int] = field(default_factory=list)
-    stream: list[int] = field(default_factory=list)
-    grid: list[str] = field(default_factory=list)
-    block: list[str] = field(default_factory=list)
-    bytes: list[float] = field(default_factory=list)
-    flops: list[float] = field(default_factory=list)
-    correlation: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Any]] = {name: [] for name in Launch.__dataclass_fields__}
+        self._texts: dict[str, str] = {}
 
-    def add(
-        self,
-        name: str,
-        start_ns: float = float("nan"),
-        duration_ns: float = float("nan"),
-        device: int = 0,
-        stream: int = -1,
-        grid: str = "",
-        block: str = "",
-        size: float = float("nan"),
-        flops: float = float("nan"),
-        correlation: int = -1,
-    ) -> None:
-        row = (name, start_ns, duration_ns, device, stream, grid, block, size, flops, correlation)
-        columns = (
-            self.name, self.start_ns, self.duration_ns, self.device, self.stream, self.grid, self.block,
-            self.bytes, self.flops, self.correlation,
-        )  # fmt: skip
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)  # type: ignore[attr-defined]
+    def __len__(self) -> int:
+        return len(self.columns["name"])
+
+    def add(self, launch: Launch) -> None:
+        """Append a launch."""
+        for name, column in self.columns.items():
+            value = getattr(launch, name)
+            column.append(self._texts.setdefault(value, value) if isinstance(value, str) else value)
 
 
 def kernels_table(launches: Launches, rank: int) -> pa.Table:
-    """Launches as table ``kernels``; batches, directions and operators are not known."""
-    names = {name: full_name(name) for name in set(launches.name)}
-    full = [names[name] for name in launches.name]
-    count = len(full)
+    """Launches as table ``kernels``; their batches are not known."""
+    given = launches.columns
+    names = {name: full_name(name) for name in set(given["name"])}
+    full = [names[name] for name in given["name"]]
     columns = {
-        "rank": np.full(count, rank, dtype=np.int32),
-        "start_ns": _whole(launches.start_ns),
-        "duration_ns": _whole(launches.duration_ns),
+        "rank": np.full(len(full), rank, dtype=np.int32),
+        "start_ns": _whole(given["start_ns"]),
+        "duration_ns": _whole([took if took >= 0 else math.nan for took in given["duration_ns"]]),
         "name": full,
         "short_name": [short_name(name) for name in full],
         "class": [classify(name) for name in full],
-        "direction": ["none"] * count,
-        "device": np.array(launches.device, dtype=np.int32),
-        "stream": pa.array(launches.stream, pa.int64()),
-        "flops": np.array(launches.flops, dtype=np.float64),
-        "bytes": np.array(launches.bytes, dtype=np.float64),
-        "grid": [grid or None for grid in launches.grid],
-        "block": [block or None for block in launches.block],
-        "correlation": pa.array([one if one >= 0 else None for one in launches.correlation], pa.int64()),
+        "direction": given["direction"],
+        "operator": [operator or None for operator in given["operator"]],
+        "device": np.array(given["device"], dtype=np.int32),
+        "stream": pa.array(given["stream"], pa.int64()),
+        "flops": np.array(given["flops"], dtype=np.float64),
+        "bytes": np.array(given["bytes"], dtype=np.float64),
+        "grid": [grid or None for grid in given["grid"]],
+        "block": [block or None for block in given["block"]],
+        "correlation": pa.array([one if one >= 0 else None for one in given["correlation"]], pa.int64()),
     }
     return as_table("kernels", columns)
 

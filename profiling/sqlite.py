@@ -48,7 +48,9 @@ class Database:
         return self.tables.get(table, frozenset()).issuperset(columns) and table in self.tables
 
     def need(self, table: str, *columns: str) -> None:
-        """Raise UserError where a table that is there lacks one of ``columns``."""
+        """Raise UserError where a table is absent or lacks one of ``columns``."""
+        if table not in self.tables:
+            raise UserError(f"{self.path} has no table {table}: of another tool, or an unknown release")
         lacking = sorted(set(columns) - self.tables[table])
         if lacking:
             raise UserError(

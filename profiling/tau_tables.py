@@ -16,6 +16,7 @@ from profiling.tau_xml import Definitions, Profile
 # Metrics that are wall time in microseconds, the usual one first.
 _TIMES = ("TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GETTIME")
 _NS = 1000.0
+_LONGEST_US = 1e16
 
 
 def clock_of(metrics: Sequence[str]) -> int | None:
@@ -25,7 +26,7 @@ def clock_of(metrics: Sequence[str]) -> int | None:
 
 def thread_number(context: int, thread: int) -> int:
     """One number for a thread of a rank; other contexts than 0 (a GPU's) have numbers of their own."""
-    return context << 16 | thread
+    return (context & 0x7FFF) << 16 | thread & 0xFFFF
 
 
 def intervals_table(
@@ -33,18 +34,20 @@ def intervals_table(
 ) -> pa.Table:
     """Rows of calls, subcalls, exclusive and inclusive microseconds as table ``intervals``.
 
+    Times that cannot be (over 300 years) are null.
+
     Args:
         timed: the metric is wall time; else the times are null.
     """
-    unit = _NS if timed else np.nan
+    times = np.where(np.abs(rows[:, 2:]) < _LONGEST_US, rows[:, 2:], np.nan) * (_NS if timed else np.nan)
     columns = {
         "rank": np.full(len(rows), rank, dtype=np.int32),
         "thread": np.full(len(rows), thread, dtype=np.int32),
         "function": functions,
         "calls": rows[:, 0],
         "subcalls": rows[:, 1],
-        "exclusive_ns": rows[:, 2] * unit,
-        "inclusive_ns": rows[:, 3] * unit,
+        "exclusive_ns": times[:, 0],
+        "inclusive_ns": times[:, 1],
     }
     return as_table("intervals", columns)
 
@@ -80,7 +83,8 @@ class Names:
 
     def column(self, kind: str, numbers: np.ndarray, own: Definitions) -> pa.DictionaryArray:
         """The names of ``numbers``: the thread's own definitions go before the common ones."""
-        distinct, which = np.unique(numbers.astype(np.int64), return_inverse=True)
+        sound = np.where((numbers >= 0) & (numbers < 1 << 31), numbers, -1).astype(np.int64)
+        distinct, which = np.unique(sound, return_inverse=True)
         known = [own.name(kind, number, self._common) for number in distinct.tolist()]
         return coded(which, known)
 

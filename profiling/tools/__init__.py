@@ -35,6 +35,9 @@ TOOLS: dict[str, str] = {
     "nvprof": "profiling.tools.nvprof",
     "nsys": "profiling.tools.nsys",
     "tau": "profiling.tools.tau",
+    "ncu": "profiling.tools.ncu",
+    "vtune": "profiling.tools.vtune",
+    "horovod": "profiling.tools.horovod",
 }
 
 

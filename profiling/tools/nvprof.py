@@ -81,7 +81,7 @@ def _text(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa
     printed = Printed()
     launched = 0
     for launches in read_printed(path, printed):
-        launched += len(launches.name)
+        launched += len(launches)
         yield "kernels", kernels_table(launches, rank)
     if printed.activities:
         yield "intervals", intervals_table(printed.activities, rank)

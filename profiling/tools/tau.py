@@ -47,7 +47,7 @@ def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
 
     reading = Reading(findings)
     counts: dict[int, dict[str, float]] = {}
-    negative = 0
+    negative = absurd = 0
     files, left = _files(path)
     for folder in left:
         reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
@@ -56,16 +56,20 @@ def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
             if name == "intervals":
                 _count(piece, STAGES, counts)
                 negative += int(np.sum(piece["exclusive_ns"].to_numpy() < 0))
+                nulls = piece["inclusive_ns"].null_count
+                absurd += nulls if nulls < len(piece) else 0
             yield name, piece
     yield from reading.markers(_END_OF_BATCH)
     if not reading.threads:
         findings.append(f"{path.name}: the profile is empty: no thread wrote anything")
+    if absurd:
+        findings.append(f"{path.name}: {absurd} timers have no time that can be; their times are left out")
     if negative:
         findings.append(
             f"{path.name}: {negative} timers have negative exclusive times: on their threads timers "
             "overlapped, or were never closed"
         )
-    findings += [f"{path.name}: {finding}" for finding in missing_marks(counts, range(reading.ranks))]
+    findings += [f"{path.name}: {finding}" for finding in missing_marks(counts, reading.ranks)]
 
 
 def read(path: Path) -> Converted:
@@ -112,4 +116,4 @@ def _count(piece: "pa.Table", stages: tuple[str, ...], counts: dict[int, dict[st
     mine = piece.filter(pc.is_in(functions, pa.array(stages)))
     counts.setdefault(rank, {})
     for name, calls in zip(mine["function"].to_pylist(), mine["calls"].to_pylist(), strict=True):
-        counts[rank][name] = counts[rank].get(name, 0) + calls
+        counts[rank][name] = counts[rank].get(name, 0) + (calls or 0)

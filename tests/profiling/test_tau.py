@@ -183,7 +183,7 @@ threads_of = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(made=threads_of)
 def test_whatever_is_written_in_any_format_is_read_back_alike(made, tmp_path_factory):
     threads = [Thread(rank, thread, *rows) for (rank, thread), rows in made.items()]
@@ -253,7 +253,7 @@ def test_a_truncated_file_is_one_clear_line(tmp_path, sixteenth):
         assert "\n" not in str(error.value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(at=st.integers(0, 4000), put=st.binary(min_size=1, max_size=20))
 def test_random_bytes_end_in_a_line_or_a_table(at, put, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tau")

@@ -1,0 +1,129 @@
+"""What did Intel VTune report? Its tables of functions and of metrics, as ``vtune -report`` writes CSV."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profiling.errors import UserError
+from profiling.tools import Converted, collect, rank_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from profiling.csv_blocks import Row
+
+# What a row is of, in the order in which it is preferred.
+_KEYS = ("Function", "Function Stack", "Task Type", "Module", "Source Function", "Thread", "Process")
+_TIMES = ("CPU Time", "CPU Time:Self", "Task Time", "Elapsed Time", "Clockticks:Self", "Clockticks")
+_NOT_NUMBERS = re.compile(
+    r"^(Start Address|Source File|Function \(Full\)|Module Path|Source Line|TID|PID|.* ID$)"
+)
+_DELIMITERS = "\t,;|"
+_METRICS = ["Metric Name", "Metric Value"]
+_SECONDS_NS = 1e9
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a text is a report of VTune: its columns are named as VTune names them."""
+    return _delimiter(head.decode("utf-8", "replace")) is not None
+
+
+def _delimiter(head: str) -> str | None:
+    for line in head.splitlines()[:20]:
+        for delimiter in _DELIMITERS:
+            if _is_header([cell.strip('" ') for cell in line.split(delimiter)]):
+                return delimiter
+    return None
+
+
+def _is_header(cells: list[str]) -> bool:
+    names = [cell.strip() for cell in cells]
+    if set(_METRICS) <= set(names):
+        return "Hierarchy Level" in names
+    timed = any(
+        name.startswith(("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time")) for name in names
+    )
+    return timed and any(key in names for key in _KEYS)
+
+
+def read(path: Path, rank: int | None = None) -> Converted:
+    """A report of VTune as tables; see :func:`stream`."""
+    findings: list[str] = []
+    return collect(stream(path, findings, rank), findings)
+
+
+def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
+    """A report of VTune as pieces of tables: a function is a row of ``intervals`` (its own CPU time; VTune
+    samples, and counts no calls), every other number of it an event of ``atomics``.
+
+    Args:
+        rank: for the rows; by default what the file's name says (``rank3``), else 0.
+
+    Raises:
+        UserError: unreadable, truncated or foreign; the message names the file.
+    """
+    from profiling.chunks import read_head
+    from profiling.csv_blocks import Blocks
+    from profiling.printed_tables import atomics_table, intervals_table
+
+    delimiter = _delimiter(read_head(path).decode("utf-8", "replace"))
+    if delimiter is None:
+        raise UserError(f"{path} is no report of VTune; write it again (vtune -report hotspots -format csv)")
+    rank = (rank_of(path) if rank is None else rank) or 0
+    report = _Report()
+    blocks = Blocks(path, _is_header, delimiter)
+    for row in blocks:
+        report.add(row)
+    yield "intervals", intervals_table(report.activities, rank)
+    yield "atomics", atomics_table([], report.metrics, rank)
+    if blocks.damaged:
+        findings.append(f"{path.name}: {blocks.damaged} damaged lines are left out")
+    if not report.activities and not report.metrics:
+        findings.append(f"{path.name}: the report is empty: VTune collected nothing, or was not finalised")
+
+
+class _Report:
+    def __init__(self) -> None:
+        from profiling.printed_tables import Activity, Metric
+
+        self.activities: list[Activity] = []
+        self.metrics: list[Metric] = []
+
+    def add(self, row: "Row") -> None:
+        """Take a row of functions, or of metrics of the whole."""
+        from profiling.printed_tables import Activity, Metric
+
+        values = row.values
+        if set(_METRICS) <= values.keys():
+            value = _number(values["Metric Value"])
+            if not math.isnan(value):
+                name = values["Metric Name"].strip()
+                self.metrics.append(Metric(name, "", 1, value, value, value))
+            return
+        name = next((values[key].strip() for key in _KEYS if key in values), "")
+        timed = next((key for key in _TIMES if key in values), "")
+        is_time = "Time" in timed
+        seconds = _number(values.get(timed, "")) if is_time else math.nan
+        self.activities.append(
+            Activity(name, math.nan, seconds * _SECONDS_NS, math.nan, math.nan, math.nan, on_device=False)
+        )
+        for column, text in values.items():
+            value = _number(text)
+            if (
+                column in _KEYS
+                or (column == timed and is_time)
+                or _NOT_NUMBERS.match(column)
+                or math.isnan(value)
+            ):
+                continue
+            self.metrics.append(Metric(column, name, 1, value, value, value))
+
+
+def _number(text: str) -> float:
+    """A number with its unit taken away: seconds, counts and percents come as they are."""
+    from profiling.printed import number_and_unit
+
+    value, unit = number_and_unit(text)
+    return value / _SECONDS_NS if unit == "ns" else value

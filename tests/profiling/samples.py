@@ -1,0 +1,156 @@
+"""A small file of every format that is read, made by code."""
+
+import sqlite3
+from pathlib import Path
+
+from tests.profiling.gpu_databases import Nsys
+from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
+
+KERNEL = "_Z6kernelIfEvT_"
+STAGES = ("Forward Pass", "Backward Pass", "Model Update", "End of Batch")
+
+NVPROF_SUMMARY = """==7== NVPROF is profiling process 7, command: python main.py
+==7== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   75.00%  3.0000ms         2  1.5000ms  1.0000ms  2.0000ms  void kernel<int=4>(float const *)
+                   25.00%  1.0000ms         1  1.0000ms  1.0000ms  1.0000ms  [CUDA memcpy HtoD]
+      API calls:  100.00%  9.0000ms         3  3.0000ms  1.0000us  8.0000ms  cudaLaunchKernel
+"""
+NVPROF_METRICS = """==7== NVPROF is profiling process 7, command: python main.py
+==7== Profiling result:
+"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"
+"Tesla P100 (0)","void kernel<int=4>(float*)",4,"achieved_occupancy","Achieved Occupancy",0.1,0.3,0.2
+"Tesla P100 (0)","void kernel<int=4>(float*)",4,"dram_utilization","Utilization","Low (1)","Mid (5)","Low (3)"
+"Tesla P100 (0)","void kernel<int=4>(float*)",4,"gld_efficiency","Efficiency",50.0%,100.0%,75.0%
+"""
+NSYS_STATS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+75.0,3000,2,1500.0,1500.0,1000,2000,500.0,"void kernel<(int)4>(float *)"
+25.0,1000,1,1000.0,1000.0,1000,1000,0.0,volta_sgemm_32x128_tn
+"""
+NCU_RAW = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Context","Stream","dram__bytes_read.sum","dram__bytes_write.sum",\
+"gpu__time_duration.sum","launch__grid_dim_x","launch__grid_dim_y","launch__grid_dim_z",\
+"smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",\
+"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+"","","","","","Kbyte","Kbyte","usecond","","","","inst","inst"
+"0","7","void kernel<(int)4>(float *)","1","7","2","1","10.5","4","2","1","1,000","2,000"
+"1","7","sm80_xmma_gemm_tf32f32","1","7","2","1","1.5","4","2","1","0","0"
+"""
+NCU_DETAILS = """"ID","Process ID","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","Section Name","Metric Name",\
+"Metric Unit","Metric Value"
+"0","7","kernel","1","7","(128, 1, 1)","(4, 2, 1)","1","9.0",\
+"7 ""<default domain>:Forward Pass:none:none:none:none:none:none"" ","Speed Of Light","Duration","us","10.5"
+"0","7","kernel","1","7","(128, 1, 1)","(4, 2, 1)","1","9.0","","Occupancy","Achieved Occupancy","%","45.5"
+"1","7","kernel","1","7","(128, 1, 1)","(4, 2, 1)","1","9.0","","Speed Of Light","Duration","us","9"
+"""
+VTUNE = """Function,CPU Time,CPU Time:Effective Time,Module,Source File,Start Address
+sgemm_kernel,12.5,12.0,libmkl.so,gemm.c,0x1234
+_PyEval_EvalFrame,2.5,2.5,python3,ceval.c,0x99
+"""
+HOROVOD = """[
+{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad_1"}},
+{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 100, "pid": 1},
+{"ph": "X", "name": "0", "ts": 101, "pid": 1, "dur": 0},
+{"ph": "X", "name": "1", "ts": 105, "pid": 1, "dur": 0},
+{"ph": "E", "ts": 106, "pid": 1},
+{"ph": "B", "name": "ALLREDUCE", "ts": 107, "pid": 1},
+{"ph": "B", "name": "MPI_ALLREDUCE", "ts": 108, "pid": 1},
+{"ph": "E", "ts": 118, "pid": 1},
+{"ph": "E", "ts": 120, "pid": 1, "args": {"dtype": "float32", "shape": "[25, 4]"}},
+"""
+
+
+def threads(ranks: int = 2) -> list[Thread]:
+    row = (5.0, 0.0, 10.5, 10.5)
+    return [
+        Thread(rank, 0, dict.fromkeys(STAGES, row), {"Loss": (5.0, 3.0, 1.0, 2.0, 21.0)})
+        for rank in range(ranks)
+    ]
+
+
+def nvprof_database(path: Path) -> Path:
+    """Three batches of a stage and a kernel each, as nvprof records them."""
+    connection = sqlite3.connect(path)
+    make = connection.execute
+    make("create table StringTable (_id_ integer primary key, value text)")
+    kind = "CUPTI_ACTIVITY_KIND_"
+    make(f"create table {kind}MARKER (_id_ integer primary key, flags int, timestamp int, id int, "
+         "objectKind int, objectId blob, name int, domain int)")  # fmt: skip
+    make(f"create table {kind}RUNTIME (_id_ integer primary key, cbid int, start int, end int, "
+         "processId int, threadId int, correlationId int)")  # fmt: skip
+    make(f"create table {kind}CONCURRENT_KERNEL (_id_ integer primary key, start int, end int, deviceId int, "
+         "streamId int, correlationId int, name int, gridX int, gridY int, gridZ int, blockX int, "
+         "blockY int, blockZ int)")  # fmt: skip
+    make(f"create table {kind}MEMCPY (_id_ integer primary key, copyKind int, srcKind int, dstKind int, "
+         "bytes int, start int, end int, deviceId int, streamId int, correlationId int)")  # fmt: skip
+    names = {name: number for number, name in enumerate(["", *STAGES, KERNEL])}
+    connection.executemany("insert into StringTable values (?, ?)", [(n, name) for name, n in names.items()])
+    owner = (7).to_bytes(4, "little") + (9).to_bytes(4, "little") + bytes(4)
+
+    def mark(flags: int, at: int, number: int, name: str = "") -> None:
+        make(
+            f"insert into {kind}MARKER values (null, ?, ?, ?, 2, ?, ?, 0)",
+            (flags, at, number, owner, names[name]),
+        )
+
+    number = 0
+    for batch in range(3):
+        at = 1_700_000_000_000_000_000 + 1000 * batch
+        for place, name in enumerate(STAGES[:3]):
+            number += 1
+            mark(2, at + 100 * place, number, name)
+            mark(4, at + 100 * place + 90, number)
+            make(
+                f"insert into {kind}RUNTIME values (null, 1, ?, ?, 7, 9, ?)",
+                (at + 100 * place + 10, 0, number),
+            )
+            make(f"insert into {kind}CONCURRENT_KERNEL values (null, ?, ?, 0, 7, ?, ?, 4, 2, 1, 128, 1, 1)",
+                 (at + 100 * place + 20, at + 100 * place + 50, number, names[KERNEL]))  # fmt: skip
+        mark(1, at + 400, 1000 + batch, STAGES[3])
+        make(
+            f"insert into {kind}MEMCPY values (null, 1, 1, 3, 4096, ?, ?, 0, 7, ?)",
+            (at + 1, at + 5, 5000 + batch),
+        )
+    connection.commit()
+    connection.close()
+    return path
+
+
+def nsys_database(path: Path) -> Path:
+    database = Nsys(path)
+    database.batches(3)
+    return database.close()
+
+
+def text(content: str):
+    def write(path: Path) -> Path:
+        path.write_text(content)
+        return path
+
+    return write
+
+
+def tau_text(path: Path) -> Path:
+    return write_text(path.parent, threads(1)) / "profile.0.0.0"
+
+
+def tau_snapshot(path: Path) -> Path:
+    return write_snapshots(path.parent, threads(1), snapshots=2) / "snapshot.0.0.0"
+
+
+# name -> (tool, what writes it, the file's name)
+SAMPLES = {
+    "nvprof database": ("nvprof", nvprof_database, "net.sql"),
+    "nvprof summary": ("nvprof", text(NVPROF_SUMMARY), "summary.txt"),
+    "nvprof metrics": ("nvprof", text(NVPROF_METRICS), "metrics.csv"),
+    "nsys export": ("nsys", nsys_database, "rep.sqlite"),
+    "nsys stats": ("nsys", text(NSYS_STATS), "stats.csv"),
+    "TAU text": ("tau", tau_text, "profile.0.0.0"),
+    "TAU merged": ("tau", lambda path: write_merged(path, threads(3)), "tauprofile.xml"),
+    "TAU snapshot": ("tau", tau_snapshot, "snapshot.0.0.0"),
+    "ncu raw": ("ncu", text(NCU_RAW), "raw.csv"),
+    "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
+    "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
+    "horovod": ("horovod", text(HOROVOD), "timeline.json"),
+}

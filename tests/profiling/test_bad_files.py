@@ -1,0 +1,220 @@
+"""Files of every format, cut, overwritten, emptied or exchanged: a table or one clear line, nothing else."""
+
+import gzip
+import re
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.convert import read, recognise
+from profiling.errors import UserError
+from profiling.tables import SCHEMAS
+from profiling.tools import TOOLS
+from tests.profiling.gpu_databases import change, tables_of
+from tests.profiling.samples import SAMPLES
+
+ABSURD = ["-1", "1e308", "nan", "99999999999999999999", "''", '"', "-9223372036854775808", "0", ""]
+DATABASES = [name for name in SAMPLES if name in ("nvprof database", "nsys export")]
+
+
+def make(name, folder):
+    tool, write, file = SAMPLES[name]
+    return tool, write(folder / file)
+
+
+def table_or_line(path, tool):
+    """The tables of a file, all as they should be; None if it was refused in one line that names it."""
+    try:
+        converted = read(path, tool)
+    except UserError as error:
+        assert path.name in str(error) and "\n" not in str(error) and len(str(error)) < 400
+        return None
+    for name, table in converted.tables.items():
+        assert table.schema == SCHEMAS[name]
+        table.validate(full=True)
+        if name == "kernels":
+            assert all(took is None or took >= 0 for took in table["duration_ns"].to_pylist())
+    assert all("\n" not in finding for finding in converted.findings)
+    return converted
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_is_recognised_and_read(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    assert recognise(path) == tool
+    converted = table_or_line(path, tool)
+    assert converted is not None and sum(table.num_rows for table in converted.tables.values()) > 1
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in DATABASES])
+def test_each_text_is_read_from_gzip(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    whole = read(path, tool)
+    packed = tmp_path / "packed" / path.name
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert recognise(packed) == tool
+    again = read(packed, tool)
+    assert {name: table.to_pylist() for name, table in again.tables.items()} == {
+        name: table.to_pylist() for name, table in whole.tables.items()
+    }
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_cut_at_every_sixteenth(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    content = path.read_bytes()
+    rows = sum(table.num_rows for table in read(path, tool).tables.values())
+    for sixteenth in range(16):
+        path.write_bytes(content[: len(content) * sixteenth // 16])
+        converted = table_or_line(path, tool)
+        # What was cut off is not made up.
+        if converted is not None:
+            assert sum(table.num_rows for table in converted.tables.values()) <= rows
+        packed = path.with_name(path.name + ".gz")
+        packed.write_bytes(gzip.compress(content)[: len(content) * sixteenth // 16])
+        table_or_line(packed, tool)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=20, deadline=None)
+@given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=64))
+def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
+    tool, path = make(name, tmp_path_factory.mktemp("file"))
+    content = bytearray(path.read_bytes())
+    place = int(at * (len(content) - 1))
+    content[place : place + len(put)] = put
+    path.write_bytes(content)
+    table_or_line(path, tool)
+    try:
+        recognise(path)
+    except UserError as error:
+        assert path.name in str(error)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=20, deadline=None)
+@given(value=st.sampled_from(ABSURD), which=st.integers(0, 200))
+def test_absurd_numbers(name, value, which, tmp_path_factory):
+    tool, path = make(name, tmp_path_factory.mktemp("file"))
+    if name in DATABASES:
+        tables = [table for table in tables_of(path) if table.startswith(("CUPTI", "NVTX"))]
+        table = tables[which % len(tables)]
+        with sqlite3.connect(path) as connection:
+            columns = [row[1] for row in connection.execute(f"pragma table_info({table})")]
+        column = columns[which % len(columns)]
+        literal = value if re.fullmatch(r"-?\d+|1e308", value) else f"'{value.replace(chr(39), '')}'"
+        try:
+            change(path, [f"update {table} set {column} = {literal} where rowid % 2 = 0"])
+        except sqlite3.Error:
+            return  # SQLite itself refuses it
+    else:
+        content = path.read_text()
+        numbers = list(re.finditer(r"\d+(\.\d+)?", content))
+        found = numbers[which % len(numbers)]
+        path.write_text(content[: found.start()] + value + content[found.end() :])
+    table_or_line(path, tool)
+
+
+@pytest.mark.parametrize("tool", sorted({tool for tool, _, _ in SAMPLES.values()}))
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_of_another_tool_is_refused(tool, name, tmp_path):
+    own, path = make(name, tmp_path)
+    if own != tool:
+        with pytest.raises(UserError, match=re.escape(path.name)):
+            read(path, tool)
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool not in ("none", "torch", "pyprof", "cupti")])
+def test_an_empty_file_and_an_absent_one(tool, tmp_path):
+    for path in (tmp_path / "empty", tmp_path / "absent"):
+        if path.name == "empty":
+            path.touch()
+        with pytest.raises(UserError, match=path.name):
+            read(path, tool)
+
+
+# --- databases -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_empty_tables_and_absent_ones(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    change(path, [f"delete from {table}" for table in tables_of(path) if not table.startswith("TARGET")])
+    converted = table_or_line(path, tool)
+    assert all(table.num_rows == 0 for table in converted.tables.values())
+    assert "empty" in converted.findings[0]
+    change(
+        path, [f"drop table {table}" for table in tables_of(path) if "RUNTIME" in table or "KERNEL" in table]
+    )
+    assert table_or_line(path, tool) is not None
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_locked_database_is_a_line_not_a_wait(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("begin exclusive")
+    try:
+        with pytest.raises(UserError, match=f"{path.name} is locked"):
+            read(path, tool)
+        with pytest.raises(UserError, match=f"{path.name} is locked"):
+            recognise(path)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute("pragma journal_mode = wal")
+    connection.close()
+    before = path.read_bytes()
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        assert table_or_line(path, tool) is not None
+    finally:
+        tmp_path.chmod(0o755)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_view_or_a_trigger_is_never_run(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    kernels = next(table for table in tables_of(path) if "KERNEL" in table)
+    endless = (
+        "with recursive n(i) as (select 1 union all select i + 1 from n) select i as start, i as end from n"
+    )
+    change(path, [f"drop table {kernels}", f"create view {kernels} as {endless}"])
+    assert table_or_line(path, tool) is not None
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_columns_of_newer_releases_do_no_harm(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    before = {name: table.to_pylist() for name, table in read(path, tool).tables.items()}
+    statements = [f"alter table {table} add column ofTheFuture integer" for table in tables_of(path)]
+    change(path, [*statements, "create table CUPTI_ACTIVITY_KIND_DREAM (start integer)"])
+    assert {name: table.to_pylist() for name, table in read(path, tool).tables.items()} == before
+
+
+def test_the_other_ranks_are_still_read(tmp_path):
+    for rank in range(3):
+        _, path = make("nsys export", tmp_path)
+        path.rename(tmp_path / f"rank{rank}.sqlite")
+    broken = tmp_path / "rank1.sqlite"
+    broken.write_bytes(broken.read_bytes()[:9000])
+    answer = subprocess.run(
+        [sys.executable, "-m", "profiling.convert", str(tmp_path), "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert sorted(found.name for found in (tmp_path / "out").iterdir()) == ["rank0", "rank2"]
+    assert "rank1.sqlite is a truncated or damaged SQLite database" in answer.stderr
+    assert "Traceback" not in answer.stderr
