@@ -1,0 +1,79 @@
+"""Horovod's timeline, against a real one."""
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.convert import recognise
+from profiling.tools.horovod import read
+from tests.profiling.samples import HOROVOD
+
+
+def tables(path):
+    converted = read(path)
+    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
+
+
+def test_a_timeline_as_written_without_its_closing_bracket(shared_data):
+    path = shared_data / "horovod/timeline_4ranks_cpu.json.gz"
+    assert recognise(path) == "horovod"
+    found, findings = tables(path)
+    kernels, markers = found["kernels"], found["markers"]
+    assert findings == []
+    assert kernels["name"].value_counts().to_dict() == {"hvd:allreduce": 660, "hvd:broadcast": 13}
+    assert set(kernels["class"]) == {"communication"} and (kernels["duration_ns"] > 0).all()
+    # 4096 x 1001 weights in float32
+    assert kernels["bytes"].max() >= 4096 * 1001 * 4
+    assert kernels[kernels["name"] == "hvd:allreduce"].groupby("layer")["bytes"].nunique().eq(1).all()
+    assert markers["name"].value_counts()["NEGOTIATE_ALLREDUCE"] == 660
+    assert markers["name"].value_counts()["MPI_ALLREDUCE"] == 660
+    assert (markers["end_ns"] >= markers["start_ns"]).all()
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    path = tmp_path / "rank3.json"
+    path.write_text(HOROVOD.replace('"name": "1", "ts": 105', '"name": "2", "ts": 105'))
+    found, findings = tables(path)
+    assert findings == ["rank3.json: rank 1 was never seen to be ready"]
+    kernel = found["kernels"].iloc[0]
+    assert (kernel["start_ns"], kernel["duration_ns"], kernel["bytes"]) == (107_000, 13_000, 400)
+    assert (kernel["layer"], kernel["rank"]) == ("grad_1", 3)
+    path.write_text(
+        HOROVOD.replace('"ts": 118', '"ts": 50') + '{"ph": "B", "name": "ALLREDUCE", "ts": 200, "pi'
+    )
+    assert tables(path)[1] == [
+        "rank3.json: its last line is cut: Horovod was still writing, or was killed",
+        "rank3.json: 1 events lack a required field or hold an absurd one; they are left out",
+        "rank3.json: 1 ranges end before they begin: the clock went backwards",
+    ]
+
+
+reductions = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(0, 10**9), st.integers(0, 10**6), st.integers(1, 100)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(made=reductions, lines=st.booleans())
+def test_whatever_is_written_is_read_back(made, lines, tmp_path_factory):
+    events = []
+    for tensor, start, took, size in made:
+        events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": start, "pid": tensor})
+        events.append({"ph": "E", "ts": start, "pid": tensor})
+        events.append({"ph": "B", "name": "ALLREDUCE", "ts": start, "pid": tensor})
+        args = {"dtype": "float32", "shape": f"[{size}, 3]"}
+        events.append({"ph": "E", "ts": start + took, "pid": tensor, "args": args})
+    path = tmp_path_factory.mktemp("timeline") / "timeline.json"
+    text = ",\n".join(map(json.dumps, events))
+    path.write_text(f"[\n{text},\n" if lines else json.dumps(events))
+    assert recognise(path) == "horovod"
+    kernels = tables(path)[0]["kernels"]
+    read_back = zip(
+        kernels["stream"], kernels["start_ns"], kernels["duration_ns"], kernels["bytes"], strict=True
+    )
+    assert list(read_back) == [
+        (tensor, start * 1000, took * 1000, size * 12) for tensor, start, took, size in made
+    ]

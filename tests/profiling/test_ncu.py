@@ -1,0 +1,84 @@
+"""Nsight Compute's CSV, raw and details, against real files."""
+
+import math
+
+import pytest
+
+from profiling.convert import recognise
+from profiling.tools.ncu import read
+from tests.profiling.samples import NCU_DETAILS, NCU_RAW
+
+
+def tables(path):
+    converted = read(path)
+    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
+
+
+def test_the_raw_page_of_a_resnet18(shared_data):
+    path = shared_data / "ncu/resnet18_a100_raw.csv"
+    assert recognise(path) == "ncu"
+    found, findings = tables(path)
+    kernels = found["kernels"]
+    assert len(kernels) == 235 and kernels["duration_ns"].sum() == 2_497_280
+    first = kernels.iloc[0]
+    assert (first["short_name"], first["grid"], first["block"]) == (
+        "cudnn::ops::nchwToNhwcKernel", "1568,1,1", "256,1,1",
+    )  # fmt: skip
+    assert (first["flops"], first["bytes"], first["stream"], first["device"]) == (150528, 611712, 7, 0)
+    # TF32 convolutions run on tensor cores, whose operations this capture did not count.
+    unknown = kernels[kernels["flops"].isna()]
+    assert len(unknown) == 34 and set(unknown["class"]) == {"convolution"}
+    assert any("34 launches compute on tensor cores" in finding for finding in findings)
+    metrics = found["atomics"]["event"].str.partition(" : ")[0]
+    assert "dram__bytes_read.sum (B)" in set(metrics)
+    assert not metrics.str.startswith(("device__attribute", "nvlink__", "profiler__")).any()
+    durations = found["atomics"][metrics == "gpu__time_duration.sum (ns)"]
+    assert (durations["count"] * durations["mean"]).sum() == pytest.approx(2_497_280)
+
+
+def test_the_long_form_with_ranges_of_nvtx(shared_data):
+    path = shared_data / "ncu/resnet50_v100_long.csv"
+    assert recognise(path) == "ncu"
+    found, _ = tables(path)
+    kernels = found["kernels"]
+    assert len(kernels) == 583
+    assert kernels["direction"].value_counts().to_dict() == {"bprop": 565, "none": 18}
+    operators = kernels["operator"].value_counts()
+    # ResNet50 has 53 convolutions and as many normalizations; the first makes no gradient of its input.
+    assert operators["aten::cudnn_batch_norm_backward"] == 53
+    assert set(found["atomics"]["event"].str.partition(" : ")[0]) == {"lts__t_sector_hit_rate.pct (%)"}
+    assert found["atomics"]["count"].sum() == 583
+
+
+def test_units_of_the_raw_page_are_taken_into_account(tmp_path):
+    path = tmp_path / "rank2.csv"
+    path.write_text(NCU_RAW)
+    kernels = tables(path)[0]["kernels"]
+    assert list(kernels["duration_ns"]) == [10_500, 1_500] and set(kernels["rank"]) == {2}
+    assert list(kernels["bytes"]) == [3000, 3000]
+    assert kernels["flops"][0] == 1000 + 2 * 2000 and math.isnan(kernels["flops"][1])
+    assert kernels["name"][0] == "void kernel<4>(float*)"
+
+
+def test_the_details_page_gathers_a_launchs_sections(tmp_path):
+    path = tmp_path / "details.csv"
+    path.write_text(NCU_DETAILS)
+    found, _ = tables(path)
+    kernels = found["kernels"]
+    assert list(kernels["duration_ns"]) == [10_500, 9_000] and list(kernels["correlation"]) == [0, 1]
+    assert set(kernels["grid"]) == {"4,2,1"} and set(kernels["block"]) == {"128,1,1"}
+    assert set(kernels["device"]) == {1} and list(kernels["direction"]) == ["fprop", "none"]
+    occupancy = found["atomics"].set_index("event").loc["Achieved Occupancy (%) : kernel"]
+    assert (occupancy["count"], occupancy["mean"]) == (1, 45.5)
+
+
+def test_tensor_core_use_is_an_event_and_leaves_flops_open(tmp_path):
+    metric = "sm__inst_executed_pipe_tensor_op_hmma.sum"
+    path = tmp_path / "tensor.csv"
+    path.write_text(NCU_RAW.replace('"gpu__time_duration.sum"', f'"gpu__time_duration.sum","{metric}"')
+                    .replace('"usecond"', '"usecond","inst"').replace('"10.5"', '"10.5","64"')
+                    .replace('"1.5"', '"1.5","0"'))  # fmt: skip
+    found, _ = tables(path)
+    assert math.isnan(found["kernels"]["flops"][0])
+    used = found["atomics"].set_index("event").loc[f"{metric} (inst) : void kernel<4>(float*)"]
+    assert used["mean"] == 64
