@@ -19,7 +19,8 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     warmup_dropped                   batches left out at the heads of the timed runs
     load_ms, forward_ms, backward_ms, update_ms     medians of the stages, mean over ranks, ms
     startup_s                        process start to first batch, s
-    profiled_runs, perturbation      runs under a profiler; a batch that it records over the unprofiled twin's
+    profiled_runs                    runs under a profiler
+    perturbation (_low, _high)       a batch that the profiler records over its unprofiled twin's
     tflop_per_batch                  credited FLOPs of a rank's batch, 1e12
     flop_coverage_pct                these over the analytic count, %
     kernel_ms                        time of the model's kernels in a batch of a rank, ms
@@ -155,7 +156,12 @@ def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
         made.append({**fields, **figures(members, "strong" if scaling == "strong" else "weak")})
     order = list(group_by) or [*ID_FIELDS[2:], *_outside(), "world_size", "nodes"]
-    return sorted(made, key=lambda row: sortable([row.get(name) for name in order]))
+    return sorted(made, key=lambda row: sortable([_rank_of(row.get(name)) for name in order]))
+
+
+def _rank_of(value: Any) -> Any:
+    # fp32 comes first: one rank has no other precision of gradients, and is the base of the others.
+    return "" if value == "fp32" else value
 
 
 def _outside() -> list[str]:

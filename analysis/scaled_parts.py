@@ -57,14 +57,14 @@ def _interval(name: str, places: int | None = None) -> Any:
     return lambda row: with_interval(row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"), places)
 
 
-def _beside(name: str) -> Any:
-    """A share of the datasheet's peak and of the measured one: ``31.2 | 40.5``."""
+def _beside(name: str, both: bool) -> Any:
+    """A share of the measured peak, and before it that of the datasheet's: ``31.2 | 40.5``."""
 
     def value(row: Any) -> str:
         sheet, measured = row.get(f"{name}_pct"), row.get(f"{name}_of_measured_pct")
         if sheet is None and measured is None:
             return "-"
-        return f"{digits(sheet, 3)} | {digits(measured, 3)}"
+        return f"{digits(sheet, 3)} | {digits(measured, 3)}" if both else digits(measured, 3)
 
     return value
 
@@ -107,19 +107,20 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
+    # A CPU has no datasheet to stand beside.
+    both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
     columns = [
         *_who(own, group_by),
-        Column("FLOPS eff. %\nof kernels", _beside("flops_efficiency_of_kernels")),
-        Column("FLOPS eff. %\nof batch", _beside("flops_efficiency_of_batch")),
-        Column("bandw. eff. %\nof kernels", _beside("bandwidth_efficiency_of_kernels")),
-        Column("bandw. eff. %\nof batch", _beside("bandwidth_efficiency_of_batch")),
-        Column("MFU\n%", _beside("mfu")),
+        Column("FLOPS eff. %\nof kernels", _beside("flops_efficiency_of_kernels", both)),
+        Column("FLOPS eff. %\nof batch", _beside("flops_efficiency_of_batch", both)),
+        Column("bandw. eff. %\nof kernels", _beside("bandwidth_efficiency_of_kernels", both)),
+        Column("bandw. eff. %\nof batch", _beside("bandwidth_efficiency_of_batch", both)),
+        Column("MFU\n%", _beside("mfu", both)),
         Column("exposed\ncomm., ms", _get("exposed_communication_ms")),
         Column("profiled\n/ twin", _get("perturbation", 2)),
     ]
-    return Part(
-        "Use of the device: % of the datasheet's peak | of the peak measured", own, columns, _peaks(own)
-    )
+    of_what = "% of the datasheet's peak | of the peak measured" if both else "% of the peak measured"
+    return Part(f"Use of the device: {of_what}", own, columns, _peaks(own))
 
 
 def _peaks(own: Rows) -> str:

@@ -25,6 +25,8 @@ UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is
 
 # From so many runs on a point's own scatter counts, and not that of all points.
 ENOUGH_RUNS = 6
+# Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
+WIDE_SCATTER = 0.1
 # In these the runs of one point may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
 POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
@@ -54,6 +56,7 @@ class Point:
         self.batch_resamples: np.ndarray | None = None  # of the median batch, ns
         self.rate_resamples: np.ndarray | None = None  # of images/s
         self.batch = self.rate = statistics.Estimate(NAN, NAN, NAN)
+        self.scatter = statistics.Scatter(NAN, 0)  # of the batch, between runs
 
     @property
     def world_size(self) -> int:
@@ -83,9 +86,14 @@ class Point:
         """The same batches of the rank that took longest for all of them: they add up to the job's time."""
         return [one.pace_ns.astype(float) for _, one in self.timed]
 
+    @property
+    def seed(self) -> int:
+        """Of this point's resampling: points are resampled each for itself."""
+        return statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
+
     def measure(self, batch: statistics.Scatter, rate: statistics.Scatter) -> None:
         """Centre and resamples of the batch and of the rate, with the scatter between runs of each."""
-        seed = statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
+        self.scatter, seed = batch, self.seed
         self.batch = statistics.between_runs(self.steps, seed=seed, between=batch)
         self.rate = statistics.between_runs(self.paces, self.images_per_s, seed=seed, between=rate)
         if len(self.timed) > 1:
@@ -144,6 +152,11 @@ def _measure(study: Study, points: Sequence[Point]) -> None:
         study.find(
             f"only {pooled[0].freedom} repeated runs say how much runs differ, so intervals are wide: "
             "more repetitions narrow them"
+        )
+    if pooled[0].freedom > 1 and pooled[0].sigma > WIDE_SCATTER:
+        study.find(
+            f"runs of one point differ by {100 * np.expm1(pooled[0].sigma):.0f} % (standard deviation), so "
+            "intervals are wide: was the machine busy with something else?"
         )
 
 

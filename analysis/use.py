@@ -16,7 +16,8 @@ from analysis.scaling import UNPROFILED, Point
 COVERAGE_PCT = (95.0, 105.0)
 
 USE_COLUMNS = (
-    "profiled_runs", "perturbation", "tflop_per_batch", "flop_coverage_pct", "kernel_ms",
+    "profiled_runs", "perturbation", "perturbation_low", "perturbation_high",
+    "tflop_per_batch", "flop_coverage_pct", "kernel_ms",
     "flops_efficiency_of_kernels_pct", "flops_efficiency_of_kernels_of_measured_pct",
     "bandwidth_efficiency_of_kernels_pct", "bandwidth_efficiency_of_kernels_of_measured_pct",
     "flops_efficiency_of_batch_pct", "flops_efficiency_of_batch_pct_low",
@@ -34,7 +35,7 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     profiled = [point for point in points if point.profiled]
     row: dict[str, Any] = {
         "profiled_runs": sum(len(point.profiled) for point in points),
-        "perturbation": _perturbation(profiled),
+        **_perturbation(profiled),
         "device_name": ", ".join(sorted({point.bound.device for point in points})),
     }
     for name, attribute, unit in (
@@ -58,16 +59,27 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     return row
 
 
-def _perturbation(points: Sequence[Point]) -> float | None:
-    """Duration of a batch that the profiler recorded over that of the unprofiled twin."""
+def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
+    """Duration of a batch that the profiler recorded over that of the unprofiled twin, with its interval."""
     recorded = twins = 0.0
+    drawn: list[tuple[np.ndarray, np.ndarray | None]] = []
     for point in points:
-        of_runs = [np.median(series.step_ns[series.attributed]) for _, series in point.profiled
-                   if series.attributed.any()]  # fmt: skip
-        if of_runs and point.timed_by == UNPROFILED:
-            recorded += float(np.median(of_runs))
-            twins += point.batch.value
-    return recorded / twins if twins else None
+        runs = [series.step_ns[series.attributed].astype(float) for _, series in point.profiled]
+        runs = [run for run in runs if len(run)]
+        if not runs or point.timed_by != UNPROFILED:
+            continue
+        recorded += float(np.median([np.median(run) for run in runs]))
+        twins += point.batch.value
+        if point.scatter.freedom:
+            own = statistics.run_resamples(runs, seed=point.seed + 1, between=point.scatter)
+            drawn.append((own, point.batch_resamples))
+    low = high = None
+    known = [(own, twin) for own, twin in drawn if twin is not None]
+    if known and len(known) == len(points):
+        sums = [np.sum(durations, axis=0) for durations in zip(*known, strict=True)]
+        low, high = statistics.interval(sums[0] / sums[1])
+    ratio = recorded / twins if twins else None
+    return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:

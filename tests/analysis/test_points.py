@@ -117,3 +117,32 @@ def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(t
     first, second = (run("analysis.scaled", tmp_path, "--format", "csv").out for _ in range(2))
     assert first == second
     assert run("analysis.scaled", tmp_path, "--format", "json").json[0]["interval_seed"] == 20200520
+
+
+def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
+    runs = [run_of(gpus_per_node=size, batch=batch) for size in (1, 2, 4) for batch in (16, 32)]
+    write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
+    assert "was the machine busy" in run("analysis.scaled", tmp_path).out
+    write_sweep(tmp_path / "quiet", runs, Truth(run_noise_ms=1.0))
+    assert "busy" not in run("analysis.scaled", tmp_path / "quiet").out
+
+
+def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None:
+    write_sweep(
+        tmp_path, [run_of(), *(run_of(gpus_per_node=2, grad=grad) for grad in ("bf16", "fp16", "fp32"))]
+    )
+    rows = run("analysis.scaled", tmp_path, "--format", "csv").csv
+    expected = [("1", "fp32"), ("2", "fp32"), ("2", "bf16"), ("2", "fp16")]
+    assert [(row["world_size"], row["grad"]) for row in rows] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "title"), [("cpu", ": % of the peak measured"), ("NVIDIA L4", "datasheet's peak |")]
+)
+def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
+    tmp_path: Path, device: str, title: str
+) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(device=device))
+    shown = run("analysis.scaled", tmp_path).out
+    assert title in shown
+    assert ("- | " in shown) is False

@@ -105,6 +105,7 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
         )
     assert row["kernel_ms"] == pytest.approx(truth.kernel_ms)
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+    assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
     assert row["exposed_communication_ms"] == pytest.approx(truth.communication_ms - truth.hidden_ms)
     assert row["overlapped_communication_ms"] == pytest.approx(truth.hidden_ms)
     assert pd.isna(at(table, 1)["exposed_communication_ms"])
