@@ -1,23 +1,31 @@
-"""python -m profiling.convert PATH... [--tool NAME] [--out DIR]: what a profiler wrote, as tables.
+"""python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]: what a profiler wrote, as tables.
 
 Files are recognised by what is in them; folders are walked. The tables of a file go to a folder named after
-it, OUT/<name>/kernels.parquet and so on; without --out beside the file. Exit code 1: some files were not
-recognised or could not be read; 2: none could.
+it, OUT/<name>/kernels.parquet and so on; without --out beside the file. Files that are one result (TAU writes
+one a thread) become tables in the folder that holds them. Many files are shared by processes, or under mpirun
+by its ranks. Exit code 1: some files were not recognised or could not be read; 2: none could.
 """
 
 import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from profiling.chunks import read_head, why_unreadable
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.tables import write
+from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, tool
+from profiling.workers import open_workers
 
-_ENDINGS = re.compile(r"(\.(json|gz|gzip|parquet|csv|sqlite|xml|pt|trace|txt))+$", re.IGNORECASE)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ENDINGS = re.compile(
+    r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
+)
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
     r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$|^log\.txt$"
@@ -27,9 +35,13 @@ _OUR_TABLES = re.compile(
 def recognise(path: Path) -> str | None:
     """The name of the tool that wrote a file, by what is in it; None if none is known.
 
+    A folder is recognised where its files are one result (TAU's text profiles).
+
     Raises:
         UserError: the file cannot be read, or is damaged beyond recognition.
     """
+    if path.is_dir():
+        return next((name for file in path.rglob("*") if (name := _bundled(file)[1]) is not None), None)
     head = read_head(path)
     modules = ((name, tool(name)) for name in TOOLS)
     return next(
@@ -48,6 +60,8 @@ def read(path: Path, name: str | None = None) -> Converted:
         UserError: not recognised, or broken.
     """
     name = name or recognise(path)
+    if name is None and path.is_dir():
+        raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None:
         known = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
         raise UserError(f"{path} {why_unreadable(path) or known}")
@@ -87,8 +101,62 @@ def target_of(path: Path, out: Path | None) -> Path:
     return folder.with_name(stem + ".tables") if folder.is_file() else folder
 
 
-def convert(paths: Iterable[Path], name: str | None = None, out: Path | None = None) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Unit:
+    """What is converted at once: a file, or a folder whose files are one result.
+
+    Attributes:
+        name: of the tool; None: to be recognised.
+        target: the folder of its tables.
+    """
+
+    path: Path
+    name: str | None
+    target: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a unit: where its tables are, or why there are none."""
+
+    target: Path
+    findings: tuple[str, ...] = ()
+    error: str = ""
+
+
+def _bundled(path: Path) -> tuple[Path, str | None]:
+    """(the folder that a file is a part of, the tool whose file it is); the file itself and None if none."""
+    for name in TOOLS:
+        module = tool(name)
+        if hasattr(module, "bundle") and (whole := module.bundle(path)) != path:
+            return whole, name
+    return path, None
+
+
+def units_of(paths: Iterable[Path], name: str | None, out: Path | None) -> list[Unit]:
+    """What is to be converted of files and folders; see :func:`files_of`."""
+    units: dict[Path, Unit] = {}
+    used: set[Path] = set()
+    for named in paths:
+        for path in files_of([named]):
+            whole, of = _bundled(path) if named.is_dir() else (path, None)
+            if of is None or name not in (None, of):
+                whole, of = path, name
+            if whole not in units:
+                units[whole] = Unit(whole, of, _unused(target_of(whole, out), used))
+    return list(units.values())
+
+
+def convert(
+    paths: Iterable[Path], name: str | None = None, out: Path | None = None, jobs: int | None = None
+) -> tuple[int, int] | None:
     """Convert files; how many were, and how many were not. Each that was not gets one line on stderr.
+
+    Args:
+        jobs: processes; None: as many as there are cores, where that is worth it.
+
+    Returns:
+        None on a rank of an MPI job that only helped.
 
     Raises:
         UserError: a path does not exist, or the only file cannot be converted.
@@ -97,41 +165,56 @@ def convert(paths: Iterable[Path], name: str | None = None, out: Path | None = N
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    files = list(files_of(paths))
-    used: set[Path] = set()
+    units = units_of(paths, name, out)
     done = failed = 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("convert", total=len(files))
-        for path in files:
-            progress.update(bar, description=path.name)
-            try:
-                target, findings = _convert_file(path, name, out, used)
-            except UserError as error:
-                if len(files) == 1:
-                    raise
-                print(f"scaleprof: {error}", file=sys.stderr)
-                failed += 1
-            else:
-                for finding in findings:
-                    print(f"scaleprof: {finding}", file=sys.stderr)
-                print(target)
-                done += 1
-            progress.advance(bar)
+    with open_workers([_size(unit.path) for unit in units], jobs) as workers:
+        if workers is None:
+            return None
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("convert", total=len(units))
+            for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
+                if outcome.error and len(units) == 1:
+                    raise UserError(outcome.error)
+                for line in (outcome.error,) if outcome.error else outcome.findings:
+                    print(f"scaleprof: {line}", file=sys.stderr)
+                if not outcome.error:
+                    print(outcome.target)
+                done, failed = done + (not outcome.error), failed + bool(outcome.error)
+                progress.update(bar, advance=1, description=unit.path.name)
     return done, failed
 
 
-def _convert_file(path: Path, name: str | None, out: Path | None, used: set[Path]) -> tuple[Path, list[str]]:
-    """Write a file's tables; where they are, and what was found on the way."""
-    converted = read(path, name)
-    target = _unused(target_of(path, out), used)
+def _size(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def convert_unit(unit: Unit) -> Outcome:
+    """Write the tables of one file, a piece at a time where its tool can."""
+    findings: list[str] = []
     try:
-        for table, rows in converted.tables.items():
-            write(rows, target, table)
+        with Writer(unit.target) as writer:
+            for table, piece in _pieces(unit, findings):
+                writer.add(table, piece)
+    except UserError as error:
+        return Outcome(unit.target, error=str(error))
     except OSError as error:
-        raise UserError(
-            f"cannot write to {target}: {error.strerror or error}; free some space or choose another --out"
-        ) from None
-    return target, converted.findings
+        why = error.strerror or error
+        return Outcome(
+            unit.target,
+            error=f"cannot write to {unit.target}: {why}; free some space or choose another --out",
+        )
+    return Outcome(unit.target, tuple(findings))
+
+
+def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
+    name = unit.name or recognise(unit.path)
+    if name is not None and hasattr(tool(name), "stream"):
+        yield from tool(name).stream(unit.path, findings)
+        return
+    converted = read(unit.path, name)
+    findings += converted.findings
+    yield from converted.tables.items()
 
 
 def _unused(target: Path, used: set[Path]) -> Path:
@@ -160,12 +243,20 @@ def main(arguments: list[str] | None = None) -> int:
         "--tool", metavar="NAME", help=f"of the profiler, if not to be recognised: {', '.join(TOOLS)}"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun its ranks]"
+    )
     given = parser.parse_args(arguments)
+    if given.jobs is not None and given.jobs < 1:
+        raise UserError(f"--jobs {given.jobs}: at least 1")
     if given.tool is not None:
         tool(given.tool)
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise UserError(f"--out {given.out} is a file; name a folder")
-    done, failed = convert(given.paths, given.tool, given.out)
+    converted = convert(given.paths, given.tool, given.out, given.jobs)
+    if converted is None:  # a rank of an MPI job that helped the first one
+        return EXIT_DONE
+    done, failed = converted
     if not done:
         raise UserError(
             f"nothing was converted: none of {failed} files can be read"

@@ -1,0 +1,94 @@
+"""Who shares the work on many files: this process, several on this machine, or the ranks of an MPI job?"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TypeVar
+
+from profiling.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Set for each rank by mpirun (Open MPI; MPICH, Intel MPI) and by srun.
+_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
+
+
+def ranks_of(environment: Mapping[str, str] = os.environ) -> int:
+    """How many ranks of MPI this program was started as; 1 if it was not."""
+    sizes = [environment[name] for name in _WORLD_SIZES if environment.get(name, "").isdecimal()]
+    return int(sizes[0]) if sizes else 1
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Workers | None"]:
+    """Workers for items of such sizes in bytes; None on a rank of MPI that served the first one.
+
+    Args:
+        jobs: processes; None: as many as there are cores, if the items are worth it.
+
+    Raises:
+        UserError: started by mpirun as several ranks, and mpi4py is not there.
+    """
+    if ranks_of() > 1:
+        with _mpi_executor() as executor:
+            yield Workers(executor) if executor is not None else None
+        return
+    wanted = min(jobs or cores(), len(sizes))
+    if jobs is None and sum(sizes) < _WORTH_A_PROCESS:
+        wanted = 1
+    if wanted <= 1:
+        yield Workers(None)
+        return
+    # Threads of libraries that are loaded do not survive a fork: processes are started anew.
+    with ProcessPoolExecutor(wanted, mp_context=get_context("spawn")) as pool:
+        yield Workers(pool)
+
+
+def _mpi_executor():  # type: ignore[no-untyped-def]
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPICommExecutor
+    except ImportError:
+        raise UserError(
+            "started as several ranks by MPI, and mpi4py is not installed (pip install -e '.[mpi]'); "
+            "install it, or start one process without mpirun"
+        ) from None
+    return MPICommExecutor(MPI.COMM_WORLD, root=0)
+
+
+class Workers:
+    """Does the same with each of many items.
+
+    Args:
+        executor: runs the work elsewhere; None: here.
+    """
+
+    def __init__(self, executor: Executor | None) -> None:
+        self._executor = executor
+
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """The results in the order of the items.
+
+        Raises:
+            UserError: a process was killed, for want of memory most likely.
+        """
+        if self._executor is None:
+            yield from map(work, items)
+            return
+        try:
+            yield from self._executor.map(work, items)
+        except BrokenProcessPool:
+            raise UserError(
+                "a process that converted files was killed, for want of memory most likely; use fewer at a "
+                "time (--jobs 1)"
+            ) from None

@@ -1,0 +1,111 @@
+"""python -m profiling.convert on many files: shared by processes and ranks, in pieces, the same result."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from profiling.convert import convert, read, recognise
+from profiling.errors import UserError
+from profiling.tables import SCHEMAS, Writer, as_table
+from tests.profiling.samples import SAMPLES, nsys_database, threads
+from tests.profiling.tau_files import write_text
+
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+
+
+def all_samples(folder):
+    for name, (_, write, file) in SAMPLES.items():
+        (folder / name).mkdir(parents=True)
+        write(folder / name / file)
+    return folder
+
+
+def tables_below(folder):
+    found = sorted(folder.rglob("*.parquet"))
+    return {path.relative_to(folder).as_posix(): pq.read_table(path).to_pylist() for path in found}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process makes of all formats."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert convert([all_samples(folder / "raw")], out=folder / "out", jobs=1) == (len(SAMPLES), 0)
+    return folder
+
+
+def test_every_format_becomes_tables(alone):
+    found = tables_below(alone / "out")
+    assert {Path(name).parent.as_posix() for name in found} >= {
+        "net",
+        "rep",
+        "tauprofile",
+        "TAU text",
+        "timeline",
+    }
+    assert all(rows for name, rows in found.items() if name.startswith(("net", "rep", "timeline")))
+    for path in (alone / "out").rglob("*.parquet"):
+        assert pq.read_schema(path).equals(SCHEMAS[path.stem]), path
+
+
+def test_two_processes_give_the_same(alone, tmp_path):
+    assert convert([alone / "raw"], out=tmp_path, jobs=2) == (len(SAMPLES), 0)
+    assert tables_below(tmp_path) == tables_below(alone / "out")
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")
+def test_ranks_of_mpi_share_the_files(alone, tmp_path):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    command = [
+        MPIRUN,
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-np",
+        "2",
+        sys.executable,
+        "-m",
+        "profiling.convert",
+    ]
+    answer = subprocess.run(
+        [*command, str(alone / "raw"), "--out", str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("\n") == len(SAMPLES)  # said once, by the first rank
+    assert tables_below(tmp_path) == tables_below(alone / "out")
+
+
+def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
+    folder = write_text(tmp_path / "rank_0000" / "raw", threads(2))
+    assert recognise(folder) == "tau"
+    assert convert([tmp_path]) == (1, 0)
+    assert sorted(path.name for path in folder.glob("*.parquet")) == ["atomics.parquet", "intervals.parquet"]
+    assert len(pq.read_table(folder / "intervals.parquet")) == 8
+    assert convert([tmp_path]) == (1, 0)  # its own tables are no input
+    # One thread's file can be asked for.
+    assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == (1, 0)
+    assert len(pq.read_table(tmp_path / "one" / "profile.1.0.0" / "intervals.parquet")) == 4
+
+
+def test_a_folder_that_is_no_result_is_said_to_be_one(tmp_path):
+    nsys_database(tmp_path / "rep.sqlite")
+    with pytest.raises(UserError, match="is a folder of files"):
+        read(tmp_path)
+
+
+def test_a_table_in_pieces_is_whole_or_not_there(tmp_path):
+    names = ["first", "second", None]
+    with Writer(tmp_path) as writer:
+        for name in names:
+            writer.add("markers", as_table("markers", {"name": [name] * 50_000, "start_ns": range(50_000)}))
+    table = pq.read_table(tmp_path / "markers.parquet")
+    assert table.schema == SCHEMAS["markers"] and len(table) == 150_000
+    assert table["name"].combine_chunks().cast(pa.string()).unique().to_pylist() == names
+    with pytest.raises(RuntimeError), Writer(tmp_path / "broken") as writer:
+        for _ in range(4):
+            writer.add("markers", table)
+        raise RuntimeError
+    assert not any(path.is_file() for path in (tmp_path / "broken").rglob("*"))
