@@ -51,6 +51,7 @@ class TableView:
     rows: Sequence[Row]
     searchable: bool = False
     note: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)

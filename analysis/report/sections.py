@@ -77,9 +77,8 @@ def table(own: Rows, study: Study) -> Section | None:
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     text = (
         "Batch: the duration of a step of the job, which ends when its slowest rank does; warm-up is left "
-        "out. Use of the device: the first figure is beside the datasheet's peak, the second beside the peak "
-        "measured here. MFU: analytic FLOPs over the whole batch. Profiled / twin: how much slower a batch "
-        "is while the profiler records it."
+        "out. MFU: analytic FLOPs over the whole batch and the peak. Profiled / twin: how much slower a "
+        "batch is while the profiler records it."
     )
     return Section("table", "The figures", text, tables=views)
 

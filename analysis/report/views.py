@@ -55,7 +55,7 @@ def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = Fals
     """A terminal's table as one of the report: it sorts by the figure a cell begins with."""
     columns = [_heading(column) for column in part.columns]
     rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
-    return TableView(id, columns, rows, searchable, part.caption)
+    return TableView(id, columns, rows, searchable, part.caption, part.title)
 
 
 def _heading(column: Column) -> Heading:
