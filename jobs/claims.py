@@ -134,5 +134,5 @@ class Beat:
 
 
 def release(directory: Path) -> None:
-    """Leave a directory in order: anyone may take it over at once."""
+    """Leave a directory in order: anyone may take it over at once. One that has ended is nobody's."""
     (directory / OWNER).unlink(missing_ok=True)

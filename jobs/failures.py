@@ -118,11 +118,8 @@ def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Fa
         text = str(death) if death else said
     code = death.code if death else exit_code
     nodes = (death.node,) if death and death.node else ()
-    if failed := _NODE_FAILURE.search(log):
-        node = failed["slurm"] or failed["mpi"]
-        return Failure(
-            "node failure", f"{node or 'a node'} does not answer any more", code, (node,) if node else ()
-        )
+    if lost := lost_node(log):
+        return lost
     if found := _OUT_OF_MEMORY.search(log):
         return Failure("out of memory", _line(found[0]), code, nodes)
     if found := _DISK_FULL.search(log):
@@ -136,6 +133,18 @@ def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Fa
         return Failure("wrong use", own[0].strip(), code)
     raised = [line for line in log.splitlines() if _RAISED.match(line)]
     return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
+
+
+def lost_node(log: str) -> Failure | None:
+    """The failure of a node that a launcher reports, also where the ranks that are left have ended well."""
+    failed = _NODE_FAILURE.search(log)
+    if not failed:
+        return None
+    node, death = failed["slurm"] or failed["mpi"], first_death(log)
+    code = death.code if death and death.code else 1
+    return Failure(
+        "node failure", f"{node or 'a node'} does not answer any more", code, (node,) if node else ()
+    )
 
 
 def _line(text: str) -> str:

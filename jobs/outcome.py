@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs import machine, store
-from jobs.failures import Failure, explain
+from jobs.failures import Failure, explain, lost_node
 from jobs.processes import Ended
 from jobs.run import Run
 from jobs.store import Manifest, RankReport
@@ -37,7 +37,8 @@ def make_manifest(
     if ended.exit_code:
         failure = explain(ended.exit_code, ended.reason, log_tail(directory / store.LOG), ended.kind)
     elif wrong or (wrong := why_not_right(run, reports, directory)):
-        failure = Failure("wrong result", wrong, EXIT_FAILED)
+        lost = lost_node(log_tail(directory / store.LOG))
+        failure = lost or Failure("wrong result", wrong, EXIT_FAILED)
     here, now = machine.this_machine(), datetime.now(UTC)
     revision, dirty = machine.git_state(root)
     return Manifest(

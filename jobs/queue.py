@@ -20,12 +20,13 @@ from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest
 from jobs.points import Failed, Point
-from jobs.processes import POLL_S, Limits, Running, TimeIsUp, stopped_in_order
+from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
 from jobs.store import Manifest
 
 if TYPE_CHECKING:
     from jobs.execute import Execution
 
+TOO_SHORT = 2  # so often may a job's time end while its first point runs
 STACKS = "stacks.txt"  # written by train.stacks into a rank's directory
 
 
@@ -116,13 +117,14 @@ class Queue:
 
     def _start(self, point: Point, launcher: Launcher) -> None:
         execution = self._execution
-        if execution.state(point) == "done":
-            self._count_done()
-            return
         directory = execution.running(point)
         claim = claims.claim(directory, self._me)
         if not claim.ours:
             self._others[point] = claims.beat_of(directory)
+            return
+        if execution.state(point) == "done":  # by another sweep, meanwhile
+            store.remove(directory)
+            self._count_done()
             return
         if self._ended_this_job(claim.before):
             failure = Failure("node failure", "its job was started again while it ran", 1)
@@ -169,8 +171,7 @@ class Queue:
         self._finish(active.point, active.directory, manifest)
 
     def _finish(self, point: Point, directory: Path, manifest: Manifest) -> None:
-        claims.release(directory)
-        ended = store.finish(directory, manifest)
+        ended = self._leave(directory, manifest)
         if manifest.done:
             self._count_done()
             return
@@ -198,20 +199,31 @@ class Queue:
             seconds=0,
         )  # fmt: skip
         (directory / store.LOG).touch()
-        claims.release(directory)
-        ended = store.finish(directory, manifest)
+        ended = self._leave(directory, manifest)
         self.result.failed.append(Failed(point, manifest.reason, ended / store.LOG))
         self._bar.say(f"failed: {point.id}: {manifest.reason}", "red")
         self._bar.advance()
 
+    @staticmethod
+    def _leave(directory: Path, manifest: Manifest) -> Path:
+        # Ours until it has its whole name: without an owner another sweep would take it over before that.
+        ended = store.finish(directory, manifest)
+        claims.release(ended)
+        return ended
+
     def _end_too_long(self) -> None:
-        """Time is up: a point that had the whole job's time would have it in vain again."""
+        """Time is up: a point that often had a job's time to itself would have it in vain again."""
         if self._started == 1 and self._active:
             active = self._active.pop()
             active.running.end()
-            failure = Failure("time limit", "the time of a whole job was not enough for it", 124)
-            self._attempts.failed(active.point.id, failure.kind)
-            self._finish_unrun(active.point, active.directory, failure)
+            self._attempts.failed(active.point.id, "time limit")
+            if self._attempts.points[active.point.id]["time limit"] > TOO_SHORT:
+                failure = Failure(
+                    "time limit", "the time of a whole job was not enough for it", EXIT_TIME_LIMIT
+                )
+                self._finish_unrun(active.point, active.directory, failure)
+            else:
+                claims.release(active.directory)
 
     def _count_done(self) -> None:
         self.result.done += 1

@@ -3,33 +3,36 @@
 #
 #   slurm/submit.sh configs/resnet50.yaml                      smallest first, one after the other
 #   slurm/submit.sh configs/resnet50.yaml --time=2:00:00       with more flags of sbatch, for each of the jobs
+#   slurm/submit.sh configs/resnet50.yaml -- --only batch=32   after --: flags of jobs.sweep
 #   AT_ONCE=yes slurm/submit.sh ...                            all as soon as there are nodes: less waiting, but
 #                                                              they share the network while they are measured
 # A last job makes the table and the report when all have ended, however they ended. Partition, account and
 # modules are those of the site (SCALEPROF_SITE, or the site file with this cluster's name).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[[ $# -gt 0 && $1 != -* ]] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[[ $# -gt 0 && $1 != -* ]] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 command -v sbatch >/dev/null || { echo "slurm/submit.sh: no sbatch here; is this a node of a Slurm cluster?" >&2; exit 2; }
 source slurm/common.sh
-config=$1
+config=$1 own=()
 shift
+while [[ $# -gt 0 && $1 != -- ]]; do own+=("$1"); shift; done
+[[ $# -eq 0 ]] || shift
 
-directory=$("$PYTHON" -m jobs.sweep "$config" --print directory) || exit
-counts=$("$PYTHON" -m jobs.sweep "$config" --print node-counts) || exit
+directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit
+counts=$("$PYTHON" -m jobs.sweep "$config" "$@" --print node-counts) || exit
 words=$("$PYTHON" -m jobs.site --sbatch) || exit
 mapfile -t flags < <(printf '%s' "${words:+$words$'\n'}")
 
 submit() { # sbatch's own line says what it refuses
-    sbatch --parsable "${flags[@]}" "$@"
+    sbatch --parsable "${flags[@]}" "${own[@]}" "$@"
 }
 
 previous='' all=''
 for nodes in $counts; do
     after=()
     [[ -z $previous || ${AT_ONCE:-no} == yes ]] || after=("--dependency=afterany:$previous")
-    job=$(REPORT=no submit --nodes="$nodes" --job-name="scaleprof-$nodes" "${after[@]}" "$@" \
-        slurm/sweep.sh "$config" --only "nodes=$nodes") || exit
+    job=$(REPORT=no submit --nodes="$nodes" --job-name="scaleprof-$nodes" "${after[@]}" \
+        slurm/sweep.sh "$config" --only "nodes=$nodes" "$@") || exit
     previous=${job%%;*} all=$all:${job%%;*}
     echo "job $previous: $nodes nodes"
 done

@@ -15,10 +15,12 @@
 #SBATCH --time=12:00:00
 #SBATCH --signal=B:USR1@180
 #SBATCH --requeue
-#SBATCH --no-kill
 #SBATCH --open-mode=append
 set -euo pipefail
 
+early=no sweep=''
+trap 'early=yes; [[ -z $sweep ]] || kill -USR1 $sweep' USR1
+trap '[[ -n $sweep ]] || exit 143; kill -TERM $sweep' TERM
 die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 
 [[ -n ${SLURM_JOB_ID:-} ]] || die "submit it:  sbatch slurm/sweep.sh [CONFIG]  (without Slurm: python -m jobs.sweep)"
@@ -31,13 +33,10 @@ eval "$site"
 
 config=${1:-configs/resnet50.yaml}
 shift || true
-directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit
-
 # In the background: a shell hears the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
 sweep=$!
-trap 'kill -USR1 $sweep' USR1
-trap 'kill -TERM $sweep' TERM
+[[ $early == no ]] || kill -USR1 $sweep
 code=0
 wait $sweep || code=$?
 while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the waiting, not the sweep
@@ -51,6 +50,7 @@ if ((code == 75)); then
     exec scontrol requeue "$SLURM_JOB_ID"
 fi
 if ((code < 2)) && [[ ${REPORT:-yes} != no ]]; then
+    directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit
     "$PYTHON" -m analysis.scaled "$directory" || true # what is missing is said, and is no failure of the sweep
     "$PYTHON" -m analysis.report "$directory" || true
 fi

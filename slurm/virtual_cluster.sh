@@ -41,7 +41,7 @@ power_on() { # MACHINE [MACHINE it lives in: it dies with that one]
     rm -f "$HOME_DIR/machines/$name".{pid,ready}
     setsid "${enter[@]}" unshare --net --uts --mount --propagation private --pid --fork --kill-child \
         bash "$SELF" _machine "$name" </dev/null >>"$HOME_DIR/log/$name.out" 2>&1 &
-    for _ in {1..250}; do [[ ! -e $HOME_DIR/machines/$name.ready ]] || return 0; sleep .02; done
+    for _ in {1..1500}; do [[ ! -e $HOME_DIR/machines/$name.ready ]] || return 0; sleep .02; done
     die "$name did not start; see $HOME_DIR/log/$name.out"
 }
 
@@ -125,7 +125,7 @@ CONF
 }
 
 start() {
-    local count=${1:?how many nodes} cpus=${2:-2} name
+    local count=${1:?how many nodes} cpus=${2:-2} name booting=()
     ((UID == 0)) || die "needs root, for network namespaces"
     for name in slurmctld slurmd munged srun ip tc unshare nsenter flock; do
         command -v "$name" >/dev/null || die "no $name: apt-get install slurm-wlm munge libpmi2-0 iproute2"
@@ -149,7 +149,11 @@ start() {
     for _ in {1..250}; do [[ ! -S $HOME_DIR/munge/socket ]] || break; sleep .02; done
     [[ -S $HOME_DIR/munge/socket ]] || die "munged did not start; see $HOME_DIR/log/munged-head.out"
     daemon head slurmctld -D
-    for name in $(nodes); do boot_node "$name"; done
+    for name in $(nodes); do
+        boot_node "$name" &
+        booting+=($!)
+    done
+    wait "${booting[@]}"
     wait_until_up
 }
 
@@ -188,7 +192,7 @@ all_up() { [[ $(inside head sinfo -h -N -o %T 2>/dev/null | grep -cE '^(idle|mix
 
 wait_until_up() {
     local count; count=$(cat "$HOME_DIR/size")
-    for _ in {1..300}; do ! all_up "$count" || return 0; sleep .1; done
+    for _ in {1..900}; do ! all_up "$count" || return 0; sleep .1; done
     inside head sinfo -N >&2 || true
     die "not all nodes came up; see $HOME_DIR/log"
 }

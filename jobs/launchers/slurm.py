@@ -81,7 +81,9 @@ class Slurm:
             f"--cpu-bind={'none' if gpus else 'cores'}",
             *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if gpus else []),
             *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),
-            "--exact",
+            # The nodes are ours alone. Without this, a job that has lost a node gets no step any more: Slurm
+            # (22.05) does not give back what the lost step held.
+            "--overlap",
             "--kill-on-bad-exit=1",
             f"--wait={_WAIT_S}",
             # The job may have been submitted with --export=NONE; ranks need the environment all the same.

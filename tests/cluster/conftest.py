@@ -23,6 +23,6 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     cluster = Cluster(
         tmp_path_factory.mktemp("cluster") / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())}
     )
-    cluster.control("start", str(NODES))
+    cluster.control("start", str(NODES), timeout_s=180)
     yield cluster
     cluster.control("stop")

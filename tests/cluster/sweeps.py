@@ -5,14 +5,24 @@ from pathlib import Path
 
 from jobs import store
 from jobs.store import Manifest
+from profiling import tables
 from tests.cluster.virtual import ROOT, Cluster
 
-SCRIPTED = {
-    "PYTHONSAFEPATH": "1",
-    "PYTHONPATH": f"{Path(__file__).parent / 'scripted'}:{ROOT}",
-    "REPORT": "no",
-}
-NODES = "nodes: [1, 2, 4]"
+BATCHES, BATCH_NS = 10, 50_000_000
+
+
+def make_templates(folder: Path, ranks: int = 16) -> None:
+    """What scripted ranks leave as their batches."""
+    for rank in range(ranks):
+        starts = [1_800_000_000_000_000_000 + index * BATCH_NS for index in range(BATCHES)]
+        stages = ("load_ns", "forward_ns", "backward_ns", "update_ns")
+        rows = {
+            "rank": [rank] * BATCHES, "batch_index": list(range(BATCHES)), "start_ns": starts,
+            "end_ns": [start + BATCH_NS for start in starts], "images": [2] * BATCHES,
+            "loss": [1.0] * BATCHES, "attributed": [False] * BATCHES,
+            **dict.fromkeys(stages, [BATCH_NS // 4] * BATCHES),
+        }  # fmt: skip
+        tables.write(tables.as_table("batches", rows), folder, "batches").rename(folder / f"{rank}.parquet")
 
 
 @dataclass(frozen=True)
@@ -23,9 +33,18 @@ class Sweep:
     folder: Path
     name: str = "s"
 
-    def write(self, run: str = NODES, more: str = "repetitions: 1") -> "Sweep":
-        tiny = "gpus_per_node: 2, threads: 1, batches: 10, batch: 2"
+    def write(self, run: str = "nodes: [1, 2, 4]", more: str = "repetitions: 1", ranks: int = 1) -> "Sweep":
+        tiny = f"gpus_per_node: {ranks}, threads: 1, batches: {BATCHES}, batch: 2"
         self.file.write_text(f"{more}\nrun: {{{run}, {tiny}}}\n")
+        # Measuring the machine's peaks is not what these tests are about.
+        self.results.mkdir(parents=True)
+        calibration = store.Calibration(
+            gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
+        )
+        store.write_record(self.results / store.CALIBRATION, calibration)
+        templates = self.folder / "templates"
+        templates.mkdir()
+        make_templates(templates)
         return self
 
     @property
@@ -36,14 +55,24 @@ class Sweep:
     def results(self) -> Path:
         return self.folder / "results" / self.name
 
+    @property
+    def scripted(self) -> dict[str, str]:
+        """The environment in which ranks train nothing."""
+        scripted = Path(__file__).parent / "scripted"
+        return {
+            "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{scripted}:{ROOT}", "REPORT": "no",
+            "TEMPLATES": str(self.folder / "templates"),
+        }  # fmt: skip
+
     def submit(self, *sbatch: str, words: tuple[str, ...] = (), **variables: str) -> str:
         """The job's id; its output is in ``folder/JOB.out``."""
         out = f"--output={self.folder}/%j.out"
         script = ["slurm/sweep.sh", str(self.file), "--out", str(self.folder / "results"), *words]
-        return self.cluster.sbatch(out, *sbatch, *script, **{**SCRIPTED, **variables})
+        return self.cluster.sbatch(out, *sbatch, *script, **{**self.scripted, **variables})
 
     def said(self, job: str) -> str:
-        return (self.folder / f"{job}.out").read_text()
+        path = self.folder / f"{job}.out"
+        return path.read_text() if path.exists() else "(the job has not begun)"
 
     def manifests(self) -> dict[str, Manifest]:
         return {
@@ -54,6 +83,10 @@ class Sweep:
     def done(self) -> list[int]:
         """The numbers of nodes of the points that are done."""
         return sorted(manifest.run.nodes for manifest in self.manifests().values() if manifest.done)
+
+    def log_of_running(self) -> str:
+        logs = [path for path in self.results.glob("run_*/log.txt") if "_ret_" not in path.parent.name]
+        return logs[0].read_text() if logs else ""
 
     def running(self) -> list[str]:
         return [path.name for path in self.results.glob("run_*") if "_ret_" not in path.name]

@@ -1,0 +1,228 @@
+"""What may happen to a sweep in a night on a cluster; each time the state afterwards is right.
+
+Ranks train nothing here (tests/cluster/scripted); all else is real: Slurm, its nodes, what kills them, the
+batch script. What happens takes its time, so all of it happens at once; each test then looks at its own part.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from jobs.allocation import expand_nodes
+from jobs.execute import SweepRecord
+from jobs.store import read_record
+from tests.cluster.sweeps import Sweep
+from tests.cluster.virtual import Cluster
+
+SLOW = {"BATCH_S": "0.6"}  # 6 s a point: time to do something to it
+HAPPENINGS: dict[str, Callable[[Cluster, Path], None]] = {}
+
+
+def happening(function: Callable[[Cluster, Path], None]) -> Callable[[Cluster, Path], None]:
+    HAPPENINGS[function.__name__] = function
+    return function
+
+
+@pytest.fixture(scope="module")
+def happenings(cluster, tmp_path_factory, request) -> Iterator[dict[str, Future]]:
+    """All that this session's tests look at, under way."""
+    wanted = [
+        item.callspec.params["name"] for item in request.session.items if "happenings" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        yield {name: pool.submit(HAPPENINGS[name], cluster, tmp_path_factory.mktemp(name)) for name in wanted}
+
+
+@happening
+def every_point_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2, 4, 8]", ranks=2)
+    job = sweep.submit("--nodes=4")
+    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    assert sweep.done() == [1, 2, 4]
+    for manifest in sweep.manifests().values():
+        hosts = [report.hostname for report in manifest.ranks]
+        assert len(set(hosts)) == manifest.run.nodes and hosts[::2] == hosts[1::2]
+        assert manifest.environment["SLURM_JOB_ID"] == job
+        assert manifest.environment.get("GLOO_SOCKET_IFNAME", "eth0") == "eth0"
+    order = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
+    assert [line.split("_config_")[1][0] for line in order] == ["4", "2", "1"]
+    assert "left out 1 point: 8 nodes asked, but the allocation has 4" in sweep.said(job)
+    again = sweep.submit("--nodes=4")
+    assert cluster.wait(again)["ExitCode"] == "0:0"
+    assert "are done; nothing to do" in " ".join(sweep.said(again).split())
+
+
+@happening
+def a_killed_rank_is_named_and_its_point_tried_again(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write()
+    job = sweep.submit("--nodes=4", MISBEHAVE=f"die 4 3 {folder}/once")
+    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    assert sweep.done() == [1, 2, 4]
+    (failed,) = [manifest for manifest in sweep.manifests().values() if not manifest.done]
+    assert (failed.failure, failed.exit_code, failed.run.nodes) == ("rank crash", -9, 4)
+    assert failed.reason.startswith("rank crash: rank 3 on n") and "SIGKILL" in failed.reason
+    assert not sweep.running()
+
+
+@happening
+def what_would_fail_again_is_not_tried_again(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write()
+    job = sweep.submit("--nodes=2", MISBEHAVE="refuse 2 1")
+    assert cluster.wait(job)["ExitCode"] == "1:0", sweep.said(job)
+    assert sweep.done() == [1]
+    (failed,) = [manifest for manifest in sweep.manifests().values() if not manifest.done]
+    assert (failed.failure, failed.exit_code) == ("wrong use", 1)
+    assert failed.reason == "no data folder nowhere; give --data"
+    assert sweep.said(job).count("] run_0_config_2_") == 1
+
+
+@happening
+def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 1\nhang_limit_s: 8")
+    job = sweep.submit("--nodes=2", MISBEHAVE=f"hang 2 1 {folder}/once")
+    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    assert sweep.done() == [1, 2]
+    ((name, failed),) = [(name, each) for name, each in sweep.manifests().items() if not each.done]
+    assert failed.failure == "hang" and "no batch for 8 s" in failed.reason
+    log = (sweep.results / name / "log.txt").read_text()
+    stacks = log.partition("rank_0001 hangs here:")[2]
+    assert "in misbehave" in stacks and "most recent call first" in stacks
+
+
+@happening
+def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write()
+    job = sweep.submit("--nodes=4", "--no-kill", **SLOW)
+    cluster.until(lambda: any("config_4_" in name for name in sweep.running()))
+    cluster.until(lambda: "batch 2/" in sweep.log_of_running())
+    node = expand_nodes(cluster.job(job)["NodeList"])[-1]
+    cluster.control("kill-node", node)
+    try:
+        assert cluster.wait(job, 180)["ExitCode"] == "0:0", sweep.said(job)
+    finally:
+        cluster.control("boot-node", node)
+    assert sweep.done() == [1, 2, 4] and not sweep.running()
+    said = sweep.said(job)
+    assert f"node failure: {node} does not answer any more" in " ".join(said.split())
+    assert "back into the queue" in said
+    finished = {
+        manifest.run.nodes: manifest.ended for manifest in sweep.manifests().values() if manifest.done
+    }
+    assert finished[4] > finished[1]  # the smaller points ran on the nodes that were left
+
+
+@happening
+def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2, 3]")
+    job = sweep.submit("--nodes=3", **SLOW)
+    cluster.until(lambda: sweep.done() == [3], 120)
+    ended = [manifest.ended for manifest in sweep.manifests().values()]
+    cluster.until(lambda: any("config_2_" in name for name in sweep.running()))
+    node = cluster.job(job)["BatchHost"]
+    cluster.control("kill-node", node)
+    try:
+        cluster.until(lambda: cluster.job(job)["Restarts"] == "1", 120)
+        assert cluster.wait(job, 180)["ExitCode"] == "0:0", sweep.said(job)
+    finally:
+        cluster.control("boot-node", node)
+    assert sweep.done() == [1, 2, 3] and not sweep.running()
+    assert ended[0] in [manifest.ended for manifest in sweep.manifests().values()]
+
+
+@happening
+def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
+    # Slurm looks every 30 s: the signal comes 25 to 55 s after the start, and the points take longer.
+    job = sweep.submit("--nodes=2", "--time=1", "--signal=B:USR1@5", BATCH_S="0.95")
+    assert cluster.wait(job, 400)["ExitCode"] == "0:0", sweep.said(job)
+    assert int(cluster.job(job)["Restarts"]) >= 1
+    assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
+    assert all(manifest.done for manifest in sweep.manifests().values())
+    assert "time is up" in sweep.said(job)
+
+
+@happening
+def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write()
+    job = sweep.submit("--nodes=4", **SLOW)
+    cluster.until(lambda: sweep.done() == [4] and bool(sweep.running()), 120)
+    ended = [manifest.ended for manifest in sweep.manifests().values()]
+    cluster.control("exec", "scancel", job)
+    assert cluster.wait(job)["JobState"] == "CANCELLED"
+    cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")), 30)
+    assert sweep.done() == [4]
+    again = sweep.submit("--nodes=4")
+    assert cluster.wait(again)["ExitCode"] == "0:0", sweep.said(again)
+    assert sweep.done() == [1, 2, 4] and not sweep.running()
+    assert ended[0] in [manifest.ended for manifest in sweep.manifests().values()]
+
+
+@happening
+def two_jobs_share_a_sweep_and_no_point_runs_twice(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
+    jobs = [sweep.submit("--nodes=2", BATCH_S="0.2") for _ in range(2)]
+    for job in jobs:
+        assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
+    did = [manifest.environment["SLURM_JOB_ID"] for manifest in sweep.manifests().values()]
+    assert set(did) == set(jobs)
+    lines = [line for job in jobs for line in sweep.said(job).splitlines() if line.startswith("[")]
+    assert len(lines) == 6
+    assert read_record(sweep.results / "sweep.json", SweepRecord).launcher == "slurm"
+
+
+@happening
+def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [2]")
+    # Of the three nodes one sees, in the place of the results, a small disk of its own that is full.
+    node = "n29"
+    cluster.control("on", node, "mount", "-t", "tmpfs", "-o", "size=8k", "small", str(sweep.results))
+    fill = f"head -c 1M /dev/zero >{sweep.results}/filler || true"
+    cluster.control("on", node, "sh", "-c", fill)
+    try:
+        job = sweep.submit("--nodes=3", "--nodelist=n28,n29,n30")
+        assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    finally:
+        cluster.control("on", node, "umount", str(sweep.results))
+    assert sweep.done() == [2] and not sweep.running()
+    (done,) = [manifest for manifest in sweep.manifests().values() if manifest.done]
+    assert {report.hostname for report in done.ranks} == {"n28", "n30"}
+    said = " ".join(sweep.said(job).split())
+    assert said.count("disk full: No space left on device") == 2
+
+
+@happening
+def small_points_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 2")
+    job = sweep.submit("--nodes=4", words=("--pack",), BATCH_S="0.3")
+    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
+    assert sweep.done() == [1, 1, 2, 2]
+    assert any("--pack" in finding for m in sweep.manifests().values() for finding in m.findings)
+    runs = sorted((m.started, m.ended, {r.hostname for r in m.ranks}) for m in sweep.manifests().values())
+    at_once = [(a, b) for a, b in combinations(runs, 2) if a[1] > b[0]]
+    assert at_once and not any(a[2] & b[2] for a, b in at_once)
+
+
+@happening
+def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, folder: Path) -> None:
+    sweep = Sweep(cluster, folder).write()
+    words = [str(sweep.file), f"--output={folder}/%x.out", "--", "--out", str(folder / "results")]
+    answer = cluster.run("slurm/submit.sh", *words, **sweep.scripted)
+    assert answer.returncode == 0, answer.stderr
+    jobs = [line.split()[1].rstrip(":") for line in answer.stdout.splitlines()]
+    assert len(jobs) == 4
+    for job in jobs:
+        assert cluster.wait(job)["ExitCode"] == "0:0", (folder / "scaleprof-report.out").read_text()
+    assert sweep.done() == [1, 2, 4]
+    assert [cluster.job(job)["NumNodes"] for job in jobs] == ["1", "2", "4", "1"]
+    assert (sweep.results / "report.html").is_file()
+    table = (folder / "scaleprof-report.out").read_text()
+    assert table.startswith("Weak scaling")
+
+
+@pytest.mark.parametrize("name", HAPPENINGS)
+def test_on_the_cluster(name, happenings):
+    happenings[name].result()
