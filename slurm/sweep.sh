@@ -45,7 +45,8 @@ while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the wait
 done
 ((code <= 128)) || { code=0; wait $sweep || code=$?; } # it ended between the two lines above
 
-if ((code == 75)); then
+# 75: it says that it can go on later; 138: the time was up before it had begun (128 + SIGUSR1).
+if ((code == 75 || code == 138)); then
     echo "slurm/sweep.sh: back into the queue"
     exec scontrol requeue "$SLURM_JOB_ID"
 fi
