@@ -24,6 +24,7 @@ from jobs.queue import Queue, Result
 from jobs.run import Run, to_flags
 from jobs.store import Manifest
 from profiling.errors import UserError
+from profiling.wrap import wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION_LIMIT_S = 120.0
@@ -56,9 +57,11 @@ class Execution:
         return store.running_directory(self.directory, point.run, point.repetition, point.outside)
 
     def command(self, run: Run, directory: Path) -> list[str]:
-        """What every rank of a run executes."""
+        """What every rank of a run executes, under its profiler where that watches from outside."""
         raw = ["--keep-raw"] if self.keep_raw else []
-        return [sys.executable, "-m", "train", *to_flags(run), "--out", str(directory.absolute()), *raw]
+        out = directory.absolute()
+        command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out), *raw]
+        return wrapped(run.profile, command, out, run.device, run.first_attributed, self.keep_raw)
 
     def state(self, point: Point) -> store.State:
         """Whether a point is done; a done point of other settings is an error, not a result."""

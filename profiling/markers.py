@@ -66,7 +66,7 @@ class Markers:
 
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    found = (_nvtx(environment), _torch(), _tau())
+    found = (nvtx_emitter(environment), _torch(), _tau())
     return Markers([emitter for emitter in found if emitter is not None])
 
 
@@ -130,7 +130,8 @@ class Nvtx:
         self._pop()
 
 
-def _nvtx(environment: Mapping[str, str]) -> Emitter | None:
+def nvtx_emitter(environment: Mapping[str, str]) -> Emitter | None:
+    """NVTX for the collector that is attached to this process; None if none is, or no library is found."""
     return _nvtx_of_torch() or _nvtx_of_library(environment)
 
 

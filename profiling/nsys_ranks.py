@@ -23,6 +23,7 @@ def as_tables(
     names: Mapping[int, str],
     findings: Sequence[str],
     rank: int | None = None,
+    first_batch: int | None = None,
 ) -> Converted:
     """The tables of a report's ranks, one after the other.
 
@@ -30,7 +31,7 @@ def as_tables(
         processes: events by process.
         names: what processes called themselves.
         findings: on the report as a whole.
-        rank: see :func:`profiling.tools.nsys.read`.
+        rank, first_batch: see :func:`profiling.tools.nsys.stream`.
     """
     found = [f"{path.name}: {finding}" for finding in findings]
     ranks = _ranks(processes, names, rank)
@@ -41,7 +42,7 @@ def as_tables(
         named = ", ".join(f"{number} as rank {rank}" for rank, number in ranks.items())
         found.append(f"{path.name}: {len(ranks)} processes are taken for ranks: process {named}")
     converted = [
-        attribute(processes[number], rank, subject=_subject(path, rank, ranks), name_operators=name_operators)
+        attribute(processes[number], rank, first_batch, _subject(path, rank, ranks), name_operators)
         for rank, number in ranks.items()
     ]
     tables = {

@@ -14,8 +14,12 @@ from profiling.errors import UserError
 from profiling.printed import number_and_unit, size_bytes, time_ns
 from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
-HEAD = re.compile(rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)", re.MULTILINE)
-_BANNER = re.compile(r"^==(\d+)== ?(.*)$")
+HEAD = re.compile(
+    rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
+    rb"|^======== (Warning|Error|Profiling result)",
+    re.MULTILINE,
+)
+_BANNER = re.compile(r"^==(\d+|====)== ?(.*)$")
 _WORTH_SAYING = re.compile(r"^(Warning|Error|Internal|Some kernel|No events|Unable)")
 _HARMLESS = re.compile(r"current version of nvcc compiler|Generated result file")
 _NOTHING = re.compile(r"^No (kernels|API activities) were profiled")
@@ -78,7 +82,7 @@ class _Reader:
 
     def take(self, line: str) -> None:
         if banner := _BANNER.match(line):
-            self._banner(int(banner[1]), banner[2].strip())
+            self._banner(int(banner[1].strip("=") or 0), banner[2].strip())
         elif line.startswith('"') or (self.kind.startswith("csv") and "," in line):
             self._csv(cells_of(line))
         elif not self._begins(line):

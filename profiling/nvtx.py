@@ -16,6 +16,7 @@ _SEQUENCE = re.compile(r"seq = (\d{1,17})\b")
 _OPERATOR = re.compile(r"^(aten|torch::autograd|autograd::engine|prims|quantized)::")
 _NAME = re.compile(r"\w+(::\w+)*(\.\w+)?")  # an operator's; record_function's texts are free
 _PYPROF = re.compile(r"^\{'mod': '([^']*)', 'op': '([^']*)'")
+_CAPTURE = "scaleprof capture"  # our own, which switches a profiler on
 _TRACE = "{'traceMarker':"  # where in the program a call stands
 
 
@@ -42,6 +43,8 @@ def parse_text(text: str) -> Said:
             return Said(PYPROF + found[2], OPERATOR)
         if text.startswith(_TRACE):
             return Said(text, None)
+    if text == _CAPTURE:
+        return Said(text, None)
     if found := _TORCH.match(text):
         number = _SEQUENCE.search(text, found.end(1))
         # What autograd itself calls has no number of its own: old versions write 0.

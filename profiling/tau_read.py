@@ -23,13 +23,16 @@ from profiling.tau_xml import Reader, Thread
 class Reading:
     """Reads the files of a run one after the other.
 
+    Args:
+        rank: whose all of it is; None: as TAU says.
+
     Attributes:
         threads: how many threads were read.
         ranks: one more than the highest rank met.
     """
 
-    def __init__(self, findings: list[str]) -> None:
-        self.findings = findings
+    def __init__(self, findings: list[str], rank: int | None = None) -> None:
+        self.findings, self._rank = findings, rank
         self.threads = self.ranks = 0
         self._snapshots: list[tuple[Thread, str, int]] = []
         self._other_metrics: set[str] = set()
@@ -44,7 +47,8 @@ class Reading:
     def _text(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
         profile = read_text(path)
         named = NAME.match(path.name)
-        rank, context, thread = (int(number) for number in named.groups()) if named else (0, 0, 0)
+        node, context, thread = (int(number) for number in named.groups()) if named else (0, 0, 0)
+        rank = node if self._rank is None else self._rank
         self._met(rank)
         timed = clock_of([profile.metric]) is not None
         if not timed:
@@ -64,7 +68,7 @@ class Reading:
             for place, name in enumerate(metrics):
                 if place != clock_of(metrics):
                     self.tell_metric(name, path)
-            yield from profile_tables(profile, reader.common)
+            yield from profile_tables(profile, reader.common, self._rank)
         self._snapshots += reader.snapshots
         if reader.unended:
             last = reader.snapshots[-1][1]
@@ -89,7 +93,7 @@ class Reading:
             return
         time_ns = [timestamp * 1000 for _, _, timestamp in taken]
         columns = {
-            "rank": [thread[0] for thread, _, _ in taken],
+            "rank": [thread[0] if self._rank is None else self._rank for thread, _, _ in taken],
             "name": [END_OF_BATCH] * len(taken),
             "kind": ["mark"] * len(taken),
             "start_ns": time_ns,

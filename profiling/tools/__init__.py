@@ -8,7 +8,11 @@ A tool's module offers what it can of:
 - ``stream(path, findings) -> Iterator[(table's name, piece)]``: the same a piece at a time, for files that
   may be larger than memory; ``findings`` receives what is to be said.
 - ``bundle(path) -> Path``: where many files are one result, the folder that stands for them.
-- ``wrap(command, directory, rank) -> list[str]``: the command that runs a rank under the tool; pure.
+- ``wrap(command, directory, options) -> list[str]``: the command that runs a rank under the tool, which
+  writes to ``directory``, the rank's own; pure. ``environment(directory, options) -> dict[str, str]``:
+  variables that it needs. ``finish(directory, options) -> list[Step]``: what is to be done when it has ended,
+  so that its output can be read; ``outputs(directory) -> list[Path]``: that output. ``MODES``: what it can
+  be asked for. ``PROGRAM_MAY_NOT_START``: it sometimes ends before it has started anything.
 - ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
@@ -39,6 +43,37 @@ TOOLS: dict[str, str] = {
     "vtune": "profiling.tools.vtune",
     "horovod": "profiling.tools.horovod",
 }
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a tool that watches a rank from outside.
+
+    Attributes:
+        mode: one of the tool's ``MODES``; "auto" is its usual one.
+        kernels: a regular expression; only kernels with such names have their counters read.
+        first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
+        gpu: whether the rank computes on a GPU.
+    """
+
+    mode: str = "auto"
+    kernels: str = ""
+    first_batch: int = 0
+    gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that makes one file of another, if that is there and this is not.
+
+    Attributes:
+        output: takes what the command prints.
+    """
+
+    argv: list[str]
+    needs: Path
+    makes: Path
+    output: Path | None = None
 
 
 @dataclass

@@ -9,12 +9,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiling.tools import Converted, collect, rank_of
+from profiling.tools import Converted, Options, collect, rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MODES = {"auto": "when each tensor was negotiated and reduced", "cycles": "also Horovod's own cycles"}
+_TIMELINE = "timeline.json"
 _OURS = re.compile(rb'"name"\s*:\s*"(NEGOTIATE_[A-Z]+|CYCLE_START|WAIT_FOR_(DATA|OTHER_TENSOR_DATA))"')
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command as it is: Horovod itself records."""
+    return list(command)
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """Where each rank's timeline goes."""
+    cycles = {"HOROVOD_TIMELINE_MARK_CYCLES": "1"} if options.mode == "cycles" else {}
+    return {"HOROVOD_TIMELINE": str(directory / _TIMELINE), **cycles}
+
+
+def outputs(directory: Path) -> list[Path]:
+    """What Horovod writes."""
+    return [directory / _TIMELINE]
 
 
 def recognise(path: Path, head: bytes) -> bool:

@@ -4,13 +4,52 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profiling.capture_range import BY_CUDA, VARIABLE, open_capture
 from profiling.errors import UserError
-from profiling.tools import Converted, collect, rank_of
+from profiling.tools import Converted, Options, collect, rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["environment", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
+
+MODES = {
+    "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
+    "basic": "the set of that name: speed of light, launch statistics, occupancy",
+    "full": "all sections: kernels run dozens of times",
+    "roofline": "the sections of the roofline charts",
+}
+_METRICS = (
+    "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_dim_x",
+    "launch__grid_dim_y", "launch__grid_dim_z", "launch__block_dim_x", "launch__block_dim_y",
+    "launch__block_dim_z", "launch__device_id", "sm__inst_executed_pipe_tensor.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    *(f"smsp__sass_thread_inst_executed_op_{kind}{name}_pred_on.sum"
+      for kind in "hfd" for name in ("add", "mul", "fma")),
+)  # fmt: skip
+_LAUNCHES = 2000  # each is run again and again: all of a training would take days
+_PRINTED = "ncu.csv"
 _NEEDED = (b'"ID"', b'"Process ID"', b'"Kernel Name"')
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command under ncu; see :data:`MODES`. From a later batch on the process switches it on itself."""
+    words = ["ncu", "--target-processes", "all", "--nvtx", "--csv", "--page", "raw"]
+    words += ["--log-file", str(directory / _PRINTED), "--launch-count", str(_LAUNCHES)]
+    words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
+    words += ["--profile-from-start", "off"] if options.first_batch else []
+    chosen = ["--metrics", ",".join(_METRICS)] if options.mode == "auto" else ["--set", options.mode]
+    return [*words, *chosen, *command]
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """How the process switches ncu on."""
+    return {VARIABLE: BY_CUDA} if options.first_batch else {}
+
+
+def outputs(directory: Path) -> list[Path]:
+    """What :func:`wrap` makes ncu write."""
+    return [directory / _PRINTED]
 
 
 def recognise(path: Path, head: bytes) -> bool:

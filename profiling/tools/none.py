@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from profiling.tools import Options
+
 
 class NoCapture:
     """A capture that records nothing; it has the methods of :class:`profiling.tools.Capture`."""
@@ -23,6 +25,6 @@ def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> NoCaptur
     return NoCapture()
 
 
-def wrap(command: list[str], directory: Path, rank: int) -> list[str]:
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
     """The command as it is."""
     return list(command)

@@ -1,13 +1,84 @@
 """What did Nsight Systems write? Its reports, their SQLite exports, and the tables of ``nsys stats``."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiling.tools import Converted, collect, rank_of
+from profiling.capture_range import BY_RANGE, RANGE, VARIABLE, open_capture
+from profiling.tools import Converted, Options, Step, collect, rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+__all__ = ["environment", "finish", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
+
+MODES = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}
+# Release 2022.4 waits for a semaphore that its own second process may not have made yet on a busy machine.
+PROGRAM_MAY_NOT_START = True
+_REPORT, _STREAM, _EXPORT = "nsys.nsys-rep", "nsys.qdstrm", "nsys.sqlite"
+_REPORT_HEAD = b"NVIDIA Tegra Profiler Report"
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command under nsys, which records from the batch on that the process marks."""
+    words = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none"]
+    words += ["--force-overwrite=true", "--output", _escaped(directory / "nsys")]
+    if options.first_batch:
+        words += [
+            "--capture-range=nvtx",
+            f"--nvtx-capture={RANGE}",
+            "--capture-range-end=stop",
+            "--kill=none",
+        ]
+    return [*words, *command]
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")  # nsys puts the host's name for %h, and so on
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """How the process switches nsys on: by a range, whose text need not be registered."""
+    return {VARIABLE: BY_RANGE, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.first_batch else {}
+
+
+def finish(directory: Path, options: Options) -> list[Step]:
+    """Import what nsys recorded, where it does not do that itself, and export it."""
+    return [*_import(directory / _STREAM), _export(directory / _REPORT, directory / _EXPORT)]
+
+
+def _import(stream: Path) -> list[Step]:
+    report = stream.with_name(_REPORT)
+    words = [_importer(shutil.which("nsys")), "-i", str(stream), "-o", str(report)]
+    return [Step(words, stream, report)]
+
+
+def _importer(nsys: str | None) -> str:
+    """The program that makes a report of a stream; newer releases of nsys run it themselves.
+
+    It lies beside one of the folders through which the links to nsys lead.
+    """
+    while nsys:
+        found = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
+        if found:
+            return str(found[0])
+        link = Path(nsys)
+        nsys = os.path.normpath(link.parent / link.readlink()) if link.is_symlink() else None
+    return "QdstrmImporter"
+
+
+def _export(report: Path, export: Path) -> Step:
+    words = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", f"--output={export}", str(report)]
+    return Step(words, report, export)
+
+
+def outputs(directory: Path) -> list[Path]:
+    """What :func:`finish` leaves."""
+    return [directory / _EXPORT]
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -19,7 +90,7 @@ def recognise(path: Path, head: bytes) -> bool:
     if head.startswith(MAGIC):
         with open_database(path) as database:
             return is_nsys(database)
-    return is_stats(head)
+    return head.startswith(_REPORT_HEAD) or is_stats(head)
 
 
 def read(path: Path, rank: int | None = None) -> Converted:
@@ -28,7 +99,9 @@ def read(path: Path, rank: int | None = None) -> Converted:
     return collect(stream(path, findings, rank), findings)
 
 
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
+def stream(
+    path: Path, findings: list[str], rank: int | None = None, first_batch: int | None = None
+) -> "Iterator[tuple[str, pa.Table]]":
     """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report; of the tables of
     ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
 
@@ -38,21 +111,31 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
     Args:
         rank: for the rows, if there is one such process; by default what the file's name says (``rank3``),
             else 0.
+        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
     """
     from profiling.chunks import read_head
     from profiling.sqlite import MAGIC
+    from profiling.steps_of_tools import run_step
 
     rank = rank_of(path) if rank is None else rank
-    if read_head(path, len(MAGIC)) == MAGIC:
-        yield from _database(path, findings, rank)
+    head = read_head(path, len(_REPORT_HEAD))
+    if head.startswith(MAGIC):
+        yield from _database(path, findings, rank, first_batch)
+    elif head == _REPORT_HEAD:
+        with tempfile.TemporaryDirectory() as folder:
+            export = Path(folder) / path.with_suffix(".sqlite").name
+            run_step(_export(path, export), "nsys")
+            yield from _database(export, findings, rank, first_batch)
     else:
         yield from _stats(path, findings, rank or 0)
 
 
-def _database(path: Path, findings: list[str], rank: int | None) -> "Iterator[tuple[str, pa.Table]]":
+def _database(
+    path: Path, findings: list[str], rank: int | None, first_batch: int | None
+) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.nsys_database import Reader
     from profiling.nsys_ranks import as_tables
     from profiling.sqlite import open_database
@@ -60,7 +143,7 @@ def _database(path: Path, findings: list[str], rank: int | None) -> "Iterator[tu
     with open_database(path) as database:
         reader = Reader(database)
         processes = reader.read()
-    converted = as_tables(path, processes, reader.names, reader.findings, rank)
+    converted = as_tables(path, processes, reader.names, reader.findings, rank, first_batch)
     findings += converted.findings
     yield from converted.tables.items()
 

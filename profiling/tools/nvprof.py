@@ -7,17 +7,60 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiling.tools import Converted, collect
+from profiling.capture_range import BY_CUDA, VARIABLE, open_capture
+from profiling.tools import Converted, Options, collect
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["environment", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
+
+MODES = {
+    "auto": "every kernel, copy and marker with its times, as a database",
+    "trace": "the same",
+    "timing": "summaries of kernels and calls only: the least perturbation",
+    "metrics": "occupancy, IPC, efficiency of loads and stores, memory use of each kernel (run repeatedly)",
+    "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
+}
+METRICS = (
+    "achieved_occupancy", "ipc", "sm_efficiency", "gld_efficiency", "gst_efficiency", "dram_utilization",
+    "dram_read_throughput", "dram_write_throughput", "flop_count_sp", "flop_count_hp",
+)  # fmt: skip
+_DATABASE, _PRINTED = "nvprof.sql", "nvprof.csv"
 _EMPTY = "the capture is empty"
 _NO_KERNEL = "no kernel was recorded"
 _WHY = (
     "nothing ran on a GPU while nvprof recorded, or it was never switched on (--profile-from-start off needs "
     "cudaProfilerStart)"
 )
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command under nvprof; see :data:`MODES`. To record later batches the process switches it on."""
+    words = ["nvprof", *(["--profile-from-start", "off"] if options.first_batch else [])]
+    counted = ["--kernels", options.kernels] if options.kernels else []
+    printed = ["--csv", "--log-file", _escaped(directory / _PRINTED)]
+    recorded = ["-f", "-o", _escaped(directory / _DATABASE)]
+    how = {
+        "timing": printed,
+        "metrics": [*counted, "--metrics", ",".join(METRICS), *printed],
+        "analysis-metrics": [*counted, "--analysis-metrics", *recorded],
+    }
+    return [*words, *how.get(options.mode, recorded), *command]
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """How the process switches nvprof on."""
+    return {VARIABLE: BY_CUDA} if options.first_batch else {}
+
+
+def outputs(directory: Path) -> list[Path]:
+    """What :func:`wrap` makes nvprof write."""
+    return [directory / _DATABASE, directory / _PRINTED]
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")  # nvprof puts the process's number for %p, and so on
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -38,12 +81,15 @@ def read(path: Path, rank: int | None = None) -> Converted:
     return collect(stream(path, findings, rank), findings)
 
 
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
+def stream(
+    path: Path, findings: list[str], rank: int | None = None, first_batch: int | None = None
+) -> "Iterator[tuple[str, pa.Table]]":
     """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text ``intervals``,
     ``atomics`` and, of a trace, ``kernels``.
 
     Args:
         rank: for the rows; by default what the file's name says (``rank3``), else 0.
+        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -54,12 +100,14 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
 
     rank = rank_of(path) if rank is None else rank
     if read_head(path, len(MAGIC)) == MAGIC:
-        yield from _database(path, findings, rank)
+        yield from _database(path, findings, rank, first_batch)
     else:
         yield from _text(path, findings, rank or 0)
 
 
-def _database(path: Path, findings: list[str], rank: int | None) -> "Iterator[tuple[str, pa.Table]]":
+def _database(
+    path: Path, findings: list[str], rank: int | None, first_batch: int | None
+) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.attribute import attribute
     from profiling.nvprof_database import read_database
     from profiling.pyprof_markers import name_operators
@@ -69,7 +117,7 @@ def _database(path: Path, findings: list[str], rank: int | None) -> "Iterator[tu
         events = read_database(database)
     if not len(events.device["name"]) and not len(events.host["name"]):
         events.findings.append(f"{_EMPTY}: {_WHY}")
-    converted = attribute(events, rank, subject=path.name, name_operators=name_operators)
+    converted = attribute(events, rank, first_batch, path.name, name_operators)
     findings += converted.findings
     yield from converted.tables.items()
 

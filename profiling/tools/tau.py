@@ -10,14 +10,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
-from profiling.tools import Converted, collect
+from profiling.tools import Converted, Options, collect
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MODES = {
+    "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
+    "io": "the same, and timers of reading and writing",
+    "python": "timers of every Python function, too (tau_python): the most perturbation",
+    "ebs": "samples of where time is spent, too",
+}
+_TAUS = "mpi,python,pthread"  # what TAU must have been built with
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
 _METRIC_FOLDER = "MULTI__"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command under TAU; see :data:`MODES`. TAU sums up the whole run: it records no single batches."""
+    taus = _TAUS + (",cupti" if options.gpu else "")
+    if options.mode == "python":
+        return ["tau_python", "-T", taus, f"-tau-python-interpreter={command[0]}", *command[1:]]
+    more = [*(["-cupti"] if options.gpu else []), *(["-io"] if options.mode == "io" else [])]
+    return ["tau_exec", "-T", taus, *more, *(["-ebs"] if options.mode == "ebs" else []), *command]
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
+    return {"PROFILEDIR": str(directory), "TAU_PROFILE_FORMAT": "profile"}
+
+
+def outputs(directory: Path) -> list[Path]:
+    """The folder with the threads' files."""
+    return [directory]
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -34,8 +60,11 @@ def bundle(path: Path) -> Path:
     return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
 
 
-def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
+def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
     """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
+
+    Args:
+        rank: whose all of it is (without MPI each rank takes itself for node 0); None: as TAU says.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -45,7 +74,7 @@ def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.checks import STAGES, missing_marks
     from profiling.tau_read import Reading
 
-    reading = Reading(findings)
+    reading = Reading(findings, rank)
     counts: dict[int, dict[str, float]] = {}
     negative = absurd = 0
     files, left = _files(path)
@@ -69,7 +98,9 @@ def stream(path: Path, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
             f"{path.name}: {negative} timers have negative exclusive times: on their threads timers "
             "overlapped, or were never closed"
         )
-    findings += [f"{path.name}: {finding}" for finding in missing_marks(counts, reading.ranks)]
+    findings += [
+        f"{path.name}: {finding}" for finding in missing_marks(counts, reading.ranks if rank is None else 0)
+    ]
 
 
 def read(path: Path) -> Converted:

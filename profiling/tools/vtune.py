@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
-from profiling.tools import Converted, collect, rank_of
+from profiling.tools import Converted, Options, Step, collect, rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from profiling.csv_blocks import Row
 
+MODES = {
+    "auto": "where CPU time is spent, by samples (hotspots)",
+    "hw-hotspots": "the same by the processor's own counters, which need permission",
+    "memory-access": "traffic and waiting of memory",
+    "uarch": "what the processor's pipeline waits for (uarch-exploration)",
+    "aps": "Application Performance Snapshot: one page a run; kept as it is (--keep-raw)",
+}
+_ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
+_RESULT, _REPORT = "vtune", "vtune.csv"
 # What a row is of, in the order in which it is preferred.
 _KEYS = ("Function", "Function Stack", "Task Type", "Module", "Source Function", "Thread", "Process")
 _TIMES = ("CPU Time", "CPU Time:Self", "Task Time", "Elapsed Time", "Clockticks:Self", "Clockticks")
@@ -23,6 +32,46 @@ _NOT_NUMBERS = re.compile(
 _DELIMITERS = "\t,;|"
 _METRICS = ["Metric Name", "Metric Value"]
 _SECONDS_NS = 1e9
+
+
+def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
+    """The command under vtune or aps; see :data:`MODES`. Symbols are looked up later (:func:`finish`)."""
+    result = str(directory / _RESULT)
+    if options.mode == "aps":
+        return ["aps", f"--result-dir={result}", *command]
+    words = ["vtune", "-collect", _ANALYSES.get(options.mode, options.mode), "-result-dir", result, "-quiet"]
+    words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
+    # The ranks of a node would else all look up symbols at once, while others still compute.
+    return [*words, "-finalization-mode=none", "--", *command]
+
+
+def finish(directory: Path, options: Options) -> list[Step]:
+    """Look up symbols and write the report."""
+    result, report = directory / _RESULT, directory / _REPORT
+    if options.mode == "aps":
+        return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
+    kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
+    done = directory / "finalized.txt"
+    words = [
+        "vtune",
+        "-report",
+        kind,
+        "-result-dir",
+        str(result),
+        "-format",
+        "csv",
+        "-csv-delimiter",
+        "comma",
+    ]
+    return [
+        Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
+        Step([*words, "-report-output", str(report)], result, report),
+    ]
+
+
+def outputs(directory: Path) -> list[Path]:
+    """What :func:`finish` leaves."""
+    return [directory / _REPORT]
 
 
 def recognise(path: Path, head: bytes) -> bool:

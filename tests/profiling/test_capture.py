@@ -6,7 +6,7 @@ import pytest
 
 from profiling.errors import UserError
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
-from profiling.tools import open_capture
+from profiling.tools import Options, open_capture
 from profiling.tools import torch_profiler as reader
 
 torch = pytest.importorskip("torch")
@@ -239,4 +239,4 @@ def test_wrapping_without_a_tool_changes_nothing(tmp_path):
     from profiling.tools import tool
 
     command = ["python", "-m", "train", "--model", "a b"]
-    assert tool("none").wrap(command, tmp_path, 0) == command
+    assert tool("none").wrap(command, tmp_path, Options()) == command

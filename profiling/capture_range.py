@@ -1,0 +1,58 @@
+"""How does a process tell a profiler that watches it from outside to record only some batches?"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from profiling.markers import nvtx_emitter
+
+# Set by the command that starts the process under a profiler: by which of these it is switched on.
+VARIABLE = "SCALEPROF_CAPTURE"
+BY_RANGE, BY_CUDA = "nvtx", "cuda"
+RANGE = "scaleprof capture"  # the profiler records while this range of NVTX is open
+
+
+class RangeCapture:
+    """Opens and closes the recording; the tables are made when the process has ended."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._by = environment.get(VARIABLE, "")
+        self._nvtx = nvtx_emitter(environment) if self._by == BY_RANGE else None
+        self._running = False
+
+    def start(self, model: Any = None, first_batch: int = 0) -> None:
+        """Switch the profiler on; nothing where it records all."""
+        if self._by and not self._running:
+            self._running = True
+            if self._nvtx is not None:
+                self._nvtx.push(RANGE)
+            elif self._by == BY_CUDA:
+                _cuda().start()
+
+    def stop(self) -> None:
+        """Switch it off; a second call does nothing."""
+        if self._running:
+            self._running = False
+            if self._nvtx is not None:
+                self._nvtx.pop(RANGE)
+            elif self._by == BY_CUDA:
+                _cuda().stop()
+
+    def write(self) -> list[str]:
+        """No table is written yet; what is wrong with the set-up is said."""
+        self.stop()
+        if self._by == BY_RANGE and self._nvtx is None:
+            return ["the profiler waits for a range of NVTX, and no library emits any (libnvtoolsext1)"]
+        return []
+
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda.profiler
+
+
+def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> RangeCapture:
+    """See :func:`profiling.tools.open_capture`."""
+    return RangeCapture()

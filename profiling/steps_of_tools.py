@@ -1,0 +1,32 @@
+"""How is a tool's own program run that makes one file of another (an import, an export, a report)?"""
+
+import subprocess
+
+from profiling.errors import UserError
+from profiling.tools import Step
+
+_LIMIT_S = 1800
+
+
+def run_step(step: Step, name: str) -> None:
+    """Do a step of tool ``name``, if what it needs is there and what it makes is not.
+
+    Raises:
+        UserError: its program is not there, or fails; the message is the program's last word.
+    """
+    if not step.needs.exists() or step.makes.exists():
+        return
+    try:
+        done = subprocess.run(step.argv, capture_output=True, timeout=_LIMIT_S, check=False)
+    except FileNotFoundError:
+        raise UserError(
+            f"{step.needs} needs {step.argv[0]} on the PATH (python -m jobs.doctor says how)"
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"profiler {name}: {step.argv[0]} does not do its work ({error})") from None
+    if step.output is not None:
+        step.output.write_bytes(done.stdout)
+    if done.returncode or not step.makes.exists():
+        words = (done.stderr or done.stdout).decode("utf-8", "replace").split("\n")
+        why = next((line.strip() for line in reversed(words) if line.strip()), f"exit code {done.returncode}")
+        raise UserError(f"profiler {name}: {step.argv[0]} made no {step.makes} ({why[-200:]})")

@@ -1,0 +1,187 @@
+"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python, under a profiler, as one rank.
+
+Starts ``python ARGUMENTS`` under the tool and, when that has ended well, makes of what the tool wrote the
+rank's tables in DIR/rank_0003. A launcher starts it once a rank; the launcher's variables say which. Exit
+code: of what it ran; 2: the tool is not there, or its output cannot be read.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import orjson
+
+from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
+from profiling.steps_of_tools import run_step
+from profiling.tables import Writer, rank_directory
+from profiling.tools import TOOLS, Options, tool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RAW = "raw"  # below a rank's directory: what the profiler itself wrote
+_REPORT = "rank.json"  # of the rank; what was found is added to it
+# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
+_TRIES = 4
+_DRIVER = Path("/dev/nvidiactl")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """Which rank a launcher started this process as; 0 without one."""
+    said = [environment[name] for name in _RANKS if environment.get(name, "").isdecimal()]
+    return int(said[0]) if said else 0
+
+
+def wraps(name: str) -> bool:
+    """Whether a tool watches a rank from outside its process."""
+    return name in TOOLS and name != "none" and hasattr(tool(name), "wrap")
+
+
+def wrapped(
+    name: str, command: list[str], out: Path, device: str, first_batch: int, keep_raw: bool
+) -> list[str]:
+    """A rank's command (it begins with Python) as it is to be started for a profiler; pure.
+
+    Args:
+        device: ``cpu``, ``gpu`` or ``auto``, on which the rank computes.
+        first_batch: the batch with which recording begins, where the tool can wait for it.
+    """
+    if not wraps(name):
+        return command
+    words = [command[0], "-m", "profiling.wrap", "--tool", name, "--out", str(out), "--device", device]
+    words += ["--first-batch", str(first_batch)] if first_batch else []
+    return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
+
+
+def check_mode(name: str, mode: str) -> None:
+    """Raise UserError where a tool has no such mode."""
+    modes = tool(name).MODES
+    if mode not in modes:
+        raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")
+
+
+def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
+    """Run Python under a tool as the rank that the environment says; the exit code.
+
+    Raises:
+        UserError: the tool is not on the PATH, or what it wrote cannot be read.
+    """
+    module = tool(name)
+    check_mode(name, options.mode)
+    rank = rank_of(os.environ)
+    directory = rank_directory(out, rank) / RAW
+    directory.mkdir(parents=True, exist_ok=True)
+    command = module.wrap([sys.executable, *arguments], directory, options)
+    if shutil.which(command[0]) is None:
+        raise UserError(f"profile {name} needs {command[0]} on the PATH (python -m jobs.doctor says how)")
+    variables = module.environment(directory, options) if hasattr(module, "environment") else {}
+    code = _run(command, {**os.environ, **variables})
+    for _ in range(_TRIES - 1):
+        if code and getattr(module, "PROGRAM_MAY_NOT_START", False) and not any(directory.iterdir()):
+            print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
+            code = _run(command, {**os.environ, **variables})
+    if code == 0:
+        findings = collect_output(name, directory, rank, options)
+        add_findings(rank_directory(out, rank) / _REPORT, findings)
+        if not keep_raw:
+            # A report may hold the whole environment of the process, secrets included.
+            shutil.rmtree(directory)
+    return code
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> int:
+    child = subprocess.Popen(command, env=dict(environment))
+    # Who ends the run asks this process; the tool must hear of it, to end in order.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda heard, _: child.send_signal(heard))
+    code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+def collect_output(name: str, directory: Path, rank: int, options: Options) -> list[str]:
+    """Write the tables of what a tool wrote to ``directory`` beside it; what was found on the way.
+
+    Raises:
+        UserError: it wrote nothing, or nothing that can be read.
+    """
+    module = tool(name)
+    for step in module.finish(directory, options) if hasattr(module, "finish") else ():
+        run_step(step, name)
+    outputs = [path for path in module.outputs(directory) if path.exists()]
+    if not outputs:
+        raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
+    findings: list[str] = []
+    with Writer(directory.parent) as writer:
+        for path in outputs:
+            for table, piece in _stream(name, path, findings, rank, options):
+                writer.add(table, piece)
+    return findings
+
+
+def _stream(
+    name: str, path: Path, findings: list[str], rank: int, options: Options
+) -> "Iterator[tuple[str, pa.Table]]":
+    module = tool(name)
+    if "first_batch" in module.stream.__annotations__:
+        yield from module.stream(path, findings, rank, first_batch=options.first_batch)
+    else:
+        yield from module.stream(path, findings, rank)
+
+
+def add_findings(report: Path, findings: list[str]) -> None:
+    """Add what was found to a rank's report, so that the analysis shows it."""
+    if not findings or not report.exists():
+        return
+    said = orjson.loads(report.read_bytes())
+    said["findings"] = [*said.get("findings", []), *findings]
+    partial = report.with_suffix(".partial")
+    partial.write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2))
+    partial.replace(report)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (--help lists the flags)")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; see the module's docstring."""
+    parser = _Parser(
+        prog="python -m profiling.wrap", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    tools = [name for name in TOOLS if wraps(name)]
+    parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
+    parser.add_argument("--mode", default="auto", help="what the tool is asked for [auto]")
+    parser.add_argument(
+        "--kernels", default="", metavar="REGEX", help="kernels whose counters are read [all]"
+    )
+    parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from batch K on [0]")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="it computes on [auto]"
+    )
+    parser.add_argument(
+        "--keep-raw", action="store_true", help="keep what the tool wrote, environment and all"
+    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of Python")
+    given = parser.parse_args(arguments)
+    if given.tool not in tools:
+        raise UserError(f"no profiler {given.tool!r} wraps a command{did_you_mean(given.tool, tools)}")
+    command = given.arguments[given.arguments[:1] == ["--"] :]
+    if not command:
+        raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
+    gpu = given.device == "gpu" or (given.device == "auto" and _DRIVER.exists())
+    options = Options(given.mode, given.kernels, given.first_batch, gpu)
+    return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)
