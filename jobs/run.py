@@ -7,15 +7,20 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 """
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from profiling.errors import UserError, did_you_mean
+
+# Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Profile = Literal["none", "torch", "nvprof", "nsys", "tau", "cupti", "ncu", "vtune", "horovod"]
@@ -31,7 +36,8 @@ ID_FIELDS = (
 class Run(BaseModel):
     """One configuration of a training job; see the fields' descriptions for units and ranges."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Its validators are built when the first Run is: commands that only name its fields start faster.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     nodes: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of nodes")
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = Field(
@@ -221,6 +227,12 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@cache
+def _adapter(name: str) -> TypeAdapter:
+    annotation: Any = Run.model_fields[name].annotation
+    return TypeAdapter(annotation)
+
+
 def parse_value(name: str, text: str) -> Any:
     """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``.
 
@@ -233,7 +245,7 @@ def parse_value(name: str, text: str) -> Any:
     if text == "" and type(None) in get_args(annotation):
         return None
     try:
-        return TypeAdapter(annotation).validate_strings(text)
+        return _adapter(name).validate_strings(text)
     except ValidationError:
         options = literal_options(annotation)
         hint = did_you_mean(text, options) if options else f"; {Run.model_fields[name].description}"

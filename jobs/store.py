@@ -29,7 +29,7 @@ MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
 
 class _Record(BaseModel):
     # A newer release may write more fields than this one knows: they are kept out of the way.
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 class RankReport(_Record):
