@@ -121,7 +121,8 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
     with Writer(directory.parent) as writer:
         for path in outputs:
             for table, piece in _stream(name, path, findings, rank, options):
-                writer.add(table, piece)
+                if len(piece):  # a run on a CPU has no kernels: no table says so better than an empty one
+                    writer.add(table, piece)
     return findings
 
 

@@ -1,0 +1,185 @@
+"""What kept the GPU busy? nvprof's "GPU activities" summary, from any tool's tables.
+
+    python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
+    python -m analysis.activities PATH --by rank        ranks apart; also batch_index
+    python -m analysis.activities PATH --shares         communication and copies over GPUs and batch size
+
+Columns of the summary, as nvprof prints them:
+
+    run                    its id, where there are several
+    type                   GPU activities; CPU operators, where a run had no GPU; API calls and ranges, where
+                           a printed summary holds them
+    time_pct               of all time of its type, %
+    time_s                 total, s; calls: how many
+    avg_us, min_us, max_us of a call, microseconds
+    class                  gemm, convolution, communication, memcpy, ... (see profiling/classify.py)
+    name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
+
+Columns of the shares, one row a GPU count and batch size: ``gpus, batch, runs, time_s, communication_pct,
+copies_pct, compute_pct``: of the time of GPU activities. Of a table that holds only the first rows of its
+summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages count, and
+``time_s`` is that of all activities by them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import output
+from analysis.activity_rows import SHARES, Profile, of_kernels, of_summary, printed_shares, shares
+from analysis.load import load
+from analysis.study import Study
+from analysis.terminal import Answer, Column, Part, Rows
+from profiling import convert
+from profiling.errors import UserError, did_you_mean, run_command
+from profiling.printed_tables import ON_DEVICE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("type", "time_pct", "time_s", "calls", "avg_us", "min_us", "max_us", "class", "name")
+LEVELS = ("rank", "batch_index")
+TOP = 25  # rows that the terminal shows of each run
+
+
+# --- from a path --------------------------------------------------------------------------------------
+
+
+def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study | None]:
+    """The activities of all runs in ``path``, and the study they are of, if they are of one.
+
+    Raises:
+        UserError: there is nothing that a profiler recorded.
+    """
+    if path.is_file():
+        return [_of_file(path, by)], None
+    tables = sorted(path.glob("*.parquet")) if path.is_dir() else []
+    if any(table.name in ("kernels.parquet", "intervals.parquet") for table in tables):
+        return [_of_folder(path, by)], None
+    study = load(path)
+    found = []
+    for source in study.sources:
+        kernels = source.tables("kernels")
+        if source.kind == "pyprof":
+            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
+        elif kernels:
+            rows = of_kernels(str(source.path / "rank_*" / "kernels.parquet"), by)
+        else:
+            continue
+        gpus = source.world_size
+        found.append(Profile(source.id, rows, gpus, source.fields.get("batch")))
+    if not found:
+        raise UserError(
+            f"{path} has no activities: it needs a run whose profiler records kernels (profile: torch, "
+            "nsys, nvprof or cupti)"
+        )
+    return found, study
+
+
+def _of_folder(path: Path, by: Iterable[str]) -> Profile:
+    import pyarrow.parquet as pq
+
+    def table(name: str) -> "pa.Table | None":
+        file = path / f"{name}.parquet"
+        return pq.read_table(file) if file.exists() else None
+
+    return Profile(
+        path.name, _rows({name: table(name) for name in ("kernels", "intervals", "atomics")}, path, by)
+    )
+
+
+def _of_file(path: Path, by: Iterable[str]) -> Profile:
+    converted = convert.read(path)
+    return Profile(path.name, _rows(dict(converted.tables), path, by), findings=converted.findings)
+
+
+def _rows(tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str]) -> Rows:
+    kernels, intervals = tables.get("kernels"), tables.get("intervals")
+    rows = of_kernels(kernels, by) if kernels is not None else []
+    if not rows and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
+        rows = of_summary(intervals, tables.get("atomics"))
+    if not rows:
+        raise UserError(f"{path} holds no activities of a GPU and no operators with their times")
+    return rows
+
+
+# --- command ------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """The command; see the module's docstring."""
+    parser = output.parser("analysis.activities", __doc__, "PATH")
+    parser.add_argument("--by", metavar="LEVELS", help="rank, batch_index or both: rows for each")
+    parser.add_argument(
+        "--shares", action="store_true", help="of communication and copies, by GPUs and batch"
+    )
+    parser.add_argument("--top", type=int, metavar="N", help=f"rows of each type [all; table: {TOP}]")
+    arguments = parser.parse_args()
+    by = _levels(arguments.by)
+    if arguments.path.is_file() and arguments.shares:
+        printed = printed_shares(arguments.path)
+        if printed is not None:
+            return output.emit(_shares_answer(printed), None, arguments)
+    found, study = profiles(arguments.path, by)
+    if arguments.shares:
+        return output.emit(_shares_answer(shares(found)), study, arguments)
+    return output.emit(_answer(found, by, arguments.top, arguments.format), study, arguments)
+
+
+def _levels(text: str | None) -> list[str]:
+    levels = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in levels:
+        if name not in LEVELS:
+            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, LEVELS)}")
+    return levels
+
+
+def _answer(found: list[Profile], by: list[str], top: int | None, form: str) -> Answer:
+    several = len(found) > 1
+    columns = [*(["run"] if several else []), *by, *COLUMNS]
+    rows, parts = [], []
+    for profile in found:
+        kept = _first(profile.rows, by, top or (TOP if form == "table" else None))
+        rows += [{"run": profile.name, **row} for row in kept]
+        parts.append(Part(profile.name, kept, _shown(by)))
+    notes = [finding for profile in found for finding in profile.findings]
+    return Answer(rows, columns, parts, notes=notes)
+
+
+def _first(rows: Rows, by: list[str], top: int | None) -> Rows:
+    if top is None:
+        return rows
+    seen: dict[tuple, int] = defaultdict(int)
+    kept = []
+    for row in rows:
+        key = (*(row.get(level) for level in by), row["type"])
+        seen[key] += 1
+        if seen[key] <= top:
+            kept.append(row)
+    return kept
+
+
+def _shown(by: list[str]) -> list[Column]:
+    def named(row: Any) -> str:
+        return row["name"] if len(row["name"]) <= 60 else row["name"][:57] + "..."
+
+    return [
+        *(Column(name, lambda row, name=name: row[name]) for name in by),  # type: ignore[misc]
+        Column("type", lambda row: row["type"], left=True),
+        Column("time\n%", lambda row: row["time_pct"]),
+        Column("time\ns", lambda row: row["time_s"]),
+        Column("calls", lambda row: row["calls"]),
+        Column("avg\nus", lambda row: row["avg_us"]),
+        Column("min\nus", lambda row: row["min_us"]),
+        Column("max\nus", lambda row: row["max_us"]),
+        Column("name", named, left=True),
+    ]
+
+
+def _shares_answer(rows: Rows) -> Answer:
+    return Answer(rows, SHARES, title="Communication and copies in the time of GPU activities")
+
+
+if __name__ == "__main__":
+    run_command(main)

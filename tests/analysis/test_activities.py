@@ -1,0 +1,118 @@
+"""analysis.activities: nvprof's summary from any tool's tables, and what communication and copies take."""
+
+import sqlite3
+
+import pytest
+
+from analysis.activity_rows import of_kernels
+from profiling.tables import as_table, write
+from tests.analysis.commands import one_line_error, run
+from tests.profiling.samples import nsys_database, nvprof_database
+
+MODULE = "analysis.activities"
+
+
+def kernels(*rows, ranks=None):
+    """A table of (name, class, microseconds, device)."""
+    names = ("name", "class", "duration_ns", "device")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    columns["duration_ns"] = [took * 1000 for took in columns["duration_ns"]]
+    columns |= {"rank": ranks or [0] * len(rows), "batch_index": [0] * len(rows)}
+    return as_table("kernels", columns)
+
+
+def test_what_nvprof_would_print_of_a_table():
+    table = kernels(
+        ("void gemm<float>(float*)", "gemm", 30, 0), ("void gemm<float>(float*)", "gemm", 10, 0),
+        ("Memcpy HtoD (Pageable -> Device)", "memcpy", 5, 0),
+        ("Memcpy HtoD (Pinned -> Device)", "memcpy", 3, 0),
+        ("Memset (Device)", "memset", 2, 0),
+    )  # fmt: skip
+    rows = of_kernels(table)
+    assert [(row["name"], row["calls"], round(row["time_pct"], 9)) for row in rows] == [
+        ("void gemm<float>(float*)", 2, 80), ("[CUDA memcpy HtoD]", 2, 16), ("[CUDA memset]", 1, 4),
+    ]  # fmt: skip
+    assert {row["type"] for row in rows} == {"GPU activities"}
+    copies = [rows[1][name] for name in ("time_s", "avg_us", "min_us", "max_us")]
+    assert copies == pytest.approx([8e-6, 4, 3, 5])
+
+
+def test_ranks_apart_and_operators_of_a_cpu():
+    table = kernels(("aten::mm", "gemm", 30, -1), ("aten::mm", "gemm", 10, -1), ranks=[0, 1])
+    assert [(row["type"], row["time_pct"]) for row in of_kernels(table)] == [("CPU operators", 100)]
+    assert [(row["rank"], row["time_s"]) for row in of_kernels(table, ["rank"])] == [(0, 30e-6), (1, 10e-6)]
+
+
+def test_a_printed_summary_comes_back_as_it_was_printed(shared_data):
+    answer = run(MODULE, shared_data / "nvprof/deepspeech_p100/summary_bs32.txt", "--format", "csv")
+    rows = answer.csv
+    assert answer.code == 0
+    on_gpu = [row for row in rows if row["type"] == "GPU activities"]
+    # Time(%), Time, Calls, Avg, Min, Max as nvprof printed them.
+    printed = (76.95, 50.0125, 186615, 268.00, 101.15, 564.06)
+    names = ("time_pct", "time_s", "calls", "avg_us", "min_us", "max_us")
+    assert [float(on_gpu[0][name]) for name in names] == pytest.approx(printed, rel=1e-4)
+    assert [float(row["time_pct"]) for row in on_gpu[1:4]] == pytest.approx([7.11, 3.72, 2.04], abs=0.01)
+    calls = [row for row in rows if row["type"] == "API calls"]
+    assert float(calls[0]["time_pct"]) == pytest.approx(64.24, abs=0.01)  # ranges of NCCL are none
+
+
+def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_data):
+    answer = run(MODULE, shared_data / "nvprof/alexnet_gpu_activities.csv", "--shares", "--format", "csv")
+    rows = {(int(row["gpus"]), int(row["batch"])): row for row in answer.csv}
+    assert sorted(rows) == [(1, 8), (1, 16), (1, 32), (1, 128), (2, 128), (4, 16), (4, 128)]
+    # On 4 GPUs NCCL's broadcast and reduce take 37 % of GPU time at batch 16 and 20 % at 128.
+    assert float(rows[4, 16]["communication_pct"]) == pytest.approx(30.6 + 6.48)
+    assert float(rows[4, 128]["communication_pct"]) == pytest.approx(16.7 + 3.64)
+    assert float(rows[4, 16]["copies_pct"]) == 6.98 and float(rows[2, 128]["copies_pct"]) == 9.62
+    assert all(float(rows[1, batch]["communication_pct"]) == 0 for batch in (8, 16, 32, 128))
+    assert float(rows[4, 16]["time_s"]) == pytest.approx(0.3991 / 0.306)
+
+
+def test_the_same_from_a_database_a_trace_and_the_tables_made_of_them(shared_data, tmp_path):
+    databases = {"nvprof": nvprof_database(tmp_path / "a.sql"), "nsys": nsys_database(tmp_path / "b.sqlite")}
+    for path in databases.values():
+        (row,) = [row for row in run(MODULE, path, "--format", "json").json if "kernel" in row["name"]]
+        assert row["calls"] == 9 and row["type"] == "GPU activities" and row["min_us"] > 0
+    from profiling.convert import main
+
+    main([str(databases["nvprof"]), "--out", str(tmp_path / "out")])
+    of_tables = run(MODULE, tmp_path / "out" / "a", "--format", "json").json
+    assert of_tables == run(MODULE, databases["nvprof"], "--format", "json").json
+    trace = run(MODULE, shared_data / "kineto/nccl_data.json.gz", "--format", "json").json
+    assert trace[0]["class"] == "communication" and trace[0]["calls"] == 15
+
+
+def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
+    answer = run(MODULE, shared_data / "nvprof/lstm_pyprof/net.sql", "--top", "2")
+    assert answer.out.count("GPU activities") == 2 and "no input shapes" in answer.out
+    by = run(
+        MODULE, shared_data / "nsys/h100_2gpu_1s.sqlite", "--by", "rank", "--top", "1", "--format", "csv"
+    )
+    assert [row["rank"] for row in by.csv] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (
+            b"gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel\n1,8,x,1,1,1,1,1,k\n",
+            "damaged at line 2",
+        ),
+        (b"gpus,batch\n", "no profiler known"),
+    ],
+)
+def test_what_is_no_profile_is_one_line(tmp_path, content, message):
+    path = tmp_path / "file.csv"
+    path.write_bytes(content)
+    assert message in one_line_error(run(MODULE, path, "--shares"))
+
+
+def test_tables_without_activities_are_one_line(tmp_path):
+    write(as_table("intervals", {"function": ["main"], "thread": [0], "rank": [0]}), tmp_path, "intervals")
+    assert "holds no activities" in one_line_error(run(MODULE, tmp_path))
+    assert "unknown level 'ranks'" in one_line_error(run(MODULE, tmp_path, "--by", "ranks"))
+    with sqlite3.connect(tmp_path / "foreign.sqlite") as connection:
+        connection.execute("create table t (x)")
+    assert "no profiler known" in one_line_error(run(MODULE, tmp_path / "foreign.sqlite"))
