@@ -18,6 +18,9 @@ from tests.cluster.sweeps import Sweep
 from tests.cluster.virtual import Cluster
 
 SLOW = {"BATCH_S": "0.6"}  # 6 s a point: time to do something to it
+# Nodes that one test prepares for itself: those that cut the power of a node of their own keep off them.
+PREPARED = "n28,n29,n30"
+KEEP_OFF = f"--exclude={PREPARED}"
 HAPPENINGS: dict[str, Callable[[Cluster, Path], None]] = {}
 
 
@@ -95,7 +98,7 @@ def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
 @happening
 def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write()
-    job = sweep.submit("--nodes=4", "--no-kill", **SLOW)
+    job = sweep.submit("--nodes=4", "--no-kill", KEEP_OFF, **SLOW)
     cluster.until(lambda: any("config_4_" in name for name in sweep.running()))
     cluster.until(lambda: "batch 2/" in sweep.log_of_running())
     node = expand_nodes(cluster.job(job)["NodeList"])[-1]
@@ -117,7 +120,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
 @happening
 def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2, 3]")
-    job = sweep.submit("--nodes=3", **SLOW)
+    job = sweep.submit("--nodes=3", KEEP_OFF, **SLOW)
     cluster.until(lambda: sweep.done() == [3], 120)
     ended = [manifest.ended for manifest in sweep.manifests().values()]
     cluster.until(lambda: any("config_2_" in name for name in sweep.running()))
@@ -178,12 +181,12 @@ def two_jobs_share_a_sweep_and_no_point_runs_twice(cluster: Cluster, folder: Pat
 def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [2]")
     # Of the three nodes one sees, in the place of the results, a small disk of its own that is full.
-    node = "n29"
+    node = PREPARED.split(",")[1]
     cluster.control("on", node, "mount", "-t", "tmpfs", "-o", "size=8k", "small", str(sweep.results))
     fill = f"head -c 1M /dev/zero >{sweep.results}/filler || true"
     cluster.control("on", node, "sh", "-c", fill)
     try:
-        job = sweep.submit("--nodes=3", "--nodelist=n28,n29,n30")
+        job = sweep.submit("--nodes=3", f"--nodelist={PREPARED}")
         assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     finally:
         cluster.control("on", node, "umount", str(sweep.results))
