@@ -2,7 +2,7 @@
 
 On a shared machine the same batch takes 10 % more or less time from one second to the next, and a ratio of
 1.01 drowns. What does not change with the neighbours is the number of instructions a loop executes: valgrind
-counts them, in a process for each loop with few and with many batches, so that what it takes to start cancels.
+counts them, in a process for each loop with few and with many batches, so that what starting takes cancels.
 What instructions do not show (page faults, cache misses) the timings of benchmarks.training do.
 
     python -m benchmarks.training_instructions       (20 minutes; other work beside it does no harm)
@@ -93,7 +93,7 @@ def main() -> int:
     a_batch = {
         name: (counts[name, MANY].result() - counts[name, FEW].result()) / (MANY - FEW) for name in LOOPS
     }
-    report = {
+    report: dict[str, Any] = {
         "command": "python -m benchmarks.training_instructions",
         "machine": training.machine(),
         "cell": CELL,

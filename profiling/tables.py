@@ -8,7 +8,9 @@ is 2 FLOPs. Readers produce these tables, the analysis reads the columns it need
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiling.errors import UserError
@@ -137,7 +139,20 @@ def _as_array(values: Any, field: pa.Field, length: int) -> pa.Array | pa.Chunke
         return values if values.type == field.type else values.cast(field.type)
     if field.type == _text:
         return pa.array(values, pa.string(), from_pandas=True).dictionary_encode()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return _from_numbers(values).cast(field.type)
     return pa.array(values, field.type, from_pandas=True)
+
+
+def _from_numbers(values: np.ndarray) -> pa.Array:
+    """The array, NaN as null. ``pa.array`` does the same, but imports pandas: half a second of every rank."""
+    values = np.ascontiguousarray(values.view(np.uint8) if values.dtype == bool else values)
+    numbers = pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+    )
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        return pc.if_else(pc.is_nan(numbers), pa.nulls(len(numbers), numbers.type), numbers)
+    return numbers
 
 
 def write(table: pa.Table, directory: Path, name: str) -> Path:

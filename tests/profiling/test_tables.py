@@ -1,0 +1,36 @@
+"""Columns become arrow arrays as pa.array makes them, without what pa.array imports."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as stn
+
+from profiling import tables
+
+KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64: "loss", bool: "attributed"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)  # pa.array imports pandas, once
+@given(data=st.data())
+def test_numbers_become_what_arrow_makes_of_them(kind, data):
+    values = data.draw(stn.arrays(kind, st.integers(0, 9)))
+    name = KINDS[kind]
+    column = tables.as_table("batches", {name: values[::2]})[name]
+    expected = pa.array(values[::2], tables.SCHEMAS["batches"].field(name).type, from_pandas=True)
+    assert column.combine_chunks().equals(expected)
+
+
+def test_a_rank_writes_its_batches_without_pandas():
+    code = (
+        "import sys, numpy as np; from profiling import tables; "
+        "tables.as_table('batches', {'loss': np.array([1.0, float('nan')]), 'rank': np.zeros(2, int)}); "
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
