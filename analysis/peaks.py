@@ -44,8 +44,10 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 def _load(path: Path) -> list[Any]:
     import yaml
 
+    # The compiled loader where there is one: it takes a tenth of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 (both are safe)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"cannot read the peaks file {path}: {error}") from None
     if not isinstance(content, list):
