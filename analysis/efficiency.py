@@ -43,16 +43,17 @@ MORE = (
 )  # fmt: skip
 DEFAULT_GROUP = ("batch", "nodes")
 
-# Names are long: their 64-bit hashes are grouped in less time and memory, and a few hundred do not collide.
+# Names are long: their 64-bit hashes, and the files' numbers, are grouped in less time and memory, and a few
+# hundred hashes do not collide.
 _PUBLISHED = f"""
 with names as (
-    select filename, hash("Kernel") as name, sum("Sil(ns)") as ns, sum("FLOPs") as flops,
+    select file_index, hash("Kernel") as name, sum("Sil(ns)") as ns, sum("FLOPs") as flops,
         sum("Bytes") as bytes
     from {pyprof.TABLES} group by all
 )
-select filename, coalesce(sum(ns) filter (flops <> 0), 0) / sum(ns), coalesce(sum(flops), 0) / sum(ns),
-    coalesce(sum(bytes), 0) / sum(ns)
-from names group by filename having sum(ns) > 0
+select $paths[file_index::bigint + 1], coalesce(sum(ns) filter (flops <> 0), 0) / sum(ns),
+    coalesce(sum(flops), 0) / sum(ns), coalesce(sum(bytes), 0) / sum(ns)
+from names group by file_index having sum(ns) > 0
 """
 
 

@@ -33,7 +33,7 @@ _LOSSES = (
 # another (by name they are unified; else the first table's type would round), or empty, hence of no type, in
 # a third.
 TABLES = """(
-    select filename, "Idx"::bigint as "Idx", "Direction"::varchar as "Direction",
+    select filename, file_index, "Idx"::bigint as "Idx", "Direction"::varchar as "Direction",
         "Module"::varchar as "Module", "Op"::varchar as "Op", coalesce("Kernel"::varchar, '') as "Kernel",
         nullif("Sil(ns)", 'nan'::double) as "Sil(ns)", nullif("FLOPs", 'nan'::double) as "FLOPs",
         nullif("Bytes", 'nan'::double) as "Bytes"
