@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import metadata
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +20,7 @@ from rich.table import Table
 from jobs.machine import Machine, this_machine, versions
 from jobs.run import make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.tools import cupti
 
 _TIMEOUT_S = 20
 
@@ -88,7 +90,10 @@ _LAUNCHERS = {
 }
 _PROFILERS = {
     "nsys": (["nsys", "--version"], "the site's CUDA module, or NVIDIA Nsight Systems"),
-    "nvprof": (["nvprof", "--version"], "in CUDA up to 11.8, for GPUs up to compute capability 7.5"),
+    "nvprof": (
+        ["nvprof", "--version"],
+        "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti",
+    ),
     "ncu": (["ncu", "--version"], "the site's CUDA module, or NVIDIA Nsight Compute"),
     "tau_exec": (["tau_exec", "--help"], "the site's TAU module, or: spack install tau +python +mpi"),
     "vtune": (["vtune", "--version"], "the site's VTune module, or Intel's oneAPI toolkit"),
@@ -103,7 +108,26 @@ def _launchers() -> list[Finding]:
 def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
     tools = [_tool("profilers", name, *how) for name, how in _PROFILERS.items()]
-    return [Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"), *tools]
+    return [
+        Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
+        *tools,
+        _cupti(cupti.why_not()),
+    ]
+
+
+def _cupti(why_not: str) -> Finding:
+    if not why_not:
+        return Finding("profilers", "cupti", True, f"cupti-python {_version('cupti-python')}")
+    installed = importlib.util.find_spec("cupti") is not None
+    remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else cupti.INSTALL
+    return Finding("profilers", "cupti", False, why_not.removeprefix("profile cupti "), remedy)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _tool(

@@ -1,6 +1,7 @@
 """How is a CSV read that a tool printed among other lines, perhaps several tables one after the other?"""
 
 import csv
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_lines(path: Path) -> Iterator[str]:
         try:
             for line in stream:
                 yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
 
 

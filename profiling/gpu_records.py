@@ -18,6 +18,12 @@ _COPY_KINDS = (
     "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
     "HtoD", "DtoH", "DtoD",  # of managed memory, as Nsight Systems goes on
 )  # fmt: skip
+_MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
+
+
+def memory_name(kind: int) -> str:
+    """Which memory CUPTI means by a number."""
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
 def copy_name(kind: int, source: str, target: str) -> str:

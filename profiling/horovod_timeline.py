@@ -47,7 +47,7 @@ class Timeline:
         """
         seen = 0
         for event in self._events():
-            seen += 1
+            seen += "ph" in event  # JSON of something else has no phases
             self._take(event)
             if len(self._kernels) + len(self._markers) >= _ROWS:
                 yield from self._tables()

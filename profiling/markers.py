@@ -1,7 +1,8 @@
 """How does a collector see where a batch's stages begin and end?
 
 One call marks a stage for every collector that is attached: NVTX (nvprof, Nsight Systems, Nsight Compute;
-also without CUDA), the torch profiler (record_function) and TAU (pytau). One that is absent costs nothing.
+also without CUDA), the torch profiler (record_function), TAU (pytau) and a recording by CUPTI. One that is
+absent costs nothing.
 """
 
 import ctypes
@@ -64,9 +65,24 @@ class Markers:
             emitter.mark(END_OF_BATCH)
 
 
+# Collectors within this process that hear of the stages by a way of their own.
+_LISTENERS: list[Emitter] = []
+
+
+def listen(emitter: Emitter) -> None:
+    """From now on, markers that are opened speak to ``emitter`` too."""
+    _LISTENERS.append(emitter)
+
+
+def unlisten(emitter: Emitter) -> None:
+    """Undo :func:`listen`; markers that are open already go on."""
+    if emitter in _LISTENERS:
+        _LISTENERS.remove(emitter)
+
+
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    found = (nvtx_emitter(environment), _torch(), _tau())
+    found = (nvtx_emitter(environment), _torch(), _tau(), *_LISTENERS)
     return Markers([emitter for emitter in found if emitter is not None])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from profiling.errors import UserError
 from profiling.events import Builder, Events
-from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, triples
+from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, memory_name, triples
 from profiling.names import full_name
 from profiling.shapes import Inputs
 from profiling.sqlite import Database
@@ -18,7 +18,6 @@ _KERNELS = (_KIND + "CONCURRENT_KERNEL", _KIND + "KERNEL", _KIND + "CDP_KERNEL")
 _COPIES = (_KIND + "MEMCPY", _KIND + "MEMCPY2")
 _CALLS = (_KIND + "RUNTIME", _KIND + "DRIVER")
 _MARKER = _KIND + "MARKER"
-_MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
 _INSTANT, _START, _END = 1, 2, 4  # flags of a marker's row
 _UNKNOWN = "(a kernel without a name)"
 
@@ -78,10 +77,6 @@ def _add_kernels(builder: Builder, database: Database, table: str, texts: dict[i
         )
 
 
-def _memory(kind: int) -> str:
-    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
-
-
 def _add_copies(builder: Builder, database: Database, table: str) -> None:
     if table not in database.tables:
         return
@@ -94,7 +89,9 @@ def _add_copies(builder: Builder, database: Database, table: str) -> None:
             name=coded(
                 builder,
                 np.asarray(kind),
-                lambda key: copy_name(key & 0xFF, _memory(key >> 8 & 0xFF), _memory(key >> 16 & 0xFF)),
+                lambda key: copy_name(
+                    key & 0xFF, memory_name(key >> 8 & 0xFF), memory_name(key >> 16 & 0xFF)
+                ),
             ),
             start_ns=rows["start"],
             end_ns=rows["end"],
@@ -113,7 +110,7 @@ def _add_sets(builder: Builder, database: Database) -> None:
     for rows in database.integers(table, {**columns, "memoryKind": 0}):
         add_device(
             builder,
-            name=coded(builder, rows["memoryKind"], lambda key: f"Memset ({_memory(key)})"),
+            name=coded(builder, rows["memoryKind"], lambda key: f"Memset ({memory_name(key)})"),
             start_ns=rows["start"],
             end_ns=rows["end"],
             device=rows["deviceId"],

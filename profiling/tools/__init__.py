@@ -39,6 +39,7 @@ TOOLS: dict[str, str] = {
     "nvprof": "profiling.tools.nvprof",
     "nsys": "profiling.tools.nsys",
     "tau": "profiling.tools.tau",
+    "cupti": "profiling.tools.cupti",
     "ncu": "profiling.tools.ncu",
     "vtune": "profiling.tools.vtune",
     "horovod": "profiling.tools.horovod",

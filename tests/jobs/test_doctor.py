@@ -4,6 +4,9 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from jobs import doctor
 from jobs.doctor import examine
 from jobs.machine import Machine
 
@@ -12,7 +15,7 @@ def test_what_is_missing_comes_with_what_to_do():
     bare = Machine("h", "os", "cpu", 2, 8_000_000_000, (), None, False)
     findings = examine(bare)
     named = {f.name for f in findings}
-    assert named >= {"GPU", "torch", "nsys", "nvprof", "tau_exec", "mpirun", "srun", "dali-cpu"}
+    assert named >= {"GPU", "torch", "nsys", "nvprof", "tau_exec", "cupti", "mpirun", "srun", "dali-cpu"}
     assert all(f.remedy for f in findings if not f.present)
 
 
@@ -33,3 +36,11 @@ def test_the_command_prints_json_and_finds_torch(root):
     answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     findings = {f["name"]: f for f in json.loads(answer.stdout)}
     assert findings["torch"]["present"] and findings["CPU"]["detail"]
+
+
+@pytest.mark.parametrize(("why", "present"), [("", True), ("profile cupti needs an NVIDIA GPU", False)])
+def test_cupti_is_here_only_if_it_answers(monkeypatch, why, present):
+    monkeypatch.setattr(doctor.cupti, "why_not", lambda: why)
+    finding = next(f for f in examine(Machine("h", "os", "cpu", 2, 1, (), None, True)) if f.name == "cupti")
+    assert finding.present == present and bool(finding.remedy) != present
+    assert present or finding.detail == "needs an NVIDIA GPU"

@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 
+from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import Nsys
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 
@@ -153,4 +154,5 @@ SAMPLES = {
     "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
     "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
     "horovod": ("horovod", text(HOROVOD), "timeline.json"),
+    "cupti": ("cupti", records_file, "cupti.jsonl"),
 }

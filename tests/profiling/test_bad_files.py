@@ -129,7 +129,7 @@ def test_a_file_of_another_tool_is_refused(tool, name, tmp_path):
             read(path, tool)
 
 
-@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool not in ("none", "torch", "pyprof", "cupti")])
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool not in ("none", "torch", "pyprof")])
 def test_an_empty_file_and_an_absent_one(tool, tmp_path):
     for path in (tmp_path / "empty", tmp_path / "absent"):
         if path.name == "empty":

@@ -91,7 +91,7 @@ def test_percent_signs_in_a_path_are_no_patterns():
 
 def test_variables_of_each_tool():
     variables = {name: tool(name).environment(RAW, Options(first_batch=3)) for name in TOOLS
-                 if hasattr(tool(name), "environment") and name != "cupti"}  # fmt: skip
+                 if hasattr(tool(name), "environment")}  # fmt: skip
     assert variables == {
         "nvprof": {VARIABLE: "cuda"},
         "nsys": {VARIABLE: "nvtx", "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"},

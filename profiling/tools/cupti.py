@@ -1,0 +1,263 @@
+"""What does CUPTI itself record of this process? For GPUs that nvprof no longer serves (``cupti-python``).
+
+A rank records itself: kernels, copies, sets and the calls that launch them as CUPTI tells them, and the
+stages of batches by our own markers on CUPTI's clock. CUPTI hands its records over in large buffers, most of
+them when the recording ends; each is written at once to the rank's own file
+(:mod:`profiling.cupti_records`), which becomes the tables when training has ended.
+"""
+
+import ctypes
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from profiling import markers
+from profiling.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
+from profiling.errors import UserError
+from profiling.tables import write
+from profiling.tools import Converted
+
+if TYPE_CHECKING:
+    import torch
+
+INSTALL = "pip install -e '.[cupti]'"
+_FILE = "cupti.jsonl"
+_BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run
+_FORCED = 1  # of a flush: also buffers that are not full
+# What the package calls an activity -> its group of records; the names of CUPTI's fields stand where they
+# differ from our columns'.
+KINDS = {
+    "CONCURRENT_KERNEL": "kernel", "MEMCPY": "memcpy", "MEMCPY2": "memcpy", "MEMSET": "memset",
+    "RUNTIME": "runtime", "DRIVER": "driver",
+}  # fmt: skip
+_FIELDS = {
+    "device": "device_id", "stream": "stream_id", "correlation": "correlation_id", "thread": "thread_id",
+    "call": "cbid",
+}  # fmt: skip
+
+
+def fields_of(group: str) -> list[str]:
+    """What the package calls the columns of a group of records."""
+    return [_FIELDS.get(name, name) for name in GROUPS[group]]
+
+
+def load_api() -> Any:
+    """The package's module of CUPTI's functions.
+
+    Raises:
+        UserError: the package or a driver for it is not there.
+    """
+    try:
+        from cupti import cupti
+    except ImportError as error:
+        raise UserError(f"profile cupti needs the package cupti-python ({INSTALL}): {error}") from None
+    try:
+        cupti.get_timestamp()
+    except (RuntimeError, OSError, cupti.cuptiError) as error:
+        raise UserError(f"profile cupti needs an NVIDIA GPU and its driver: {error}") from None
+    return cupti
+
+
+def why_not() -> str:
+    """Why this machine cannot be recorded, in one line; "" if it can."""
+    try:
+        load_api()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+class Ranges:
+    """The stages of batches as ranges on CUPTI's clock; see :class:`profiling.markers.Emitter`."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self.running = False
+        self.rows: list[tuple[int, int, int, str]] = []  # of cupti_records.GROUPS["range"]
+        self._open: list[int | None] = []
+
+    def push(self, name: str) -> None:
+        # What was pushed is popped, also when the recording begins or ends between.
+        self._open.append(self._now_ns() if self.running else None)
+
+    def pop(self, name: str) -> None:
+        start = self._open.pop()
+        if start is not None:
+            self.rows.append((start, self._now_ns(), threading.get_native_id(), name))
+
+    def mark(self, name: str) -> None:
+        if self.running:
+            now = self._now_ns()
+            self.rows.append((now, now, threading.get_native_id(), name))
+
+
+class CuptiCapture:
+    """Records a rank by CUPTI's activities; see :class:`profiling.tools.Capture`.
+
+    Args:
+        api: the package's module; its functions and records are all that is used of it.
+        synchronize: waits until the device has done what was launched.
+    """
+
+    def __init__(
+        self, directory: Path, rank: int, keep_raw: bool, api: Any, synchronize: Callable[[], None]
+    ) -> None:
+        self.directory, self.rank, self.keep_raw = directory, rank, keep_raw
+        self._api, self._synchronize = api, synchronize
+        self._kinds = [getattr(api.ActivityKind, name) for name in KINDS]
+        self._getters = {
+            int(kind): (group, attrgetter("kind", *fields_of(group)))
+            for kind, group in zip(self._kinds, KINDS.values(), strict=True)
+        }
+        self._file: BinaryIO | None = None
+        self._writer: RecordsWriter | None = None
+        self._problems: list[str] = []
+        self._running = False
+        self._ranges = Ranges(api.get_timestamp)
+        markers.listen(self._ranges)
+
+    @property
+    def path(self) -> Path:
+        """The rank's own file of records."""
+        return self.directory / "raw" / _FILE
+
+    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+        """Begin to record, at the start of batch ``first_batch``.
+
+        Raises:
+            UserError: CUPTI refuses: another tool records this process, or counters need permission.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("wb")
+        self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock())
+        api = self._api
+        try:
+            api.set_thread_id_type(api.ActivityThreadIdType.SYSTEM)  # as our own ranges number them
+            api.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._take)
+            for kind in self._kinds:
+                api.activity_enable(kind)
+        except (RuntimeError, api.cuptiError) as error:
+            self._close()
+            raise UserError(
+                f"CUPTI does not record this process ({error}): another profiler may be on, or the driver "
+                "keeps profiling to administrators"
+            ) from None
+        self._running = self._ranges.running = True
+
+    def stop(self) -> None:
+        """Cease to record, and have CUPTI hand over what it holds; a second call does nothing."""
+        if not self._running:
+            return
+        self._running = self._ranges.running = False
+        self._synchronize()  # the records of what still runs would be incomplete
+        api = self._api
+        try:
+            api.activity_flush_all(_FORCED)
+            for kind in self._kinds:
+                api.activity_disable(kind)
+            api.activity_flush_all(_FORCED)
+        except (RuntimeError, api.cuptiError) as error:
+            self._problems.append(f"CUPTI did not hand over all its records ({error})")
+
+    def write(self) -> list[str]:
+        """Write the tables to the rank's directory; what was found on the way is returned."""
+        self.stop()
+        markers.unlisten(self._ranges)
+        if self._writer is None:
+            return ["the profiler never ran: no batch was to be attributed"]
+        if self._ranges.rows:
+            columns = zip(*self._ranges.rows, strict=True)
+            self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))
+        self._writer.end(self._clock(), self._dropped(), self._problems)
+        self._close()
+        converted = _converted(self.path, self.rank, subject="CUPTI")
+        for name, table in converted.tables.items():
+            write(table, self.directory, name)
+        if not self.keep_raw:
+            shutil.rmtree(self.path.parent)
+        return converted.findings
+
+    def _take(self, records: Sequence[Any]) -> None:
+        """CUPTI hands over records; they are gone when this returns. It runs in a thread of CUPTI's."""
+        if self._writer is None:
+            return
+        of_kind: dict[int, list[Any]] = {}
+        try:
+            for record in records:
+                of_kind.setdefault(int(record.kind), []).append(record)
+            for kind, some in of_kind.items():
+                if kind in self._getters:
+                    group, values_of = self._getters[kind]
+                    _, *columns = zip(*map(values_of, some), strict=True)
+                    self._writer.add(group, _as_said(dict(zip(GROUPS[group], columns, strict=True))))
+        except (AttributeError, TypeError, ValueError, OSError) as error:
+            # An error would be lost in CUPTI's thread; a full disk must not end the training.
+            self._problems.append(f"{len(records)} records could not be written ({error})")
+
+    def _clock(self) -> Reading:
+        """CUPTI's clock beside the epoch's: the closest of a few readings."""
+        readings = []
+        for _ in range(5):
+            before = time.time_ns()
+            cupti_ns = int(self._api.get_timestamp())
+            after = time.time_ns()
+            readings.append(Reading(cupti_ns, (before + after) // 2, max(0, after - before) // 2))
+        return min(readings, key=lambda reading: reading.error_ns)
+
+    def _dropped(self) -> int:
+        count = ctypes.c_size_t(0)
+        try:
+            self._api.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
+        except (RuntimeError, self._api.cuptiError) as error:
+            self._problems.append(f"how many records CUPTI had no room for is not known ({error})")
+        return count.value
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._writer = None
+
+
+def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    return columns | {"name": [name or "" for name in columns["name"]]} if "name" in columns else columns
+
+
+def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> CuptiCapture:
+    """See :func:`profiling.tools.open_capture`.
+
+    Raises:
+        UserError: the package or a driver for it is not there.
+    """
+    api = load_api()
+    import torch
+
+    return CuptiCapture(directory, rank, keep_raw, api, torch.cuda.synchronize)
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is our own of CUPTI's records, by its first bytes."""
+    return is_records(head)
+
+
+def read(path: Path, rank: int | None = None) -> Converted:
+    """A file of records as tables ``kernels`` and ``markers``.
+
+    Args:
+        rank: for the rows; by default what the file says.
+
+    Raises:
+        UserError: unreadable, damaged or foreign; the message names file and line.
+    """
+    return _converted(path, rank, path.name)
+
+
+def _converted(path: Path, rank: int | None, subject: str) -> Converted:
+    from profiling.attribute import attribute
+
+    recording = read_records(path)
+    recording.events.findings += recording.findings
+    return attribute(recording.events, rank, recording.first_batch, subject)
