@@ -161,7 +161,7 @@ with attributed as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
         "class"::varchar as class,
         "class"::varchar not in {APART!r} as model
-    from read_parquet($kernels) semi join attributed using (rank, batch_index)
+    from {{launches}} semi join attributed using (rank, batch_index)
 )
 select (select count(*) from attributed), sum(ns) filter (model), sum(ns) filter (model and flops > 0),
     sum(flops) filter (model), sum(bytes) filter (model), sum(ns) filter (class = 'loader'),
@@ -174,7 +174,10 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     if not kernels or not batches:
         return None
-    values = query(study, source, _RUN, kernels=kernels, batches=batches)
+    from analysis.borrowed import launches
+
+    sql = _RUN.format(launches=launches(study, source))
+    values = query(study, source, sql, kernels=kernels, batches=batches)
     if values is None:
         return None
     count, *sums = values[0]

@@ -7,6 +7,7 @@ import numpy as np
 
 from analysis import published, tau
 from analysis.batches import all_series
+from analysis.borrowed import launches
 from analysis.costs import APART, Costs, costs_of, query
 from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.scaling import POINT_FIELDS, UNPROFILED
@@ -58,7 +59,8 @@ def _denominators(cost: dict[str, Costs]) -> str:
 def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
     before, after = [], []
     for source in [source for source in study.of_kind("run") if source.id in cost]:
-        found = query(study, source, _NAMES, kernels=source.tables("kernels"))
+        sql = _NAMES.format(launches=launches(study, source))
+        found = query(study, source, sql, kernels=source.tables("kernels"))
         if found and found[0][1] and cost[source.id].kernel_ns:
             before.append(100 * float(found[0][0] or 0) / float(found[0][1]))
             after.append(100 * cost[source.id].counted_ns / cost[source.id].kernel_ns)
@@ -70,7 +72,7 @@ def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
 _NAMES = f"""
 with names as (
     select name::varchar as name, sum(duration_ns) as ns, sum(coalesce(flops, 0)) as flops
-    from read_parquet($kernels) where "class"::varchar not in {APART!r} group by all
+    from {{launches}} where "class"::varchar not in {APART!r} group by all
 )
 select sum(ns) filter (flops <> 0), sum(ns) from names
 """

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from analysis import costs
+from analysis import borrowed, costs
 from analysis.launches import batches_of
 from analysis.study import Source, Study
 from analysis.terminal import Rows
@@ -75,7 +75,7 @@ def _pyprof_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None
 def _run_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     launches = (
-        "(select * from read_parquet($kernels) semi join "
+        f"(select * from {borrowed.launches(study, source)} semi join "
         "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
     )
     counted = (

@@ -69,6 +69,7 @@ class Study:
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
         batches: of the PyProf tables, as far as they have been counted.
+        launches: of the runs, as analysis.borrowed has found them.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class Study:
     calibration: Calibration | None = None
     own_peaks: Path | None = None
     batches: dict[Path, "Batches"] = field(default_factory=dict)
+    launches: dict[str, str] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:
         return [source for source in self.sources if source.kind == kind]

@@ -1,0 +1,198 @@
+"""FLOPs and bytes for tools that know no shapes: lent by the run under the torch profiler of the point."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from analysis import costs, kernels
+from analysis.borrowed import PLAIN, launches, lender_of
+from analysis.load import load
+from profiling import tables
+from profiling.convert import read
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+
+TRUTH = Truth()
+
+
+def blank(directory, change=lambda rows: rows):
+    """As a tool that knows no shapes would have written it: FLOPs and bytes of copies and messages only."""
+    for rank in sorted(directory.glob("rank_*")):
+        rows = change(tables.read(rank, "kernels").to_pandas().astype(object).to_dict("list"))
+        apart = [kind in costs.APART for kind in rows["class"]]
+        for name in ("flops", "bytes"):
+            rows[name] = [value if own else None for value, own in zip(rows[name], apart, strict=True)]
+        tables.write(tables.as_table("kernels", rows), rank, "kernels")
+
+
+def sweep(tmp_path, change=lambda rows: rows, profile="nsys", nodes=2, lend=True):
+    """A sweep with the same point unprofiled, under the torch profiler, and under a tool without shapes."""
+    runs = [run_of(nodes=nodes, profile=name) for name in ("none", *(["torch"] if lend else []))]
+    write_sweep(tmp_path / "sweep", runs, TRUTH)
+    blank(write_run(tmp_path / "sweep", run_of(nodes=nodes, profile=profile), TRUTH, 0), change)
+    return load(tmp_path / "sweep")
+
+
+def source_of(study, profile):
+    return next(source for source in study.sources if source.fields["profile"] == profile)
+
+
+def columns(study, source, names="name, batch_index, rank, flops, bytes"):
+    sql = f"select {names} from {launches(study, source)} order by rank, start_ns, name"
+    paths = [str(path) for path in source.tables("kernels")]
+    return study.connection.execute(sql, {"kernels": paths}).fetchall()
+
+
+@pytest.mark.parametrize("profile", ["nsys", "nvprof", "cupti"])
+def test_each_launch_has_the_flops_and_bytes_of_the_same_one(tmp_path, profile):
+    study = sweep(tmp_path, profile=profile)
+    own, lender = source_of(study, profile), source_of(study, "torch")
+    mine, theirs = columns(study, own), columns(study, lender)
+    assert [row[:3] for row in mine] == [row[:3] for row in theirs]
+    assert np.array([row[3:] for row in mine]) == pytest.approx(np.array([row[3:] for row in theirs]))
+    found = costs.costs_of(study, [own, lender])
+    assert found[own.id].flops == pytest.approx(TRUTH.flops)
+    assert vars(found[own.id]) == pytest.approx(vars(found[lender.id]))
+    assert study.findings == [
+        f"{own.id}: its tool knows no shapes; FLOPs and bytes are those of the same launches in {lender.id}, "
+        "which cover 100.0 % of its kernels' time (100.0 % matched by kernel and order, 0.0 % by class and "
+        "order)"
+    ]
+
+
+def test_all_answers_take_them(tmp_path):
+    study = sweep(tmp_path)
+    own, lender = source_of(study, "nsys"), source_of(study, "torch")
+    frame = kernels.table(study)
+    mine, theirs = (
+        frame[frame["run"] == one.id].set_index("kernel")["gflop_per_batch"] for one in (own, lender)
+    )
+    assert mine["conv_fprop"] == pytest.approx(TRUTH.flops / 3 / 1e9)
+    assert dict(mine) == pytest.approx(dict(theirs))
+    for command in ("efficiency", "scaled"):
+        answer = run(f"analysis.{command}", tmp_path / "sweep")
+        assert answer.code == 0 and "cover 100.0 %" in " ".join(answer.out.split())
+    (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json").json
+    analytic = TRUTH.training_flops_per_image * 32
+    assert row["flop_coverage_pct"] == pytest.approx(100 * TRUTH.flops / analytic)
+    assert run("analysis.scaled", tmp_path / "sweep", "--explain").code == 0
+
+
+def renamed(rows):
+    """Another algorithm for the forward convolution; the backward one by two kernels."""
+    names = ["other_conv" if name == "conv_fprop" else name for name in rows["short_name"]]
+    again = [place for place, name in enumerate(names) if name == "conv_bprop"]
+    order = sorted([*range(len(names)), *again])
+    rows = {**rows, "short_name": names}
+    return {name: [values[place] for place in order] for name, values in rows.items()}
+
+
+def test_another_algorithm_is_matched_by_its_class_where_as_many_are_left(tmp_path):
+    study = sweep(tmp_path, renamed, nodes=1)
+    own = source_of(study, "nsys")
+    flops = dict(columns(study, own, "short_name::varchar, flops"))
+    assert flops["other_conv"] == pytest.approx(TRUTH.flops / 3)
+    assert flops["conv_bprop"] is None  # twice as many as the lender's: which is which is not known
+    # Five launches of one length: relu and sgd by name, one by class, two not at all.
+    assert (
+        "cover 60.0 % of its kernels' time (40.0 % matched by kernel and order, 20.0 %" in study.findings[0]
+    )
+
+
+def test_order_within_a_batch_tells_launches_of_one_kernel_apart(tmp_path):
+    def numbered(rows):
+        """The same kernel for each convolution; forward and update of it in one direction."""
+        names = ["conv" if "conv" in name else name for name in rows["short_name"]]
+        directions = ["fprop" if "conv" in name else way
+                      for name, way in zip(rows["short_name"], rows["direction"], strict=True)]  # fmt: skip
+        return {**rows, "short_name": names, "direction": directions}
+
+    runs = [run_of(profile=name) for name in ("none", "torch")]
+    write_sweep(tmp_path / "sweep", runs, TRUTH)
+    for directory in (tmp_path / "sweep").glob("run_*_torch_*"):
+        rows = numbered(
+            tables.read(directory / "rank_0000", "kernels").to_pandas().astype(object).to_dict("list")
+        )
+        tables.write(tables.as_table("kernels", rows), directory / "rank_0000", "kernels")
+    blank(write_run(tmp_path / "sweep", run_of(profile="cupti"), TRUTH, 0), numbered)
+    study = load(tmp_path / "sweep")
+    own = columns(study, source_of(study, "cupti"), "short_name::varchar, flops")
+    of_convolutions = [flops for name, flops in own if name == "conv"]
+    assert of_convolutions[:2] == pytest.approx([TRUTH.flops / 3, TRUTH.flops * 2 / 3])
+    assert len(of_convolutions) == 40
+
+
+def test_a_batch_that_launches_otherwise_in_the_lender_does_not_count(tmp_path):
+    study = sweep(tmp_path, nodes=1)
+    lender = source_of(study, "torch")
+    table = tables.read(lender.path / "rank_0000", "kernels")
+    odd = pc.and_(pc.equal(table["batch_index"], 25), pc.equal(table["short_name"].cast(pa.string()), "relu"))
+    more = pa.concat_tables([table, table.filter(odd)]).unify_dictionaries()
+    tables.write(more, lender.path / "rank_0000", "kernels")
+    own = source_of(study, "nsys")
+    (moved,) = {row[4] for row in columns(study, own) if "relu" in row[0]}
+    assert moved == pytest.approx(TRUTH.bytes / 4)
+
+
+def test_own_figures_are_not_touched_and_none_is_made_up(tmp_path):
+    study = sweep(tmp_path, lend=False)
+    own = source_of(study, "nsys")
+    assert launches(study, own) == PLAIN
+    assert {row[3] for row in columns(study, own) if "conv" in row[0]} == {None}
+    assert "profile: torch) would lend them" in study.findings[0]
+    write_run(tmp_path / "sweep", run_of(nodes=2, profile="ncu"), TRUTH, 0)  # with FLOPs of its own
+    study = load(tmp_path / "sweep")
+    assert launches(study, source_of(study, "ncu")) == PLAIN
+
+
+def test_the_lender_is_of_the_same_point_and_if_it_can_be_of_the_same_repetition(tmp_path):
+    runs = [run_of(profile="torch"), run_of(profile="torch", batch=16)]
+    write_sweep(tmp_path / "sweep", runs, TRUTH, {"torch": 2})
+    for repetition in (1, 5):
+        write_run(tmp_path / "sweep", run_of(profile="nsys", batches=60, attribute_from=7), TRUTH, repetition)
+    study = load(tmp_path / "sweep")
+    lenders = {
+        source.repetition: lender_of(study, source)
+        for source in study.sources
+        if source.fields["profile"] == "nsys"
+    }
+    assert {number: (one.repetition, one.fields["batch"]) for number, one in lenders.items()} == {
+        1: (1, 32), 5: (0, 32),
+    }  # fmt: skip
+
+
+def test_a_damaged_lender_costs_only_itself(tmp_path):
+    study = sweep(tmp_path, nodes=1)
+    own, lender = source_of(study, "nsys"), source_of(study, "torch")
+    (lender.path / "rank_0000" / "kernels.parquet").write_bytes(b"PAR1 nothing")
+    found = costs.costs_of(study, list(study.sources))
+    assert own.id in found and found[own.id].flops == 0 and lender.id not in found
+    assert any("not joined to its launches: a table is damaged" in finding for finding in study.findings)
+    assert [failure.point for failure in study.failed] == [lender.id]
+    assert np.isfinite(found[own.id].kernel_ns)
+
+
+def test_half_of_a_real_trace_lends_to_the_other_half(tmp_path, shared_data):
+    """ResNet50 on a V100: what three batches cost by the shapes that three others recorded."""
+    trace = read(shared_data / "kineto/resnet50_v100_dims_old_schema.json.gz").tables["kernels"]
+    first = pc.min(trace["batch_index"]).as_py()
+    here = pc.fill_null(pc.less(trace["batch_index"], first + 6), False)
+    trace = trace.filter(here)
+    late = pc.greater_equal(trace["batch_index"], first + 3)
+    for profile, rows in (("torch", trace.filter(pc.invert(late))), ("cupti", trace.filter(late))):
+        run_directory = write_run(tmp_path / "sweep", run_of(profile=profile), TRUTH)
+        tables.write(rows.unify_dictionaries(), run_directory / "rank_0000", "kernels")
+        batches = tables.read(run_directory / "rank_0000", "batches").slice(0, 6)
+        columns = {name: batches[name] for name in batches.column_names}
+        columns |= {"batch_index": np.arange(first, first + 6), "attributed": np.ones(6, dtype=bool)}
+        tables.write(tables.as_table("batches", columns), run_directory / "rank_0000", "batches")
+    (cupti,) = (tmp_path / "sweep").glob("*_cupti_*")
+    blank(cupti)
+    study = load(tmp_path / "sweep")
+    found = costs.costs_of(study, list(study.sources))
+    own, lender = (found[source_of(study, profile).id] for profile in ("cupti", "torch"))
+    assert own.flops == pytest.approx(lender.flops, rel=1e-3) and own.flops > 0
+    assert own.bytes == pytest.approx(lender.bytes, rel=1e-3)
+    (finding,) = [finding for finding in study.findings if "knows no shapes" in finding]
+    assert float(finding.split("which cover ")[1].split(" %")[0]) > 99.5
