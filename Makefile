@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format horovod clean
 .DEFAULT_GOAL := demo
 
 # A second call does nothing: the report is there.
@@ -36,6 +36,10 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
 
 test: $(VENV)/.test-ready
 	$(BIN)/python -m pytest
+
+# Horovod, built into the environment; DDP does without. Needs g++, cmake and make.
+horovod: $(VENV)/.ready
+	train/backends/build_horovod.sh $(VENV)
 
 # What CI checks beside the tests: lint, format, types.
 check: $(VENV)/.test-ready

@@ -66,7 +66,7 @@ def _libraries() -> list[Finding]:
             ("torch", "make .venv  (or: pip install -e .)", True),
             ("torchvision", "make .venv  (or: pip install -e .)", True),
             ("mpi4py", "pip install -e '.[mpi]'", False),
-            ("horovod", "not needed: DDP does the same", False),
+            ("horovod", "make horovod  (DDP does without)", False),
         )
     ]
 

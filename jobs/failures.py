@@ -38,10 +38,10 @@ _LAUNCHER = re.compile(
     r"|\S*: error: execve\(\): .*"
     r"|.*(?:requested hosts is not included|not enough slots available|Could not resolve hostname"
     r"|requested more processes than the ppr|unable to (?:find|launch)|could not (?:find|access|execute)"
-    r"|ssh: .*|unable to reliably start|Permission denied \(publickey).*)$",
+    r"|ssh: .*|daemon failed to report back|unable to reliably start|Permission denied \(publickey).*)$",
     re.MULTILINE,
 )
-_MISSING_HOST = re.compile(r"Missing requested host: (\S+)")
+_MISSING_HOST = re.compile(r"(?:Missing requested host|Remote host): +(\S+)")
 # srun's own way to end a step: what dies after this line was ended, and is not why.
 _ENDING = re.compile(r"^.*(?:Terminating StepId|CANCELLED AT|Force Terminated).*$", re.MULTILINE)
 _SRUN_DEATH = re.compile(

@@ -57,7 +57,7 @@ class Run(BaseModel):
     grad: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="precision of gradients on the wire")
     compute: Precision = Field("fp32", description="precision of the arithmetic")
 
-    backend: Literal["auto", "single", "ddp"] = Field(
+    backend: Literal["auto", "single", "ddp", "horovod"] = Field(
         "auto", description="how ranks exchange gradients; auto: single for one rank, else ddp"
     )
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
@@ -96,6 +96,8 @@ class Run(BaseModel):
             )
         if self.backend == "single" and self.world_size > 1:
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
+        if self.backend == "horovod" and self.grad == "bf16":
+            raise ValueError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
         if self.device == "cpu" and self.loader in GPU_LOADERS:
             raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use dali-cpu")
         return self

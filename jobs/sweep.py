@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.execute import Execution, print_plan, run_points
 from jobs.launchers import LAUNCHERS
 from jobs.points import Order, Point, Sweep, expand, parse_only, read_sweep, select
@@ -30,7 +31,7 @@ EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 def main() -> int:
     arguments = _parser().parse_args()
     site = find_site(arguments.site, os.environ)
-    sweep = at_site(read_sweep(arguments.config), site)
+    sweep = without_horovod(at_site(read_sweep(arguments.config), site), site)
     said = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in said.items() if value})
     points, excluded = expand(sweep, str(arguments.config))
@@ -87,6 +88,20 @@ def at_site(sweep: Sweep, site: Site) -> Sweep:
         return sweep
     there = [site.data.get(d, d) for d in said] if isinstance(said, list) else site.data.get(said, said)
     return sweep.model_copy(update={"run": {**sweep.run, "data": there}})
+
+
+def without_horovod(sweep: Sweep, site: Site) -> Sweep:
+    """The sweep with DDP in the place of Horovod where that is not installed; a line says so.
+
+    Its points are then DDP's by name too: what they measure is not taken for Horovod.
+    """
+    said = sweep.run.get("backend")
+    backends = said if isinstance(said, list) else [said]
+    # What a container holds is not seen from outside.
+    if "horovod" not in backends or site.container or has_horovod():
+        return sweep
+    print(NO_HOROVOD, file=sys.stderr)
+    return sweep.model_copy(update={"run": {**sweep.run, "backend": in_place_of_horovod(backends)}})
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ MessageTimeout=5
 KillWait=5
 CompleteWait=0
 MinJobAge=3600
+# What can never run is refused when it is submitted.
+EnforcePartLimits=ALL
 UnkillableStepTimeout=30
 TreeWidth=64
 NodeName=DEFAULT CPUs=$2 Sockets=1 CoresPerSocket=$2 ThreadsPerCore=1 RealMemory=64000

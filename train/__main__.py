@@ -14,6 +14,7 @@ import os
 import sys
 from pathlib import Path
 
+from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tables import rank_directory
@@ -29,6 +30,10 @@ def main() -> int:
     arguments = parser.parse_args()
     world = read_world(os.environ)
     run = in_world(run_from_flags(arguments), arguments, world)
+    if run.backend == "horovod" and not has_horovod():
+        if world.rank == 0:
+            print(NO_HOROVOD, file=sys.stderr)
+        run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
     out = arguments.out or Path("results") / "by-hand" / format_id(run)
     write_stacks_at_signal(rank_directory(out, world.rank))
 

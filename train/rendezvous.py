@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Below the range from which kernels take ports for outgoing connections (32768 on).
 FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
+MEETING_S = 300.0  # ranks of one job start within minutes
 _ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
 _AGAIN_S = 0.05
 
@@ -44,6 +45,20 @@ def open_store(world: World, timeout: timedelta) -> "TCPStore":
         return store
     port = ask(world.host, name, world.rank, deadline)
     return TCPStore(world.host, port, None, False, timeout, wait_for_workers=False)
+
+
+def tell(world: World, port: int) -> None:
+    """As rank 0, tell the other ranks of ``world`` a port of this node, in the background."""
+    announce(job_name(world), port, world.size - 1, time.monotonic() + MEETING_S)
+
+
+def find(world: World) -> int:
+    """The port that rank 0 of ``world`` tells.
+
+    Raises:
+        UserError: rank 0 does not answer.
+    """
+    return ask(world.host or "127.0.0.1", job_name(world), world.rank, time.monotonic() + MEETING_S)
 
 
 def job_name(world: World) -> str:

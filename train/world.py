@@ -28,17 +28,15 @@ _LAUNCHERS = {
     "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 }
-# What tells one job from another; ours comes first, it is one for each run.
-_JOB_IDS = (
-    "SCALEPROF_JOB",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "OMPI_MCA_ess_base_jobid",
-    "PMIX_NAMESPACE",
-    "PMI_JOBID",
-)
+# launcher -> what tells its jobs from one another. Only its own: mpirun's daemons may have been started by
+# srun, each in a step, or even a job, of its own.
+_JOB_IDS = {
+    "torchrun": ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    "Slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    "Open MPI": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
+    "MPICH": ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"),
+    "MVAPICH": ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,10 @@ def read_world(environment: Mapping[str, str]) -> World:
             continue
         rank, size, local_rank, local_size = _numbers(environment, names, launcher)
         rendezvous, host = _meeting_place(environment, size, local_size, launcher)
-        job = "/".join(environment.get(name, "") for name in _JOB_IDS)
+        # Ours come first: they are one for each run.
+        ours = tuple(name for name in ("SCALEPROF_JOB", "SCALEPROF_RENDEZVOUS") if name in environment)
+        ids = ours or _JOB_IDS[launcher]
+        job = "/".join(environment.get(name, "") for name in ids)
         return World(rank, size, local_rank, local_size, rendezvous, host, job, launcher)
     return World()
 
@@ -144,7 +145,8 @@ def _meeting_place(
     if not host and launcher == "Slurm" and "SLURM_STEP_NODELIST" in environment:
         host = first_host(environment["SLURM_STEP_NODELIST"])
     host = host or environment.get("SCALEPROF_HOST", "")
-    if not host and "SLURM_JOB_NODELIST" in environment:
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "0")
+    if not host and "SLURM_JOB_NODELIST" in environment and int(nodes) * local_size >= size:
         # Every mpirun fills an allocation from its first node on.
         host = first_host(environment["SLURM_JOB_NODELIST"])
     return "", host or _host_by_mpi(size, launcher)

@@ -29,6 +29,12 @@ FAILURES = Path(__file__).parent / "failures"
         ("open_mpi_5_exception", "rank crash", 1, "RuntimeError: off"),
         ("open_mpi_5_wrong_use", "wrong use", 2, "no data"),
         ("open_mpi_5_no_such_host", "launcher error", 1, "not included in the current: n77"),
+        (
+            "open_mpi_5_unreachable_host",
+            "launcher error",
+            1,
+            "daemon failed to report back after being spawned",
+        ),
         ("mpich_killed", "rank crash", -9, "a rank on n2 was killed by signal 9"),
         ("mpich_wrong_use", "wrong use", 2, "no data"),
         ("intel_mpi_killed", "rank crash", -9, "rank 3 on n2 was killed by signal 9"),

@@ -59,6 +59,8 @@ def runs(draw: st.DrawFn) -> Run:
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
     if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
         values["backend"] = "auto"
+    if values["grad"] == "bf16" and values["backend"] == "horovod":
+        values["backend"] = "auto"
     if values["loader"] in ("dali-gpu", "dali-cpu-to-gpu") and values["device"] == "cpu":
         values["device"] = "auto"
     return make_run(values)
@@ -127,6 +129,7 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"model": "../resnet50"}, "model"),
         ({"batches": 4, "attribute_from": 4}, "must be less than batches"),
         ({"gpus_per_node": 2, "backend": "single"}, "use ddp"),
+        ({"backend": "horovod", "grad": "bf16"}, "Horovod sends no bf16"),
         ({"device": "cpu", "loader": "dali-gpu"}, "needs a GPU"),
     ],
 )

@@ -10,7 +10,7 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 SLURM = {
     "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[7,9]",
-    "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[7,9]",
+    "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[7,9]", "SLURM_JOB_NUM_NODES": "2",
 }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_where_ranks_meet():
     # mpirun tells its ranks of no host: ours says it, else it is the first of the allocation.
     by_mpirun = {
         "PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2",
-        "SLURM_JOB_NODELIST": "n[4-8]",
+        "SLURM_JOB_NODELIST": "n[4-8]", "SLURM_JOB_NUM_NODES": "5",
     }  # fmt: skip
     assert read_world(by_mpirun).host == "n4"
     assert read_world({**by_mpirun, "SCALEPROF_HOST": "n6"}).host == "n6"

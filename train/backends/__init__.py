@@ -15,7 +15,11 @@ _GLOO_LOST = re.compile(
     r"gloo.*(reset by peer|closed by peer|broken pipe|timed out)", re.IGNORECASE | re.DOTALL
 )
 
-BACKENDS = {"single": "train.backends.single", "ddp": "train.backends.ddp"}
+BACKENDS = {
+    "single": "train.backends.single",
+    "ddp": "train.backends.ddp",
+    "horovod": "train.backends.horovod",
+}
 
 
 class Backend(Protocol):
@@ -25,6 +29,11 @@ class Backend(Protocol):
 
     def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
         """The model whose backward pass exchanges gradients."""
+
+    def wrap_optimizer(
+        self, optimizer: "torch.optim.Optimizer", model: "torch.nn.Module"
+    ) -> "torch.optim.Optimizer":
+        """The optimizer of ``model`` (the wrapped one), for a backend that exchanges gradients through it."""
 
     def gather(self, value: str) -> list[str]:
         """``value`` of every rank, in rank order, on every rank."""
@@ -40,7 +49,9 @@ def peers_lost(error: Exception) -> bool:
     """Whether an error of PyTorch's says that another rank does not answer any more."""
     from torch.distributed import DistError
 
-    return isinstance(error, DistError) or _GLOO_LOST.search(str(error)) is not None
+    # Horovod's error is known by its name: it is not always installed.
+    lost = isinstance(error, DistError) or type(error).__name__ == "HorovodInternalError"
+    return lost or _GLOO_LOST.search(str(error)) is not None
 
 
 def open_backend(run: Run, world: World, device: "torch.device") -> Backend:

@@ -59,6 +59,11 @@ class Ddp:
             wrapped.register_comm_hook(_SENT_AS[self._run.grad], send_as)
         return wrapped
 
+    def wrap_optimizer(
+        self, optimizer: torch.optim.Optimizer, model: torch.nn.Module
+    ) -> torch.optim.Optimizer:
+        return optimizer
+
     def gather(self, value: str) -> list[str]:
         values: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(values, value)

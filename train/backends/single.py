@@ -17,6 +17,11 @@ class Single:
     def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
         return model
 
+    def wrap_optimizer(
+        self, optimizer: "torch.optim.Optimizer", model: "torch.nn.Module"
+    ) -> "torch.optim.Optimizer":
+        return optimizer
+
     def gather(self, value: str) -> list[str]:
         return [value]
 

@@ -1,0 +1,215 @@
+"""python -m benchmarks.network: how do slow links and fp16 gradients change the scaling of a small model?
+
+On the virtual cluster (slurm/virtual_cluster.sh) every node's link is limited by the kernel (tc tbf). A sweep
+trains SqueezeNet on 1, 2 and 4 nodes, a rank each, with DDP and with Horovod, gradients in fp32 and fp16.
+Beside it stands the alpha-beta model: an allreduce of n bytes takes alpha + n / beta, fitted to timings of
+allreduces alone on the same links. What a link adds to a batch is its duration less that on unlimited links,
+where the same ranks share the same cores; the model says what communication alone would add.
+
+    python -m benchmarks.network          (as root, with Slurm and Horovod; 20 minutes on 2 cores)
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import scaled
+from analysis.load import load
+from benchmarks.training import machine
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SCRIPT = ROOT / "slurm" / "virtual_cluster.sh"
+NODES, UNLIMITED = (1, 2, 4), "off"
+RATES = ["100mbit", "400mbit", UNLIMITED]
+PARAMETERS = 1_235_496  # of squeezenet1_1
+BYTES = {"fp32": 4, "fp16": 2}  # of a gradient on the wire
+MESSAGES = {"ddp": 2, "horovod": 1}  # buckets of a batch: DDP's first holds 1 MB, Horovod fuses all
+SWEEP = """
+repetitions: {repetitions}
+time_limit_s: 300
+run:
+  nodes: {nodes}
+  network: eth
+  threads: 1
+  model: squeezenet1_1
+  loader: synthetic
+  batch: 2
+  image_size: 32
+  batches: {batches}
+  backend: [ddp, horovod]
+  grad: [fp32, fp16]
+exclude:
+  - when: {{world_size: 1, grad: fp16}}
+    because: one rank sends no gradients
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A virtual cluster with its state in ``home``."""
+
+    home: Path
+
+    def control(self, *words: str, **variables: str) -> str:
+        """What a command of slurm/virtual_cluster.sh prints."""
+        environment = {**os.environ, "VIRTUAL_CLUSTER": str(self.home), **variables}
+        done = subprocess.run(
+            [str(SCRIPT), *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise UserError(f"{' '.join(words[:3])} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        return done.stdout
+
+    def probe(self, ranks: int) -> dict[int, float]:
+        """Bytes -> seconds of an allreduce between so many nodes."""
+        srun = ["srun", f"--nodes={ranks}", f"--ntasks={ranks}", sys.executable]
+        said = self.control("exec", *srun, "-m", "benchmarks.allreduce_probe")
+        return {int(size): seconds for size, seconds in json.loads(said.splitlines()[-1]).items()}
+
+    def sweep(self, file: Path, out: Path) -> Path:
+        """Run a sweep in a job on all nodes; its directory."""
+        words = ["sbatch", "--wait", f"--nodes={max(NODES)}", f"--output={out}/job.txt", "slurm/sweep.sh"]
+        out.mkdir(parents=True)
+        try:
+            self.control("exec", *words, str(file), "--out", str(out), REPORT="no")
+        except UserError as error:
+            log = out / "job.txt"
+            raise UserError(
+                f"{error}; the job said: {log.read_text()[-500:] if log.exists() else ''}"
+            ) from None
+        return out / file.stem
+
+
+def alpha_beta(probe: Mapping[int, float]) -> tuple[float, float]:
+    """(alpha in s, beta in bytes/s) of T(n) = alpha + n / beta, with least relative squares."""
+    sizes, seconds = np.array(list(probe)), np.array(list(probe.values()))
+    columns = np.stack([1 / seconds, sizes / seconds], axis=1)
+    alpha, per_byte = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)[0]
+    return max(float(alpha), 0.0), 1 / max(float(per_byte), 1e-12)
+
+
+def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches: int) -> dict[str, Any]:
+    """What was measured on links of one rate: allreduces alone, and a sweep."""
+    cluster.control("shape", rate)
+    nodes = [count for count in NODES if count > 1 or rate == UNLIMITED]
+    file = folder / f"network-{rate}.yaml"
+    file.write_text(SWEEP.format(repetitions=repetitions, nodes=nodes, batches=batches))
+    models = {count: alpha_beta(cluster.probe(count)) for count in NODES if count > 1}
+    directory = cluster.sweep(file, folder / rate)
+    rows = scaled.rows(load(directory), group_by=("backend",))
+    kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
+    return {"models": models, "rows": [{name: row[name] for name in kept} for row in rows]}
+
+
+def joined(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a rate and point, with its efficiency and what its link adds, measured and by the model."""
+    made = []
+    free = {_key(row): row for row in found[UNLIMITED]["rows"]}
+    for rate, of in found.items():
+        for row in of["rows"]:
+            nodes, backend, grad = _key(row)
+            base = free[1, backend, "fp32"]["images_per_s"]
+            more = {"rate": rate, "efficiency_pct": 100 * row["images_per_s"] / nodes / base}
+            if rate != UNLIMITED:
+                added = row["batch_ms"] - free[nodes, backend, grad]["batch_ms"]
+                by_model = _model_ms(of["models"][nodes], backend, grad)
+                by_model -= _model_ms(found[UNLIMITED]["models"][nodes], backend, grad)
+                more |= {"added_ms": added, "model_ms": by_model}
+            made.append({**row, **more})
+    return made
+
+
+def _key(row: Mapping[str, Any]) -> tuple[int, str, str]:
+    return row["nodes"], row["backend"], row["grad"]
+
+
+def _model_ms(model: tuple[float, float], backend: str, grad: str) -> float:
+    alpha, beta = model
+    return 1e3 * (MESSAGES[backend] * alpha + PARAMETERS * BYTES[grad] / beta)
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """The report as a table for people."""
+    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    lines = [
+        "# Scaling on slow links", "",
+        f"{facts}; load before: {report['load_before']}. SqueezeNet 1.1 ({PARAMETERS:,} parameters), batch 2 "
+        f"of 32 px a rank, {report['batches']} batches, {report['repetitions']} repetitions. All "
+        "nodes share this machine's cores: efficiencies on unlimited links show that, the others the links.",
+        "", f"    {report['command']}", "",
+        "| link | nodes | backend | gradients | batch, ms (95 %) | images/s "
+        "| efficiency, % | link adds, ms | alpha-beta, ms |",
+        "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for row in report["rows"]:
+        interval = f"({row['batch_ms_low']:.0f} to {row['batch_ms_high']:.0f})"
+        added = [f"{row[name]:.0f}" if name in row else "" for name in ("added_ms", "model_ms")]
+        cells = [
+            row["rate"], row["nodes"], row["backend"], row["grad"], f"{row['batch_ms']:.0f} {interval}",
+            f"{row['images_per_s']:.1f}", f"{row['efficiency_pct']:.1f}", *added,
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    lines += ["", "Allreduces alone, T(n) = alpha + n / beta:", ""]
+    lines += ["| link | nodes | alpha, ms | beta, MB/s |", "| --- | ---: | ---: | ---: |"]
+    for rate, models in report["models"].items():
+        for nodes, (alpha, beta) in models.items():
+            lines.append(f"| {rate} | {nodes} | {alpha * 1e3:.2f} | {beta / 1e6:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def fp16_wins(rows: list[dict[str, Any]]) -> bool:
+    """Whether fp16 gradients are faster on the slowest link, for each backend and number of nodes."""
+    slow = {_key(row): row["batch_ms"] for row in rows if row["rate"] == RATES[0]}
+    return all(
+        slow[nodes, backend, "fp16"] < slow[nodes, backend, "fp32"]
+        for nodes, backend, grad in slow
+        if grad == "fp32"
+    )
+
+
+def main() -> int:
+    """The command; exit code 1 if fp16 gradients do not win on the slowest link."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--batches", type=int, default=16)
+    given = parser.parse_args()
+    load_before = round(os.getloadavg()[0], 1)
+    with tempfile.TemporaryDirectory() as scratch:
+        cluster = Cluster(Path(scratch) / "cluster")
+        cluster.control("start", str(max(NODES)), VIRTUAL_CLUSTER_OWNER=str(os.getpid()))
+        try:
+            found = {}
+            for rate in RATES:
+                found[rate] = of_rate(cluster, rate, Path(scratch), given.repetitions, given.batches)
+                print(json.dumps({rate: found[rate]}), file=sys.stderr)
+        finally:
+            cluster.control("stop")
+    report = {
+        "command": "python -m benchmarks.network "
+        f"--repetitions {given.repetitions} --batches {given.batches}",
+        "machine": machine(),
+        "load_before": load_before,
+        "repetitions": given.repetitions,
+        "batches": given.batches,
+        "models": {rate: of["models"] for rate, of in found.items()},
+        "rows": joined(found),
+    }
+    (RESULTS / "network.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "network.md").write_text(as_markdown(report))
+    print(as_markdown(report))
+    return EXIT_DONE if fp16_wins(report["rows"]) else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    run_command(main)

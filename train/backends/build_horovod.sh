@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Build Horovod into an environment, keep the wheel, and see that two ranks agree:  make horovod
+#
+#   train/backends/build_horovod.sh VENV
+#
+# Horovod's last release (0.28.1) asks for C++14, and PyTorch's headers want C++20: a small wrapper in the place
+# of the compiler rewrites that one flag; the source stays as it was released. It takes some minutes on
+# two cores; the wheel is kept in $HOROVOD_WHEELS [~/.cache/scaleprof/horovod], one for each Python, PyTorch
+# and MPI. Needs g++, cmake, make; with an mpicxx on the PATH (or in VENV) it can talk over MPI, else over Gloo.
+set -euo pipefail
+VERSION=0.28.1
+bin=$(cd "$1/bin" && pwd)
+# The site's MPI before one that is installed in the environment.
+PATH=$PATH:$bin
+
+for tool in g++ cmake make; do
+    command -v "$tool" >/dev/null || { echo "horovod: $tool is missing (apt-get install g++ cmake make)" >&2; exit 2; }
+done
+mpi=none
+if command -v mpicxx >/dev/null; then
+    mpi=$(mpirun --version 2>/dev/null | grep -oE '(Open MPI|HYDRA|Intel).*' | head -1 | tr -cs 'A-Za-z0-9.\n' '-')
+fi
+torch=$("$bin/python" -c 'import sys, torch; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{torch.__version__}")')
+wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/scaleprof/horovod}/$torch-${mpi:-unknown}
+shopt -s nullglob
+wheel=("$wheels"/horovod-*.whl)
+
+if [[ ${#wheel[@]} -eq 0 ]]; then
+    echo "horovod: building $VERSION for torch $torch, MPI: $mpi (some minutes)"
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    cat >"$scratch/g++" <<'WRAPPER'
+#!/usr/bin/env bash
+exec /usr/bin/env -S PATH="$REAL_PATH" g++ "${@/#-std=*++14/-std=c++20}"
+WRAPPER
+    chmod +x "$scratch/g++"
+    # Its build asks the environment for these, and pins none of them.
+    "$bin/python" -m pip install --quiet --disable-pip-version-check setuptools wheel packaging cffi cloudpickle psutil
+    [[ $mpi == none ]] && with=() || with=(HOROVOD_WITH_MPI=1)
+    if [[ $torch == *+cu* ]] && command -v nvcc >/dev/null; then
+        nccl=$("$bin/python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
+        mkdir -p "$scratch/nccl/lib"
+        ln -s "$nccl"/lib/libnccl.so.2 "$scratch/nccl/lib/libnccl.so"
+        ln -s "$nccl/include" "$scratch/nccl/include"
+        with+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_NCCL_HOME=$scratch/nccl")
+    fi
+    env "${with[@]}" REAL_PATH="$PATH" CXX="$scratch/g++" CMAKE_POLICY_VERSION_MINIMUM=3.5 \
+        HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+        "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+        --wheel-dir "$scratch/wheel" "horovod==$VERSION" >"$scratch/log" 2>&1 \
+        || { tail -30 "$scratch/log" >&2; echo "horovod: the build failed, its last lines are above" >&2; exit 1; }
+    mkdir -p "$wheels"
+    mv "$scratch"/wheel/horovod-*.whl "$wheels"
+    wheel=("$wheels"/horovod-*.whl)
+fi
+"$bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "${wheel[0]}"
+"$bin/python" -m pip install --quiet --disable-pip-version-check cloudpickle cffi packaging
+"$bin/python" -m train.backends.horovod

@@ -1,0 +1,232 @@
+"""Horovod's allreduce: over NCCL between GPUs, over MPI or Gloo between CPUs.
+
+Horovod's own launcher is not needed: under mpirun its ranks meet through MPI, under any other launcher
+through Gloo, at a server that rank 0 opens (train.rendezvous).
+
+    python -m train.backends.horovod      do two ranks on this machine agree?
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jobs.run import Run, make_run
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from train import rendezvous
+from train.world import World, check_mpi, read_world
+
+_MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
+_CHECK_S = 120
+_BY_MPI = ("PMIX_RANK", "PMI_RANK")  # srun has set MPI up: --mpi=pmix or pmi2
+
+
+class Horovod:
+    """Ranks joined by Horovod. The gradients are exchanged when the backward pass is done, within it."""
+
+    def __init__(self, run: Run, world: World, device: torch.device) -> None:
+        hvd = import_horovod()
+        if run.grad == "bf16":
+            raise UserError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
+        self._hvd, self._run = hvd, run
+        # Kept alive: it is where the other ranks' Gloo looks for rank 0.
+        self._server = meet(world, hvd)
+        hvd.init()
+        check_mpi(hvd.size(), world.size, "Horovod", world.launcher)
+        library = "mpi" if hvd.mpi_enabled() else "gloo"
+        if device.type == "cuda" and hvd.nccl_built():
+            library = "nccl"
+        self.description = f"horovod/{library}"
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        # As DDP does: all ranks begin with rank 0's parameters.
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model
+
+    def wrap_optimizer(
+        self, optimizer: torch.optim.Optimizer, model: torch.nn.Module
+    ) -> torch.optim.Optimizer:
+        compression = self._hvd.Compression.fp16 if self._run.grad == "fp16" else self._hvd.Compression.none
+        distributed = self._hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), compression=compression
+        )
+        self._hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        synchronize_in_backward(model, distributed)
+        return distributed
+
+    def gather(self, value: str) -> list[str]:
+        return self._hvd.allgather_object(value)
+
+    def barrier(self) -> None:
+        self._hvd.barrier()
+
+    def close(self) -> None:
+        # Horovod ends MPI from a thread of its own, with what other ranks were still sending.
+        self._hvd.barrier()
+        self._hvd.shutdown()
+        if self._server is not None:
+            self._server.stop()
+
+
+def import_horovod() -> Any:
+    """``horovod.torch``.
+
+    Raises:
+        UserError: it is not installed, or was built for another PyTorch or MPI.
+    """
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        if getattr(error, "name", "") == "horovod":
+            raise UserError(
+                "Horovod is not installed (make horovod builds it); backend ddp does without"
+            ) from None
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"Horovod does not load ({reason}); build it again: make horovod") from None
+    return hvd
+
+
+def synchronize_in_backward(model: torch.nn.Module, optimizer: Any) -> None:
+    """Have each backward pass wait for the exchange of its gradients, so that the stage has its whole cost.
+
+    The reference marks the stages so; else the waiting would be in the update, where ``step`` does it.
+    """
+    step = optimizer.step
+
+    def synchronized_step(*arguments: Any, **named: Any) -> Any:
+        with optimizer.skip_synchronize():
+            return step(*arguments, **named)
+
+    optimizer.step = synchronized_step
+
+    def when_backward_is_done(gradient: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(optimizer.synchronize)
+
+    def watch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        output.register_hook(when_backward_is_done)
+
+    model.register_forward_hook(watch)
+
+
+def uses_mpi(world: World, hvd: Any) -> bool:
+    """Whether the ranks meet through MPI: where MPI has started them, and Horovod is built with it."""
+    said = os.environ.get("HOROVOD_CONTROLLER")
+    if said:
+        return said == "mpi"
+    by_mpi = world.launcher in _MPI_LAUNCHERS or any(name in os.environ for name in _BY_MPI)
+    return by_mpi and hvd.mpi_built()
+
+
+def meet(world: World, hvd: Any) -> Any:
+    """Tell Horovod of the ranks, where MPI does not; the server that rank 0 then has to keep, else None."""
+    if uses_mpi(world, hvd):
+        return None
+    server, port = _serve(world) if world.rank == 0 else (None, 0)
+    if world.rank and world.size > 1:
+        port = rendezvous.find(world)
+    os.environ.update(_as_horovod_has_it(world, port))
+    return server
+
+
+def _as_horovod_has_it(world: World, port: int) -> dict[str, str]:
+    """The variables by which horovodrun tells its ranks of themselves."""
+    return {
+        "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_RANK": str(world.rank), "HOROVOD_SIZE": str(world.size),
+        "HOROVOD_LOCAL_RANK": str(world.local_rank), "HOROVOD_LOCAL_SIZE": str(world.local_size),
+        "HOROVOD_CROSS_RANK": str(world.rank // world.local_size), "HOROVOD_CROSS_SIZE": str(world.nodes),
+        "HOROVOD_HOSTNAME": socket.gethostname(),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(world.host or "127.0.0.1"),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }  # fmt: skip
+
+
+def _serve(world: World) -> tuple[Any, int]:
+    """The server at which Gloo's ranks find each other, and its port, which the others are told."""
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start()
+    places = [
+        SlotInfo(
+            hostname="node", rank=rank, local_rank=rank % world.local_size,
+            cross_rank=rank // world.local_size, size=world.size, local_size=world.local_size,
+            cross_size=world.nodes,
+        )
+        for rank in range(world.size)
+    ]  # fmt: skip
+    server.init(places)
+    if world.size > 1:
+        rendezvous.tell(world, port)
+    return server, port
+
+
+def open_backend(run: Run, world: World, device: torch.device) -> Horovod:
+    """Join the other ranks.
+
+    Raises:
+        UserError: Horovod is not there, or is built for another MPI.
+    """
+    return Horovod(run, world, device)
+
+
+def main() -> int:
+    """Two ranks add up what they have, over each library that Horovod was built with."""
+    if "HOROVOD_CHECK" in os.environ:
+        return _check_rank()
+    hvd = import_horovod()
+    ways = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
+    for way in [name for name, built in ways.items() if built]:
+        ranks = _check_by_mpi() if way == "mpi" else _check_by_gloo()
+        said = "".join(rank.communicate(timeout=_CHECK_S)[0] for rank in ranks)
+        if any(rank.returncode for rank in ranks):
+            print(said, file=sys.stderr)
+            raise UserError(f"Horovod over {way} does not work on this machine; what it said is above")
+        print(f"horovod: two ranks agree over {way}")
+    return EXIT_DONE
+
+
+def _check_by_mpi() -> list[subprocess.Popen]:
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    # The site's, before one that is installed beside Python.
+    mpirun = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+    return [_start_check([mpirun, *root, "-np", "2", "--oversubscribe", "-x", "HOROVOD_CHECK"], {})]
+
+
+def _check_by_gloo() -> list[subprocess.Popen]:
+    pair = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "SCALEPROF_JOB": f"check {os.getpid()}"}
+    return [_start_check([], {**pair, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
+
+
+def _start_check(launcher: list[str], variables: dict[str, str]) -> subprocess.Popen:
+    command = [*launcher, sys.executable, "-m", "train.backends.horovod"]
+    environment = {**os.environ, **variables, "HOROVOD_CHECK": "yes", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _check_rank() -> int:
+    """As one of two ranks: are gradients averaged when the backward pass is done, and parameters alike?"""
+    world = read_world(os.environ)
+    backend = Horovod(make_run({"gpus_per_node": 2}), world, torch.device("cpu"))
+    torch.manual_seed(world.rank)
+    layer = torch.nn.Linear(1, 1)
+    model = backend.wrap(layer)
+    optimizer = backend.wrap_optimizer(torch.optim.SGD(layer.parameters(), lr=1.0), model)
+    model(torch.tensor([[world.rank + 1.0]])).sum().backward()
+    averaged = layer.weight.grad is not None and layer.weight.grad.item() == 1.5  # of 1 and 2
+    optimizer.step()
+    alike = len(set(backend.gather(str(layer.weight.item())))) == 1
+    backend.close()
+    return EXIT_DONE if averaged and alike else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    run_command(main)
