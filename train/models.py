@@ -1,8 +1,9 @@
 """Which network is trained, and how much arithmetic is one image?"""
 
+import itertools
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from profiling.errors import UserError, did_you_mean
 
@@ -71,8 +72,8 @@ def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
     return models.get_model(name, weights=None, num_classes=classes, **extra)
 
 
-def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple[float, float]:
-    """FLOPs of one image (1 multiply-add = 2): (forward, training).
+def flops_per_image(model: "torch.nn.Module", image_size: int) -> tuple[float, float]:
+    """FLOPs of one image of ``image_size`` x ``image_size`` (1 multiply-add = 2): (forward, training).
 
     Counted on torch's meta device, where nothing is computed, from convolutions and matrix products alone,
     as is customary. Training is three times forward (each layer's gradients by its weights and by its inputs
@@ -81,17 +82,22 @@ def flops_per_image(name: str, image_size: int, classes: int = CLASSES) -> tuple
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.device("meta"):
-        model = build_model(name, classes).eval()  # of one image batch norm would refuse to learn
-        images = torch.empty(1, 3, image_size, image_size)
+    images = torch.empty(1, 3, image_size, image_size, device="meta")
+    tensors = {
+        name: tensor.detach().to("meta")
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
+    }
     first: list[float] = []
     hooks = [
         module.register_forward_hook(lambda module, _, out: first.append(_layer_flops(module, out)))
         for module in model.modules()
         if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)
     ]
+    was_training = model.training
+    model.eval()  # of one image batch norm would refuse to learn
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(images)
+        torch.func.functional_call(model, tensors, (images,))
+    model.train(was_training)
     for hook in hooks:
         hook.remove()
     forward = float(counter.get_total_flops())
@@ -114,5 +120,5 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
 
 def _layer_flops(layer: "torch.nn.Module", out: "torch.Tensor") -> float:
     """2 x output elements x inputs an output element, of a convolution or a linear layer."""
-    weight = layer.get_parameter("weight")
+    weight = cast("torch.Tensor", layer.weight)
     return 2.0 * out.numel() * (weight.numel() // weight.shape[0])

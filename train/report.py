@@ -49,7 +49,7 @@ def report_of(ended: Ended) -> RankReport:
     run, world, losses = ended.run, ended.world, ended.recorded.losses
     on_gpu = ended.device.type == "cuda"
     # Analytic, the same on every rank: one counts.
-    flops = flops_per_image(run.model, run.image_size) if world.rank == 0 else (None, None)
+    flops = flops_per_image(ended.model, run.image_size) if world.rank == 0 else (None, None)
     return RankReport(
         rank=world.rank,
         world_size=world.size,
@@ -86,7 +86,7 @@ def parameter_digest(model: torch.nn.Module) -> str:
     """SHA-256 of a model's parameters; buffers (batch norm's statistics) are each rank's own."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(parameter.detach().cpu().contiguous().numpy())
     return digest.hexdigest()
 
 

@@ -158,7 +158,7 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
 ):
     from train.models import build_model, flops_per_image
 
-    forward, training = flops_per_image(name, size)
+    forward, training = flops_per_image(build_model(name), size)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = build_model(name).to(memory_format=layout)
     record(model, [data.to(memory_format=layout) for data in images(*batches, size=size)], tmp_path, half)

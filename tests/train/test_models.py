@@ -26,7 +26,7 @@ PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "alexnet": 61_100_84
 
 @pytest.mark.parametrize("name", GFLOP)
 def test_flops_of_an_image(name):
-    forward, training = flops_per_image(name, 224)
+    forward, training = flops_per_image(build_model(name), 224)
     assert forward / 1e9 == pytest.approx(GFLOP[name][0], rel=2e-3)
     assert training / 1e9 == pytest.approx(GFLOP[name][1], rel=2e-3)
 
@@ -38,12 +38,12 @@ def test_training_flops_are_those_that_are_done():
     model = build_model("resnet18")
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(2, 3, 64, 64)).sum().backward()
-    assert flops_per_image("resnet18", 64)[1] == counter.get_total_flops() / 2
+    assert flops_per_image(build_model("resnet18"), 64)[1] == counter.get_total_flops() / 2
 
 
 def test_flops_follow_the_image_size():
-    assert flops_per_image("resnet50", 448)[0] == pytest.approx(
-        4 * flops_per_image("resnet50", 224)[0], rel=0.01
+    assert flops_per_image(build_model("resnet50"), 448)[0] == pytest.approx(
+        4 * flops_per_image(build_model("resnet50"), 224)[0], rel=0.01
     )
 
 
