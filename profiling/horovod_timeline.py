@@ -19,7 +19,8 @@ from profiling.tables import as_table
 _ROWS = 1 << 16
 _LATEST_US = 4e15
 _COLLECTIVES = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "ADASUM")
-_NEGOTIATES = "NEGOTIATE_"
+_NEGOTIATES, _BARRIER = "NEGOTIATE_", "NEGOTIATE_BARRIER"
+_START = "start_time_since_epoch_in_micros"  # of releases from 0.21 on
 _SHAPE = re.compile(r"\d+")
 
 Open = tuple[str, int]  # name and start in ns of a range that has begun
@@ -36,6 +37,8 @@ class Timeline:
         self._tensors: dict[Any, str] = {}
         self._open: dict[Any, list[Open]] = {}
         self._cut = False
+        self._start_ns = 0
+        self._barriers: set[Any] = set()
         self._kernels: list[tuple[Any, ...]] = []
         self._markers: list[tuple[Any, ...]] = []
 
@@ -107,13 +110,16 @@ class Timeline:
         if phase == "M":
             args = event.get("args")
             if name == "process_name" and isinstance(args, dict):
-                self._tensors[_key(tensor)] = str(args.get("name"))
+                if _START in args:
+                    self._begin(args[_START])
+                else:
+                    self._tensors[_key(tensor)] = str(args.get("name"))
             return
         sound = isinstance(at, int | float) and math.isfinite(at) and abs(at) < _LATEST_US
         if not sound or (phase != "E" and not isinstance(name, str)):
             self.malformed += 1
             return
-        time_ns, key = round(float(at) * 1000), _key(tensor)  # type: ignore[arg-type]
+        time_ns, key = self._start_ns + round(float(at) * 1000), _key(tensor)  # type: ignore[arg-type]
         if phase == "B":
             self._open.setdefault(key, []).append((str(name), time_ns))
         elif phase == "E":
@@ -123,12 +129,21 @@ class Timeline:
         elif phase in ("i", "X"):
             self._markers.append((str(name), "mark", time_ns, time_ns, _number(key)))
 
+    def _begin(self, start_us: Any) -> None:
+        """Horovod's first event says when it began; all times count from there."""
+        if type(start_us) is int and 0 < start_us < _LATEST_US:
+            self._start_ns = start_us * 1000
+        else:
+            self.malformed += 1
+
     def _end(self, key: Any, time_ns: int, args: Any) -> None:
         begun = self._open.get(key)
         if not begun:
-            self.malformed += 1
+            self.malformed += key not in self._barriers  # Horovod ends them twice
             return
         name, start_ns = begun.pop()
+        if name == _BARRIER:
+            self._barriers.add(key)
         if time_ns < start_ns:
             self.backwards += 1
         elif name in _COLLECTIVES and not begun:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 
+from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
@@ -115,6 +116,8 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
     for step in module.finish(directory, options) if hasattr(module, "finish") else ():
         run_step(step, name)
     outputs = [path for path in module.outputs(directory) if path.exists()]
+    if not outputs and rank and getattr(module, "ONLY_RANK_0_WRITES", False):
+        return []
     if not outputs:
         raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
     findings: list[str] = []
@@ -123,7 +126,7 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
             for table, piece in _stream(name, path, findings, rank, options):
                 if len(piece):  # a run on a CPU has no kernels: no table says so better than an empty one
                     writer.add(table, piece)
-    return findings
+    return findings + set_clock(directory.parent, name)
 
 
 def _stream(

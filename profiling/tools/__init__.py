@@ -13,6 +13,7 @@ A tool's module offers what it can of:
   variables that it needs. ``finish(directory, options) -> list[Step]``: what is to be done when it has ended,
   so that its output can be read; ``outputs(directory) -> list[Path]``: that output. ``MODES``: what it can
   be asked for. ``PROGRAM_MAY_NOT_START``: it sometimes ends before it has started anything.
+  ``ONLY_RANK_0_WRITES``: what it records of all ranks, rank 0 writes.
 - ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.

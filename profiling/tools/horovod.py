@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MODES = {"auto": "when each tensor was negotiated and reduced", "cycles": "also Horovod's own cycles"}
+ONLY_RANK_0_WRITES = True  # it coordinates the others, and records when each was ready
 _TIMELINE = "timeline.json"
 _OURS = re.compile(rb'"name"\s*:\s*"(NEGOTIATE_[A-Z]+|CYCLE_START|WAIT_FOR_(DATA|OTHER_TENSOR_DATA))"')
 
@@ -50,7 +51,8 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
     """A timeline as pieces of tables.
 
     Each collective is a row of ``kernels`` (``bytes`` is its tensor's size, ``layer`` its tensor's name); its
-    negotiation and what it was made of are ranges of ``markers``. Times count from a moment of Horovod's own.
+    negotiation and what it was made of are ranges of ``markers``. Times of releases before 0.21 count from a
+    moment of Horovod's own.
 
     Args:
         rank: for the rows; by default what the file's name says (``rank3``), else 0.

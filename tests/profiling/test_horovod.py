@@ -77,3 +77,28 @@ def test_whatever_is_written_is_read_back(made, lines, tmp_path_factory):
     assert list(read_back) == [
         (tensor, start * 1000, took * 1000, size * 12) for tensor, start, took, size in made
     ]
+
+
+def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
+    path = tmp_path / "timeline.json"
+    begun = '{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%s}},'
+    path.write_text(HOROVOD.replace("[\n", f"[\n{begun % 1795279432144422}\n", 1))
+    found, findings = tables(path)
+    assert findings == [] and recognise(path) == "horovod"
+    assert found["kernels"]["start_ns"].to_list() == [1795279432144422000 + 107_000]
+    path.write_text(HOROVOD.replace("[\n", f"[\n{begun % '9e99'}\n", 1))
+    found, findings = tables(path)
+    assert found["kernels"]["start_ns"].to_list() == [107_000]
+    assert findings == [
+        "timeline.json: 1 events lack a required field or hold an absurd one; they are left out"
+    ]
+
+
+def test_a_barrier_ends_twice(tmp_path):
+    path = tmp_path / "timeline.json"
+    begin = '{"ph": "B", "name": "NEGOTIATE_BARRIER", "ts": 200, "pid": 9},'
+    path.write_text(HOROVOD + begin + '{"ph": "E", "ts": 210, "pid": 9},{"ph": "E", "ts": 220, "pid": 9},\n')
+    found, findings = tables(path)
+    assert findings == [] and "NEGOTIATE_BARRIER" in found["markers"]["name"].to_list()
+    path.write_text(HOROVOD + '{"ph": "E", "ts": 220, "pid": 8},\n')
+    assert len(tables(path)[1]) == 1  # of any other tensor that is a damage

@@ -18,6 +18,7 @@ from jobs.run import make_run
 from profiling.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.convert import read, recognise
 from profiling.errors import UserError
+from profiling.tables import as_table, write
 from profiling.tools import TOOLS, Options, Step, open_capture, tool
 from profiling.wrap import add_findings, check_mode, collect_output, main, rank_of, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
@@ -188,6 +189,35 @@ def test_a_tool_that_wrote_nothing_is_said_to_have(tmp_path, fake):
     fake("nvprof", RUN)
     with pytest.raises(UserError, match="profiler nvprof wrote nothing"):
         main(["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", "pass"])
+
+
+def test_horovods_timeline_is_written_by_rank_0_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert main(["--tool", "horovod", "--out", str(tmp_path), "--", "-c", "pass"]) == 0
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match="profiler horovod wrote nothing"):
+        main(["--tool", "horovod", "--out", str(tmp_path), "--", "-c", "pass"])
+
+
+def test_what_the_tool_wrote_is_set_to_the_clock_of_the_batches(tmp_path, fake):
+    made = nvprof_database(tmp_path / "made.sql")
+    fake("nvprof", f"shutil.copy({str(made)!r}, sys.argv[sys.argv.index('-o') + 1])" + RUN)
+    rank = tmp_path / "run" / "rank_0000"
+    start = np.arange(3) * 1000 + 5_000_000_000  # on another clock than the database's
+    stages = {"load_ns": 0, "forward_ns": 95, "backward_ns": 100, "update_ns": 100}
+    columns = {"batch_index": np.arange(3), "start_ns": start, "end_ns": start + 1000}
+    columns |= {"attributed": np.ones(3, bool), **{name: np.full(3, took) for name, took in stages.items()}}
+    write(as_table("batches", {"rank": np.zeros(3, int), **columns}), rank, "batches")
+    (rank / "rank.json").write_text('{"rank": 0, "findings": []}')
+    assert main(["--tool", "nvprof", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 0
+    kernels = pq.read_table(rank / "kernels.parquet").to_pandas()
+    kernels = kernels[kernels["batch_index"].notna()]  # copies without a launch have none
+    assert set(kernels["batch_index"]) == {0, 1, 2}
+    assert ((kernels["start_ns"] - 5_000_000_000) // 1000 == kernels["batch_index"]).all()
+    findings = json.loads((rank / "rank.json").read_text())["findings"]
+    assert (
+        "nvprof: its clock was set to that of the batches by kernels of each pass, to within 1 us" in findings
+    )
 
 
 def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fake, capfd):

@@ -1,0 +1,232 @@
+"""By how much does a tool's clock miss the clock of the rank's own batches?
+
+What belongs to a stage of a batch must lie within that stage, as ``batches.parquet`` has it: the tool's marks
+of the stages on a CPU, the kernels of the forward and the backward pass on a GPU (where the device times the
+stages), a collective of Horovod within the backward pass that asked for it. Each such pair bounds the shift
+between the clocks from both sides; half of what the bounds leave open is the residual.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiling.tables import BACKWARD, FORWARD, UPDATE, as_table, read, table_path, write
+
+AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
+_OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
+_STAGES = (FORWARD, BACKWARD, UPDATE)
+_OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
+_APART = ("communication", "memcpy", "memset", "loader")  # they run beside the stages
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How a tool's clock stands to the batches'.
+
+    Attributes:
+        shift_ns: to be added to the tool's times; 0 where the clocks agree already.
+        residual_ns: how far off they may still be.
+        by: what was matched, for people.
+    """
+
+    shift_ns: int
+    residual_ns: int
+    by: str
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """What must lie in which stage of which batch: row of ``batches``, stage, start and end in ns."""
+
+    batch: np.ndarray
+    stage: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    by: str
+
+
+def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | None:
+    """How a tool's clock stands to that of a rank's batches; None if nothing tells.
+
+    Args:
+        batches: columns of the table, in order.
+        markers: ``name, start_ns, end_ns`` of it, empty if the tool has none.
+        kernels: ``batch_index, start_ns, duration_ns, class, direction, layer, device``; rows with times.
+    """
+    placed = _by_kernels(batches, kernels) or _by_marks(batches, markers) or _by_tensors(batches, kernels)
+    if placed is None:
+        return None
+    edges = _edges(batches)
+    begin = edges[placed.batch, placed.stage] - placed.start_ns
+    end = edges[placed.batch, placed.stage + 1] - placed.end_ns
+    low, high = np.quantile(begin, 1 - _OUTLIERS), np.quantile(end, _OUTLIERS)
+    middle, residual = round((low + high) / 2), math.ceil(abs(high - low) / 2)
+    fits = min(low, high) - AGREE_NS <= 0 <= max(low, high) + AGREE_NS
+    return Alignment(0 if fits else middle, residual, placed.by)
+
+
+def _edges(batches: Columns) -> np.ndarray:
+    """When forward, backward and update of each batch begin, and when the update ends; (batches, 4)."""
+    names = ("load_ns", "forward_ns", "backward_ns", "update_ns")
+    return batches["start_ns"][:, None] + np.cumsum(np.stack([batches[name] for name in names]), axis=0).T
+
+
+def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
+    """The model's kernels on a device; of each batch and pass as one."""
+    direction = kernels["direction"]
+    mine = (kernels["device"] >= 0) & np.isin(direction, list(_OF_PASS)) & ~np.isin(kernels["class"], _APART)
+    row = _rows_of(batches, kernels["batch_index"])
+    mine &= row >= 0
+    if not mine.any():
+        return None
+    stage = np.where(direction[mine] == "bprop", _OF_PASS["bprop"], _OF_PASS["fprop"])
+    return _joined(row[mine], stage, kernels["start_ns"][mine], _ends(kernels)[mine], "kernels of each pass")
+
+
+def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
+    """The stages as the tool saw them marked, if it saw those of every attributed batch."""
+    attributed = np.flatnonzero(batches["attributed"])
+    rows, stages, places = [], [], []
+    for stage, name in enumerate(_STAGES):
+        found = np.flatnonzero(markers["name"] == name)
+        if len(found) != len(attributed) or not len(found):
+            return None
+        places.append(found[np.argsort(markers["start_ns"][found], kind="stable")])
+        rows.append(attributed)
+        stages.append(np.full(len(found), stage))
+    place = np.concatenate(places)
+    times = markers["start_ns"][place], markers["end_ns"][place]
+    return _Placed(np.concatenate(rows), np.concatenate(stages), *times, "marks of the stages")
+
+
+def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
+    """Collectives of tensors that were exchanged once a batch."""
+    talks = np.flatnonzero((kernels["class"] == "communication") & (kernels["layer"] != ""))
+    if not len(talks):
+        return None
+    _, tensor = np.unique(kernels["layer"][talks], return_inverse=True)
+    order = np.lexsort((kernels["start_ns"][talks], tensor))
+    talks, tensor = talks[order], tensor[order]
+    _, first, which, count = np.unique(tensor, return_index=True, return_inverse=True, return_counts=True)
+    turn = np.arange(len(talks)) - first[which]
+    mine = count[which] == len(batches["start_ns"])
+    if not mine.any():
+        return None
+    place = talks[mine]
+    stage = np.full(len(place), _OF_PASS["bprop"])
+    return _joined(turn[mine], stage, kernels["start_ns"][place], _ends(kernels)[place], "its collectives")
+
+
+def _ends(kernels: Columns) -> np.ndarray:
+    return kernels["start_ns"] + kernels["duration_ns"]
+
+
+def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
+    """The row of each batch index; -1: there is none."""
+    known = batches["batch_index"]
+    place = np.minimum(np.searchsorted(known, index), len(known) - 1)
+    return np.where(known[place] == index, place, -1) if len(known) else np.full(len(index), -1)
+
+
+def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray, by: str) -> _Placed:
+    """From the first start to the last end of each stage of each batch."""
+    distinct, which = np.unique(row * len(_STAGES) + stage, return_inverse=True)
+    first = np.full(len(distinct), np.iinfo(np.int64).max)
+    last = np.full(len(distinct), np.iinfo(np.int64).min)
+    np.minimum.at(first, which, start)
+    np.maximum.at(last, which, end)
+    return _Placed(distinct // len(_STAGES), distinct % len(_STAGES), first, last, by)
+
+
+# --- of a rank's directory ----------------------------------------------------------------------------
+
+_BATCHES = [
+    "batch_index",
+    "start_ns",
+    "load_ns",
+    "forward_ns",
+    "backward_ns",
+    "update_ns",
+    "end_ns",
+    "attributed",
+]
+_MARKERS = ["name", "start_ns", "end_ns"]
+_KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "layer", "device"]
+_UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "layer": "", "name": ""}
+
+
+def set_clock(directory: Path, tool: str) -> list[str]:
+    """Put what a tool wrote of a rank on the clock of the rank's batches; what is to be said of it.
+
+    Rows of kernels whose tool knew no batches are given theirs.
+    """
+    if not table_path(directory, "batches").exists():
+        return []
+    batches = _columns(directory, "batches", _BATCHES)
+    kernels, markers = _columns(directory, "kernels", _KERNELS), _columns(directory, "markers", _MARKERS)
+    found = align(batches, markers, kernels)
+    if found is None:
+        return []
+    if found.shift_ns:
+        _shift(directory, found.shift_ns)
+    if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
+        _place(directory, batches)
+    how = f"was set to that of the batches by {found.by}" if found.shift_ns else "is that of the batches"
+    return [f"{tool}: its clock {how}, to within {_rounded(found.residual_ns)}"]
+
+
+def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:
+    exists = table_path(directory, name).exists()
+    table = read(directory, name, columns) if exists else as_table(name, {}).select(columns)
+    if name == "kernels":
+        table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["duration_ns"])))
+    found = {}
+    for column in columns:
+        values = table[column]
+        values = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
+        if column in _UNKNOWN:
+            values = values.fill_null(_UNKNOWN[column])
+        found[column] = values.to_numpy()
+    return found
+
+
+def _shift(directory: Path, shift_ns: int) -> None:
+    for name, times in (("kernels", ("start_ns",)), ("markers", ("start_ns", "end_ns"))):
+        if table_path(directory, name).exists():
+            table = read(directory, name)
+            for column in times:
+                place = table.column_names.index(column)
+                table = table.set_column(place, column, pc.add(table[column], shift_ns))
+            write(table, directory, name)
+
+
+def _place(directory: Path, batches: Columns) -> None:
+    """Give each row of kernels the batch in which it began."""
+    table = read(directory, "kernels")
+    begun = table["start_ns"].fill_null(-1).to_numpy()
+    row = np.searchsorted(batches["start_ns"], begun, side="right") - 1
+    inside = (row >= 0) & (begun < batches["end_ns"][row])
+    index = pa.array(batches["batch_index"][row], pa.int32(), mask=~inside)
+    write(
+        table.set_column(table.column_names.index("batch_index"), "batch_index", index), directory, "kernels"
+    )
+
+
+def _rounded(residual_ns: int) -> str:
+    """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
+    steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    micros = next(step for step in steps if step * 1000 >= residual_ns)
+    return (
+        f"{micros} us"
+        if micros < 1000
+        else f"{micros / 1000:g} ms"
+        if micros < 10**6
+        else f"{micros / 1e6:g} s"
+    )

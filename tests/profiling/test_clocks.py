@@ -1,0 +1,162 @@
+"""A tool's clock is set to that of the rank's batches: planted shifts are found, within the residual."""
+
+import numpy as np
+import pytest
+
+from profiling.clocks import AGREE_NS, align, set_clock
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, as_table, read, write
+
+MS = 1_000_000
+START = 1_790_000_000 * 10**9
+COUNT, FIRST = 8, 4
+LOAD, PASSES = 10 * MS, (30 * MS, 50 * MS, 8 * MS)  # forward, backward, update; 100 ms in all
+
+
+def batches(attributed_from=FIRST):
+    start = START + np.arange(COUNT) * 100 * MS
+    columns = {
+        "rank": np.zeros(COUNT, int), "batch_index": np.arange(COUNT), "start_ns": start,
+        "end_ns": start + 100 * MS, "attributed": np.arange(COUNT) >= attributed_from,
+        "load_ns": np.full(COUNT, LOAD), "forward_ns": np.full(COUNT, PASSES[0]),
+        "backward_ns": np.full(COUNT, PASSES[1]), "update_ns": np.full(COUNT, PASSES[2]),
+    }  # fmt: skip
+    return columns
+
+
+def stage_edges(batch):
+    return START + batch * 100 * MS + LOAD + np.concatenate([[0], np.cumsum(PASSES)])
+
+
+def markers(shift, slack=5_000, names=(FORWARD, BACKWARD, UPDATE)):
+    """The stages of the attributed batches, ``slack`` ns within its edges, on a clock ``shift`` behind."""
+    rows = []
+    for batch in range(FIRST, COUNT):
+        edges = stage_edges(batch) - shift
+        rows += [(name, edges[place] + slack, edges[place + 1] - slack) for place, name in enumerate(names)]
+        rows.append((END_OF_BATCH, edges[3] + 1 * MS, edges[3] + 1 * MS))
+    name, start, end = zip(*rows, strict=True)
+    return {"name": np.array(name, object), "start_ns": np.array(start), "end_ns": np.array(end)}
+
+
+def kernels(rows=()):
+    """Rows of (batch, start, end, class, direction, layer, device)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 7
+    batch, start, end, kind, direction, layer, device = (np.array(column) for column in columns)
+    return {
+        "batch_index": batch.astype(int), "start_ns": start.astype(np.int64),
+        "duration_ns": end.astype(np.int64) - start.astype(np.int64), "class": kind.astype(object),
+        "direction": direction.astype(object), "layer": layer.astype(object), "device": device.astype(int),
+    }  # fmt: skip
+
+
+def on_device(shift, slack=20_000):
+    rows = []
+    for batch in range(FIRST, COUNT):
+        edges = stage_edges(batch) - shift
+        for place, direction in enumerate(("fprop", "bprop")):
+            for at in np.linspace(edges[place] + slack, edges[place + 1] - slack - MS, 5):
+                rows.append((batch, at, at + MS, "gemm", direction, "", 0))
+        # Neither copies nor collectives say when a pass was: they run beside it.
+        rows.append((batch, edges[0] - 8 * MS, edges[0] - 7 * MS, "memcpy", "fprop", "", 0))
+        rows.append((batch, edges[2] - MS, edges[2] + 5 * MS, "communication", "bprop", "", 0))
+    return kernels(rows)
+
+
+def tensors(shift):
+    """Two tensors exchanged in each batch's backward pass, and one that was broadcast at the start."""
+    rows = [(-1, START - shift - 500 * MS, START - shift - 400 * MS, "communication", "none", "weights", -1)]
+    for batch in range(COUNT):
+        begin, end = stage_edges(batch)[1:3] - shift
+        rows.append((-1, begin + 15 * MS, begin + 20 * MS, "communication", "none", "grad.fc", -1))
+        rows.append((-1, end - 25 * MS, end - 10 * MS, "communication", "none", "grad.conv", -1))
+    return kernels(rows)
+
+
+NO_MARKERS = {"name": np.array([], object), "start_ns": np.array([], int), "end_ns": np.array([], int)}
+WAYS = {
+    "marks of the stages": lambda shift: (markers(shift), kernels()),
+    "kernels of each pass": lambda shift: (markers(-20 * MS), on_device(shift)),  # the host runs ahead
+    "its collectives": lambda shift: (NO_MARKERS, tensors(shift)),
+}
+
+
+@pytest.mark.parametrize("shift", [-3 * 10**9, 10**15, 40 * MS])
+@pytest.mark.parametrize("by", WAYS)
+def test_a_planted_shift_is_found_within_the_residual(by, shift):
+    found = align(batches(), *WAYS[by](shift))
+    assert found.by == by
+    assert abs(found.shift_ns - shift) <= found.residual_ns + 1
+    assert found.residual_ns <= (13 * MS if by == "its collectives" else 21_000)
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_clocks_that_agree_are_left_alone(by):
+    found = align(batches(), *WAYS[by](AGREE_NS // 4))
+    assert found.shift_ns == 0
+
+
+def test_one_odd_batch_in_many_does_not_spoil_it():
+    rows = markers(5 * MS)
+    rows["start_ns"][0] -= 2 * MS
+    found = align(batches(), rows, kernels())
+    assert abs(found.shift_ns - 5 * MS) < 200_000
+
+
+def test_clocks_that_run_apart_have_it_in_their_residual():
+    rows = markers(0)
+    drift = np.linspace(0, 60 * MS, len(rows["start_ns"])).astype(int)
+    found = align(batches(), rows | {name: rows[name] + drift for name in ("start_ns", "end_ns")}, kernels())
+    assert 10 * MS < found.residual_ns < 60 * MS
+
+
+def test_marks_that_are_not_of_every_batch_tell_nothing():
+    rows = {name: column[1:] for name, column in markers(0).items()}
+    assert align(batches(), rows, kernels()) is None
+    assert align(batches(), NO_MARKERS, kernels()) is None
+    empty = {name: column[:0] for name, column in batches().items()}
+    assert align(empty, NO_MARKERS, on_device(0)) is None
+
+
+# --- of a rank's directory ----------------------------------------------------------------------------
+
+
+def lay(directory, own_markers=None, own_kernels=None):
+    write(as_table("batches", batches()), directory, "batches")
+    for name, columns in (("markers", own_markers), ("kernels", own_kernels)):
+        if columns is not None:
+            ranks = {"rank": np.zeros(len(columns["start_ns"]), int)}
+            if name == "kernels":
+                index = [None if batch < 0 else batch for batch in columns["batch_index"].tolist()]
+                columns = {
+                    **columns,
+                    "batch_index": index,
+                    "layer": [text or None for text in columns["layer"]],
+                }
+            write(as_table(name, ranks | columns), directory, name)
+    return directory
+
+
+def test_the_tables_are_shifted_and_the_residual_is_said(tmp_path):
+    shift = 7 * 10**9
+    (said,) = set_clock(lay(tmp_path, markers(shift), kernels()), "nsys")
+    assert said == "nsys: its clock was set to that of the batches by marks of the stages, to within 5 us"
+    found = read(tmp_path, "markers").to_pandas()
+    assert np.abs(found["start_ns"].to_numpy() - markers(0)["start_ns"]).max() <= 5_000
+    assert np.abs(found["end_ns"].to_numpy() - markers(0)["end_ns"]).max() <= 5_000
+    (again,) = set_clock(tmp_path, "nsys")
+    assert again == "nsys: its clock is that of the batches, to within 5 us"
+    assert read(tmp_path, "markers").to_pandas().equals(found)
+
+
+def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
+    (said,) = set_clock(lay(tmp_path, own_kernels=tensors(START - 10**9)), "horovod")
+    assert said == "horovod: its clock was set to that of the batches by its collectives, to within 20 ms"
+    found = read(tmp_path, "kernels").to_pandas()
+    exchanged = found[found["layer"].astype(str).str.startswith("grad")]
+    assert exchanged["batch_index"].tolist() == [batch for batch in range(COUNT) for _ in range(2)]
+    assert found[found["layer"] == "weights"]["batch_index"].isna().all()
+
+
+def test_a_program_of_another_kind_has_no_batches_and_no_clock_to_set(tmp_path):
+    assert set_clock(tmp_path, "nsys") == []
+    assert set_clock(lay(tmp_path), "tau") == []
