@@ -86,7 +86,7 @@ def parameter_digest(model: torch.nn.Module) -> str:
     """SHA-256 of a model's parameters; buffers (batch norm's statistics) are each rank's own."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().numpy())
+        digest.update(parameter.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()
 
 

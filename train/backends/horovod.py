@@ -66,8 +66,7 @@ class Horovod:
         self._hvd.barrier()
 
     def close(self) -> None:
-        # Horovod ends MPI from a thread of its own, with what other ranks were still sending.
-        self._hvd.barrier()
+        # No barrier here: a rank that has failed must not wait for the others before it says why.
         self._hvd.shutdown()
         if self._server is not None:
             self._server.stop()
@@ -108,7 +107,8 @@ def synchronize_in_backward(model: torch.nn.Module, optimizer: Any) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(optimizer.synchronize)
 
     def watch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        output.register_hook(when_backward_is_done)
+        if output.requires_grad:
+            output.register_hook(when_backward_is_done)
 
     model.register_forward_hook(watch)
 
@@ -224,6 +224,7 @@ def _check_rank() -> int:
     averaged = layer.weight.grad is not None and layer.weight.grad.item() == 1.5  # of 1 and 2
     optimizer.step()
     alike = len(set(backend.gather(str(layer.weight.item())))) == 1
+    backend.barrier()
     backend.close()
     return EXIT_DONE if averaged and alike else EXIT_FAILED
 
