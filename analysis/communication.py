@@ -12,21 +12,21 @@ A row is a kind of collective of a run, a batch of a rank (mean of the attribute
     algbw_gb_per_s        bytes over transfer time, 1e9 a second; busbw_gb_per_s: that times what the
                           collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce)
     busbw_of_measured_pct over the bus bandwidth measured at the start of the sweep
-    clock_residual_us     how well the ranks' clocks are aligned (they are, on the ends of collectives that
-                          all ranks took part in), microseconds
+    clock_residual_us     how well the ranks' clocks are aligned (they are, on the ends of collectives that no
+                          rank leaves before all have come to them), microseconds
 
 Ranks' collectives are matched by their order within a batch. Where some rank's are missing, wait and transfer
 are not known, and a note says so. For TAU tables see analysis/messages.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from analysis import messages, output
 from analysis.anatomy import activities_of
+from analysis.clocks import Calls, Matched, match
 from analysis.load import load
 from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
@@ -73,58 +73,6 @@ def bus_factor(kind: str, ranks: int) -> float:
     return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
         kind, 1.0
     )
-
-
-@dataclass(frozen=True)
-class Calls:
-    """One rank's collectives in attributed batches, in order of their start; arrays of one element a call."""
-
-    rank: int
-    batches: int
-    batch_index: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    kind: np.ndarray
-    bytes: np.ndarray  # NaN: not known
-    exposed_ns: np.ndarray
-
-
-@dataclass(frozen=True)
-class Matched:
-    """The same collectives on all ranks: arrays (ranks, calls), on rank 0's clock."""
-
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    residual_ns: float
-
-    @property
-    def transfer_ns(self) -> np.ndarray:
-        """From the arrival of the last rank to each rank's end, shape (ranks, calls)."""
-        return np.maximum(self.end_ns - self.start_ns.max(axis=0), 0)
-
-    @property
-    def wait_ns(self) -> np.ndarray:
-        """The rest of each rank's time in the collective."""
-        return self.end_ns - self.start_ns - self.transfer_ns
-
-
-def match(ranks: Sequence[Calls]) -> Matched | None:
-    """Align the ranks' clocks on their common collectives; None if they did not make the same ones.
-
-    All ranks leave a collective of all at nearly the same moment: the median difference of its ends is the
-    difference of the clocks. What single ends differ from that is the residual.
-    """
-    first = ranks[0]
-    for other in ranks[1:]:
-        if len(other.kind) != len(first.kind) or not (
-            np.array_equal(other.kind, first.kind) and np.array_equal(other.batch_index, first.batch_index)
-        ):
-            return None
-    start = np.stack([one.start_ns for one in ranks])
-    end = np.stack([one.end_ns for one in ranks])
-    offset = np.median(end - end[0], axis=1, keepdims=True).round().astype(np.int64)
-    residual = float(np.median(np.abs(end - offset - end[0]))) if len(ranks) > 1 else 0.0
-    return Matched(start - offset, end - offset, residual)
 
 
 def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
@@ -299,7 +247,7 @@ def main() -> int:
         return output.emit(messages.answer(study), study, arguments)
     made = rows(study, arguments.by == "rank")
     columns = ["id", *Run.model_fields, *(["rank"] if arguments.by == "rank" else []), *COLUMNS]
-    part = Part("Collectives, a batch of a rank", made, shown(made), _CAPTION)
+    part = Part("Collectives, a batch of a rank", made, shown(made), caption(made))
     return output.emit(Answer(made, columns, parts=[part]), study, arguments)
 
 
@@ -307,6 +255,16 @@ _CAPTION = (
     "Transfer: since the last rank had arrived; wait: before. Exposed: while no model kernel runs.\n"
     "busbw: bytes a rank must move over transfer time (nccl-tests' definition)."
 )
+
+
+def caption(made: Rows) -> str:
+    """What stands below the table: how to read it, and how well the ranks' clocks are aligned."""
+    residuals = [row["clock_residual_us"] for row in made if row.get("clock_residual_us") is not None]
+    if not residuals:
+        return _CAPTION
+    return (
+        f"{_CAPTION}\nThe ranks' clocks are aligned on their collectives to within {max(residuals):.3g} us."
+    )
 
 
 def shown(made: Rows) -> list[Column]:

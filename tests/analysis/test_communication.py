@@ -1,10 +1,13 @@
 """Collectives are matched over ranks; planted waits, clocks and bandwidths are found."""
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
-from analysis.communication import bus_factor, calls_of, kind_of, match, rows
+from analysis.clocks import match
+from analysis.communication import _READ, bus_factor, calls_of, kind_of, rows
 from analysis.load import load
+from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep, write_tau
 
@@ -41,6 +44,44 @@ def test_clocks_are_aligned_on_the_ends():
     matched = match([exact, ahead])
     assert np.abs(matched.end_ns[1] - matched.end_ns[0]).max() <= 1 * US
     assert matched.residual_ns <= 1 * US and (matched.transfer_ns[0] <= 15 * US).all()
+
+
+def test_a_root_that_leaves_early_does_not_turn_the_clocks():
+    """Rank 0 is done with its broadcasts 300 us before rank 1; the allreduces end together."""
+    ranks = [rank_of(0, [0, 1000, 2000, 3000], [100, 1100, 2100, 3050]),
+             rank_of(1, [0, 1000, 2000, 3000], [400, 1400, 2400, 3050], offset_us=7)]  # fmt: skip
+    for one in ranks:
+        one.kind[:3] = "broadcast"
+    matched = match(ranks)
+    assert (matched.end_ns[1] - matched.end_ns[0] == np.array([300, 300, 300, 0]) * US).all()
+    assert matched.residual_ns == 0
+
+
+def test_a_drift_is_found_and_scatter_is_none():
+    ends = np.arange(1, 61) * 10_000
+    scatter = np.arange(60) % 3 - 1  # us
+    drift = np.linspace(0, 500, 60).astype(int)
+    exact = rank_of(0, ends - 20, ends)
+    matched = match([exact, rank_of(1, ends - 20, ends + drift + scatter, offset_us=-3000)])
+    assert np.abs(matched.end_ns[1] - matched.end_ns[0]).max() <= 4 * US and matched.residual_ns <= 2 * US
+    shifts = match([exact, rank_of(1, ends - 20, ends + scatter, offset_us=40)]).end_ns[1] - ends * US
+    assert set(shifts) == {-US, 0, US}  # one number for all
+
+
+@pytest.mark.parametrize("offset_us", [0, 250_000, -3_600_000_000])
+def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
+    """One node has one clock: unshifted, the ends agree within microseconds; a shift is taken back."""
+    ranks = []
+    for number, path in enumerate(sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))):
+        table = read(path).tables["kernels"]
+        table = table.filter(pc.is_valid(table["batch_index"]))
+        kernels = {name: table[name].to_numpy() for name in _READ}
+        kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
+        ranks.append(calls_of(number, kernels, np.unique(kernels["batch_index"])))
+    matched = match(ranks)
+    assert matched.residual_ns < 5 * US
+    ahead = np.stack([one.end_ns for one in ranks]) - matched.end_ns
+    assert np.abs(ahead - offset_us * np.arange(8)[:, None] * US).max() < 5 * US
 
 
 def test_ranks_that_made_other_collectives_are_not_matched():
@@ -89,6 +130,7 @@ def test_a_sweep_of_our_own(tmp_path):
     assert row["ms_per_batch"] == pytest.approx(20, abs=0.01)
     assert row["exposed_ms"] + row["overlapped_ms"] == pytest.approx(20, abs=0.01)
     assert row["transfer_ms"] + row["wait_ms"] == pytest.approx(row["ms_per_batch"])
+    assert "aligned on their collectives to within 0 us" in run("analysis.communication", tmp_path).out
     by_rank = rows(load(tmp_path), by_rank=True)
     assert [one["rank"] for one in by_rank] == [0, 1]
 
