@@ -179,7 +179,7 @@ def set_clock(directory: Path, tool: str) -> list[str]:
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
     how = f"was set to that of the batches by {found.by}" if found.shift_ns else "is that of the batches"
-    return [f"{tool}: its clock {how}, to within {_rounded(found.residual_ns)}"]
+    return [f"{tool}: its clock {how}, to within {rounded(found.residual_ns)}"]
 
 
 def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:
@@ -219,7 +219,7 @@ def _place(directory: Path, batches: Columns) -> None:
     )
 
 
-def _rounded(residual_ns: int) -> str:
+def rounded(residual_ns: int) -> str:
     """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
     steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
     micros = next(step for step in steps if step * 1000 >= residual_ns)

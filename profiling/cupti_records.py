@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
+from profiling.clocks import rounded
 from profiling.csv_blocks import read_lines
 from profiling.errors import UserError
 from profiling.events import Builder, Events
@@ -45,7 +46,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 _CALLS = ("runtime", "driver")
 _LIMIT = 4 * 10**18  # ns; the sum of two such times fits 63 bits
-_DRIFT_NS = 100_000  # worth a word
 _UNNAMED = "(a kernel without a name)"
 
 Columns = dict[str, np.ndarray]
@@ -247,8 +247,8 @@ class _Reader:
         for problem in problems if isinstance(problems, list) else ():
             yield " ".join(str(problem).split())[:300]
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
-        if apart > _DRIFT_NS:
-            yield f"CUPTI's clock and the host's moved {apart / 1e3:.0f} us apart while it recorded"
+        residual = apart // 2 + max(clock.error_ns for clock in clocks)
+        yield f"its clock was set to the host's, to within {rounded(residual)}"
         if not self.records:
             yield "the recording is empty: nothing ran on a GPU while it was on"
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -334,7 +335,7 @@ def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path)
     )
 
 
-def train_under(name, out, *, batches=6, first=0, ranks=1):
+def train_under(name, out, *flags, batches=6, first=0, ranks=1, environment=()):
     """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
     run = [
         "-m",
@@ -355,10 +356,11 @@ def train_under(name, out, *, batches=6, first=0, ranks=1):
         str(first),
         "--out",
         str(out),
+        *flags,
     ]
     command = wrapped(name, [sys.executable, *run], out, "cpu", first, True)
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1",
-              "SCALEPROF_RENDEZVOUS": (out / "meet").absolute().as_uri()}  # fmt: skip
+              "SCALEPROF_RENDEZVOUS": (out / "meet").absolute().as_uri(), **dict(environment)}  # fmt: skip
     out.mkdir(parents=True)
     with (out / "log.txt").open("w") as log:
         children = [
@@ -413,3 +415,28 @@ def test_the_real_tau_times_every_stage_on_every_rank(tmp_path):
         assert set(intervals["rank"]) == {rank}
         calls = intervals[intervals["thread"] == 0].set_index("function")["calls"]
         assert calls["Forward Pass"] == calls["End of Batch"] == 6
+
+
+@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed (make horovod)")
+def test_the_real_horovod_times_every_gradient_of_every_batch(tmp_path):
+    ranks = train_under(
+        "horovod",
+        tmp_path / "run",
+        "--backend",
+        "horovod",
+        ranks=2,
+        environment={"HOROVOD_CONTROLLER": "gloo"},
+    )
+    batches = pq.read_table(ranks[0] / "batches.parquet").to_pandas().set_index("batch_index")
+    kernels = pq.read_table(ranks[0] / "kernels.parquet").to_pandas()
+    reduced = kernels[(kernels["name"] == "hvd:allreduce") & kernels["layer"].notna()]
+    # ResNet18's 62 parameters of 11,689,512 elements.
+    assert reduced.groupby("batch_index").size().to_dict() == dict.fromkeys(range(6), 62)
+    assert reduced.groupby("batch_index")["bytes"].sum().tolist() == [4 * 11_689_512] * 6
+    its = batches.loc[reduced["batch_index"]]
+    assert (reduced["start_ns"].to_numpy() >= its["start_ns"].to_numpy()).all()
+    findings = [json.loads((rank / "rank.json").read_text())["findings"] for rank in ranks]
+    assert [
+        finding for finding in findings[0] if finding.startswith("horovod: its clock is that of the batches")
+    ]
+    assert findings[1] == [] and not (ranks[1] / "kernels.parquet").exists()  # rank 0 writes for all
