@@ -128,6 +128,7 @@ with launches as (
     select filename, "Sil(ns)" as ns, "FLOPs" as flops, "Bytes" as bytes, {pyprof.IS_LOADER} as loader
     from {pyprof.TABLES}
     join (select unnest($paths) as path, unnest($starts) as start) on path = filename and "Idx" >= start
+    where "Sil(ns)" is not null
 )
 select filename, sum(ns) filter (not loader), sum(ns) filter (not loader and flops <> 0),
     sum(flops) filter (not loader), sum(bytes) filter (not loader), sum(ns) filter (loader)

@@ -138,5 +138,9 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
 
 
 def damaged(error: Exception) -> str:
-    """That a file is damaged, in one line."""
+    """That a file is damaged, or has columns of other types, in one line."""
+    import duckdb
+
+    if isinstance(error, duckdb.BinderException | duckdb.ConversionException):
+        return f"holds a column of another type than PyProf's ({str(error).splitlines()[0]})"
     return f"is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"

@@ -27,10 +27,9 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     study = Study(path, own_peaks=own_peaks)
     if path.is_file():
         load_reference.add_file(study, path)
-        return study
-    if not path.is_dir():
+    elif not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
-    if (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
+    elif (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
         _add_run(study, path)
         _read_calibration(study, path.parent)
     elif _is_sweep(path):

@@ -1,7 +1,7 @@
 """Which of some files are the reference's tables, and of which kind?
 
 PyProf kernel tables and TAU tables are known by their columns, whatever they are called; the configuration of
-a PyProf table is what its name says.
+a PyProf table is what its name says. A run that failed by its name does not count.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,11 @@ def _columns(study: Study, file: Path) -> set[str]:
 
 def _add_table(study: Study, file: Path, columns: set[str]) -> bool:
     if pyprof.is_pyprof(columns):
-        study.sources.append(_pyprof_source(study, file))
+        source = _pyprof_source(study, file)
+        if source.exit_code:
+            study.failed.append(Failure(source.id, f"exit code {source.exit_code}", "failed"))
+        else:
+            study.sources.append(source)
     elif columns >= _TAU_INTERVALS:
         study.tau_intervals.append(file)
     elif columns >= _TAU_ATOMICS:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from analysis.efficiency import sortable
+from analysis.load import no_result
 from analysis.study import Failure, Study
-from analysis.tau import batches_of, fields_of_table, query_table
+from analysis.tau import batches_of, fields_of_table, query_table, table_of, with_known_size
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.run import ID_FIELDS
 from profiling.errors import UserError
@@ -23,11 +24,11 @@ FUNCTIONS = ("mpi_allreduce", "mpi_bcast", "mpi_gather", "mpi_allgather")
 FIGURES = ("mpi_s", "messages", "volume_mb")
 
 _TIME = """
-select {fields}, run, sum(inc_time) / 1e6 from read_parquet($path)
+select {fields}, run, sum(inc_time) / 1e6 from {table}
 where function in {functions!r} group by all
 """
 _SIZES = """
-select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from read_parquet($path)
+select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {table}
 where function like 'Message size for %' group by all
 """
 
@@ -50,8 +51,10 @@ def rows(study: Study) -> Rows:
                         f"{path.name}: runs of one batch measure start-up; their messages are left out"
                     )
                     continue
-                sql = query.format(fields=fields_of_table(study, path), functions=FUNCTIONS)
-                table = query_table(study, path, sql)
+                sql = query.format(
+                    fields=fields_of_table(study, path), table=table_of(study, path), functions=FUNCTIONS
+                )
+                table = with_known_size(study, path, query_table(study, path, sql))
             except UserError as error:
                 paths.remove(path)
                 study.failed.append(Failure(path.name, str(error), "unreadable"))
@@ -59,7 +62,10 @@ def rows(study: Study) -> Rows:
             for values in table:
                 key, figures = values[: len(ID_FIELDS)], values[len(ID_FIELDS) + 1 :]
                 for name, figure in zip(names, figures, strict=True):
-                    found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+                    if figure is not None:
+                        found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+    if not found and study.failed:
+        raise UserError(no_result(study))
     if not found:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     return [

@@ -35,7 +35,7 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     names = list(group_by) or list(ID_FIELDS)
     groups: dict[tuple, list[Source]] = {}
     for source in sources:
-        if source.id in sums:
+        if source.id in sums and source in study.sources:  # else a column of it is damaged
             groups.setdefault(tuple(value_of(source, name) for name in names), []).append(source)
     _find_what_is_not_known(study, [source for of_group in groups.values() for source in of_group], sums)
     rows = []
@@ -56,7 +56,8 @@ def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mappi
     for source in sources:
         if not sums[source.id].batches.forward:
             study.find(f"{source.id}: no loss found, so its batches cannot be counted")
-    unknown = sorted({str(s.fields.get("model")) for s in sources if analytic_forward_flops(s) is None})
+    models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
+    unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
     if unknown:
         study.find(f"the analytic FLOPs of {', '.join(unknown)} are not known: no coverage is given")
 

@@ -120,6 +120,11 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
             f"{study.path} holds TAU application times only: they hold start-up and no batch, so there is no "
             "corrected figure; see --method published"
         )
+    if study.of_kind("pyprof") and list(methods) == ["published"]:
+        return (
+            f"{study.path} holds no duration of a batch: the published scaled efficiencies of PyProf tables "
+            "need TAU tables of the same configurations; see analysis.efficiency --method published"
+        )
     if study.tau_intervals:
         return f"{study.path} holds TAU tables of 1-batch runs only: they measure start-up, not training"
     return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"

@@ -31,6 +31,9 @@ _COLUMNS = {
     "model": "neural_network", "grad": "grad_precision", "compute": "compute_precision",
 }  # fmt: skip
 _NUMBERS = ("nodes", "gpus_per_node", "workers", "batch")
+_NEEDED = ("nodes", "gpus_per_node", "batch")  # without these there is no throughput
+# A launcher that takes them from file names writes numbers as text.
+_FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 
 # Fields in which the runs of one configuration may differ.
 _OF_A_RUN = ("attribute_from", "seed")
@@ -49,25 +52,52 @@ def applications(study: Study, path: Path, rank_0_only: bool = False) -> dict[Ke
     """
     where = "and gpu = 0 and thread = 0" if rank_0_only else ""
     sql = (
-        f"select {fields_of_table(study, path)}, run, max(inc_time) / 1e6 from read_parquet($path) "
+        f"select {fields_of_table(study, path)}, run, max(inc_time) / 1e6 from {table_of(study, path)} "
         f"where function = '.tau application' and inc_time > 0 {where} group by all order by all"
     )
     rows = query_table(study, path, sql)
     if not rows:
         raise UserError(f"{path} holds no timer '.tau application', so it says nothing of a run's duration")
     found: dict[Key, list[float]] = {}
-    for *key, _run, seconds in rows:
+    for *key, _run, seconds in with_known_size(study, path, rows):
         found.setdefault(tuple(key), []).append(float(seconds))
     return {key: np.array(values) for key, values in found.items()}
 
 
+def table_of(study: Study, path: Path) -> str:
+    """A TAU table as a relation whose figures are numbers, however they were written; NaN is null."""
+    numbers = [
+        f"nullif(try_cast({name} as double), 'nan'::double) as {name}"
+        for name in _FIGURES
+        if name in _columns_in(study, path)
+    ]
+    return f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
+
+
 def fields_of_table(study: Study, path: Path) -> str:
-    have = {name for (name,) in query_table(study, path, "select name from parquet_schema($path)")}
+    """What to select of a TAU table for the values of ID_FIELDS; a number that is none is null."""
+    have = _columns_in(study, path)
     written = []
     for name in ID_FIELDS:
         value = f'"{_COLUMNS[name]}"' if _COLUMNS[name] in have else "null"
-        written.append(f"{value}::{'int' if name in _NUMBERS else 'varchar'} as {name}")
+        written.append(f"try_cast({value} as {'int' if name in _NUMBERS else 'varchar'}) as {name}")
     return ", ".join(written)
+
+
+def with_known_size(study: Study, path: Path, rows: Sequence[tuple]) -> list[tuple]:
+    """The rows (which begin with the values of ID_FIELDS) that say how large their run was."""
+    needed = [ID_FIELDS.index(name) for name in _NEEDED]
+    known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
+    if len(known) < len(rows):
+        study.find(
+            f"{path.name}: {len(rows) - len(known)} runs do not say nodes, gpus_per_node or batch; "
+            "they are left out"
+        )
+    return known
+
+
+def _columns_in(study: Study, path: Path) -> set[str]:
+    return {name for (name,) in query_table(study, path, "select name from parquet_schema($path)")}
 
 
 def query_table(study: Study, path: Path, sql: str) -> list[tuple]:
@@ -88,7 +118,7 @@ def batches_of(study: Study, path: Path) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", path.name):
         return 1
-    sql = "select min(calls) from read_parquet($path) where function = 'mpi_gather'"
+    sql = f"select min(calls) from {table_of(study, path)} where function = 'mpi_gather'"
     ((gathers,),) = query_table(study, path, sql)
     return 1 if gathers is not None and gathers < published.BATCHES else published.BATCHES
 

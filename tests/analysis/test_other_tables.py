@@ -205,6 +205,43 @@ def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> N
         assert "nan" not in ran.out.lower()
 
 
+def test_a_launch_without_a_duration_gives_no_rate(tmp_path: Path) -> None:
+    """Its FLOPs over the time of the others would be a rate that no kernel had."""
+    path = write_pyprof(tmp_path)
+
+    def without_time(table: pa.Table) -> pa.Table:
+        time, flops = table["Sil(ns)"].to_pylist(), table["FLOPs"].to_pylist()
+        known = [None if credited else ns for ns, credited in zip(time, flops, strict=True)]
+        return replace(table, "Sil(ns)", pa.array(known, pa.int64()))
+
+    changed(path, without_time)
+    (row,) = run("analysis.efficiency", tmp_path, "--format", "csv").csv
+    assert (row["flops_efficiency_pct"], row["compute_efficiency_pct"]) == ("0.0", "0.0")
+
+
+@pytest.mark.parametrize("code", ["1", "-9", "139"])
+def test_a_run_that_failed_by_its_name_does_not_count_and_is_named(tmp_path: Path, code: str) -> None:
+    write_pyprof(tmp_path, name=name(nodes=1))
+    failed = write_pyprof(tmp_path, name=name(nodes=8).replace("_ret_0_", f"_ret_{code}_"))
+    for command, method in (("scaled", "corrected"), ("efficiency", "published")):
+        ran = run(f"analysis.{command}", tmp_path, "--method", method, "--format", "csv")
+        assert (ran.code, [row["nodes"] for row in ran.csv]) == (1, ["1"])
+        assert f"{failed.name}: exit code {code}" in ran.err
+    assert f"exit code {code}" in one_line_error(run("analysis.kernels", failed))
+
+
+def test_a_column_of_a_foreign_type_is_said_so(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path)
+    changed(path, lambda table: replace(table, "FLOPs", pa.array([[0.0]] * len(table))))
+    said = one_line_error(run("analysis.kernels", path, "--method", "published"))
+    assert "holds a column of another type" in said
+
+
+def test_pyprof_tables_alone_have_no_published_scaled_efficiency_and_it_is_said(tmp_path: Path) -> None:
+    ran = run("analysis.scaled", write_pyprof(tmp_path), "--method", "published")
+    assert "need TAU tables of the same configurations" in one_line_error(ran)
+
+
 def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     write_pyprof(tmp_path, attributed=0)
     ran = run("analysis.scaled", tmp_path, "--format", "csv", "--explain")
@@ -309,3 +346,19 @@ def test_a_damaged_table_costs_no_other(tmp_path: Path, damage: Callable[[Path],
             assert [row["nodes"] for row in ran.csv] == ["1", "2", "4"]
         alone = run(f"analysis.{command}", bad, "--method", method, "--format", "csv")
         assert bad.name in one_line_error(alone)
+
+
+def test_a_table_of_which_some_columns_are_damaged_does_not_count(tmp_path: Path) -> None:
+    """Its counts could be read, its bytes not: half a row would look as if it counted."""
+    write_pyprof(tmp_path, nodes=1)
+    bad = write_pyprof(tmp_path, nodes=8)
+    column = pq.ParquetFile(bad).metadata.row_group(0)
+    place = next(
+        column.column(i) for i in range(column.num_columns) if column.column(i).path_in_schema == "Bytes"
+    )
+    start = place.dictionary_page_offset or place.data_page_offset
+    content = bytearray(bad.read_bytes())
+    content[start : start + place.total_compressed_size] = b"\xff" * place.total_compressed_size
+    bad.write_bytes(content)
+    rows = figures(tmp_path, code=1)
+    assert [row["nodes"] for row in rows] == ["1"]

@@ -82,6 +82,27 @@ def test_a_column_less(tmp_path: Path, column: str) -> None:
     assert [row["scaling_efficiency_pct"] for row in published(path).csv] == whole
 
 
+@pytest.mark.parametrize("column", ["nodes", "gpus_per_node", "batch_size_per_gpu", "inc_time", "gpu"])
+def test_numbers_written_as_text(tmp_path: Path, column: str) -> None:
+    path = write_tau(tmp_path / "i.gzip", SECONDS)
+    whole = published(path).csv
+    change(path, column, [str(value) for value in pq.ParquetFile(path).read()[column].to_pylist()])
+    assert published(path).csv == whole
+
+
+@pytest.mark.parametrize("value", [None, 0])
+def test_runs_that_do_not_say_their_nodes_are_left_out_with_a_note(tmp_path: Path, value: int | None) -> None:
+    path = write_tau(tmp_path / "i.gzip", SECONDS)
+    nodes = pq.ParquetFile(path).read()["nodes"].to_pylist()
+    change(path, "nodes", [value if each == 2 else each for each in nodes])
+    for command in ("scaled", "communication"):
+        more = ("--method", "published") if command == "scaled" else ()
+        ran = run(f"analysis.{command}", path, *more, "--format", "csv")
+        assert ran.code == 0, ran.err
+        assert {row["nodes"] for row in ran.csv} == {"1"}
+        assert "6 runs do not say nodes" in ran.err
+
+
 def test_runs_under_two_profilers_are_not_mixed(tmp_path: Path) -> None:
     path = write_tau(tmp_path / "i.gzip", {(1, 4, 32): [60.0], (2, 4, 32): [90.0]})
     count = pq.ParquetFile(path).metadata.num_rows
