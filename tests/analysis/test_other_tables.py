@@ -232,7 +232,7 @@ def test_a_run_that_failed_by_its_name_does_not_count_and_is_named(tmp_path: Pat
 
 def test_a_column_of_a_foreign_type_is_said_so(tmp_path: Path) -> None:
     path = write_pyprof(tmp_path)
-    changed(path, lambda table: replace(table, "FLOPs", pa.array([[0.0]] * len(table))))
+    changed(path, lambda table: replace(table, "FLOPs", pa.array([0] * len(table), pa.timestamp("us"))))
     said = one_line_error(run("analysis.kernels", path, "--method", "published"))
     assert "holds a column of another type" in said
 
