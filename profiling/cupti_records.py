@@ -140,7 +140,7 @@ class _Reader:
         self.head: dict[str, Any] = {}
         self.last: dict[str, Any] | None = None
         self.cut = 0  # the line that is no JSON; it may only be the last
-        self.records = 0
+        self.activities = 0
 
     def fail(self, number: int, why: str) -> UserError:
         return UserError(f"{self.path} is damaged at line {number} ({why}); convert another copy of it")
@@ -197,7 +197,6 @@ class _Reader:
             sound &= (columns["start"] != 0) | (columns["end"] != 0)
         self.builder.malformed += len(sound) - int(sound.sum())
         rows = {name: column[sound] for name, column in columns.items()}
-        self.records += len(rows["start"])
         if group in _CALLS:
             add_launches(self.builder, rows["start"], rows["thread"], rows["correlation"])
         elif group == "range":
@@ -207,6 +206,7 @@ class _Reader:
             self.add_activities(group, rows)
 
     def add_activities(self, group: str, rows: Columns) -> None:
+        self.activities += len(rows["start"])
         builder, more = self.builder, {}
         if group == "kernel":
             name = coded(builder, rows["name"], lambda key: full_name(self.names[key]) or _UNNAMED)
@@ -249,7 +249,7 @@ class _Reader:
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
         yield f"its clock was set to the host's, to within {rounded(residual)}"
-        if not self.records:
+        if not self.activities:
             yield "the recording is empty: nothing ran on a GPU while it was on"
 
 
