@@ -35,8 +35,8 @@ _LOSSES = (
 TABLES = """(
     select filename, file_index, "Idx"::bigint as "Idx", "Direction"::varchar as "Direction",
         "Module"::varchar as "Module", "Op"::varchar as "Op", coalesce("Kernel"::varchar, '') as "Kernel",
-        nullif("Sil(ns)", 'nan'::double) as "Sil(ns)", nullif("FLOPs", 'nan'::double) as "FLOPs",
-        nullif("Bytes", 'nan'::double) as "Bytes"
+        nullif("Sil(ns)"::double, 'nan'::double) as "Sil(ns)",
+        nullif("FLOPs"::double, 'nan'::double) as "FLOPs", nullif("Bytes"::double, 'nan'::double) as "Bytes"
     from read_parquet($paths, filename = true, union_by_name = true)
 )"""
 _IS_LOSS = f'coalesce("Op"::varchar in ({", ".join(repr(op) for op in _LOSSES)}), false)'

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling.tables import write
-from profiling.tools import Converted
+from profiling.tools import Converted, rank_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,6 @@ _CATEGORY = re.compile(
     rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
 )
 _LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[_-]?(\d{1,9})", re.IGNORECASE)
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -45,7 +44,7 @@ def read(path: Path, rank: int | None = None) -> Converted:
 
     Args:
         rank: for the rows; by default what the trace says (``distributedInfo``), else the file's name
-            (``rank3``), else 0.
+            or its folder's (``rank3``), else 0.
 
     Raises:
         UserError: unreadable, truncated, foreign or empty; the message names file and place.
@@ -54,8 +53,8 @@ def read(path: Path, rank: int | None = None) -> Converted:
     from profiling.kineto import read_events
 
     events = read_events(path)
-    if rank is None and events.rank is None and (said := _RANK_IN_NAME.search(path.name)):
-        rank = int(said[1])
+    if rank is None and events.rank is None:
+        rank = rank_of(path)
     return attribute(events, rank, subject=path.name)
 
 

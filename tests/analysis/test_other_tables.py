@@ -131,6 +131,9 @@ CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "rows in other order": lambda table: table.take(pa.array(range(len(table)))[::-1]),
     "FLOPs as integers": of_type("FLOPs", pa.int64()),
     "durations as fractions": of_type("Sil(ns)", pa.float64()),
+    "durations as text": of_type("Sil(ns)", pa.string()),
+    "FLOPs as decimals": of_type("FLOPs", pa.decimal128(38, 3)),
+    "bytes as text": of_type("Bytes", pa.string()),
     "names as dictionaries": of_type("Kernel", pa.dictionary(pa.int32(), pa.string())),
     "large strings": of_type("Op", pa.large_string()),
 }

@@ -232,6 +232,14 @@ def test_several_gpus_of_one_process(tmp_path):
     assert len(rows) == 16
 
 
+@pytest.mark.parametrize("place", ["rank_0003/trace.json", "a.worker3.pt.trace.json", "rank1/rank3.json"])
+def test_a_trace_that_says_no_rank_has_its_names(tmp_path, place):
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    rows, _ = rows_of(recording().write(path))
+    assert {row["rank"] for row in rows} == {3}
+
+
 @pytest.mark.parametrize("word", ["nelems", "size"])
 def test_message_sizes_of_both_vocabularies(tmp_path, word):
     trace = Trace(distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
