@@ -111,7 +111,7 @@ class FakeCupti:
         if records:
             self._completed(records)
         for one in records:  # the buffer belongs to CUPTI again
-            one.__dict__.clear()
+            getattr(one, "__dict__", {}).clear()
 
     def activity_get_num_dropped_records(self, context, stream, address):
         self._ask("activity_get_num_dropped_records")
