@@ -107,7 +107,7 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     file.write_text(SWEEP.format(repetitions=repetitions, nodes=nodes, batches=batches))
     models = {count: alpha_beta(cluster.probe(count)) for count in NODES if count > 1}
     directory = cluster.sweep(file, folder / rate)
-    rows = scaled.rows(load(directory), group_by=("backend",))
+    rows = scaled.rows(load(directory))
     kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
     return {"models": models, "rows": [{name: row[name] for name in kept} for row in rows]}
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from jobs import yaml_text
 from jobs.run import ID_FIELDS, Profile, Run, explain, format_id, make_run, parse_value
 from profiling.errors import UserError, did_you_mean
 
@@ -105,7 +106,7 @@ def read_sweep(path: Path) -> Sweep:
         UserError: unreadable, not YAML, an unknown key or a bad value; one line with the file and place.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml_text.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = sorted(str(file) for file in path.parent.glob("*.yaml"))
         raise UserError(f"no sweep file {path}" + (did_you_mean(str(path), known) if known else "")) from None

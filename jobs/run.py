@@ -9,7 +9,7 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
@@ -135,9 +135,10 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem of a pydantic error in one line, with the near miss named, for any of our models."""
-    # A misspelled name explains a missing one, so it is told first.
-    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place = ".".join(str(part) for part in problem["loc"])
+    # A misspelled name explains a missing one, so it is told first; else the innermost of a union's problems.
+    problems = error.errors()
+    problem = min(problems, key=lambda each: (each["type"] != "extra_forbidden", -len(_place(each["loc"]))))
+    place = ".".join(_place(problem["loc"]))
     given = problem.get("input")
     if problem["type"] == "extra_forbidden":
         return f"unknown field {place!r}{did_you_mean(place, model.model_fields)}"
@@ -145,8 +146,14 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         options = literal_options(model.model_fields[str(problem["loc"][0])].annotation)
         return f"{place}: {given!r} is not known{did_you_mean(str(given), options)}"
     message = problem["msg"].removeprefix("Value error, ")
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    others = len({_place(each["loc"]) for each in problems}) - 1
+    more = f" (and {others} more)" if others else ""
     return (f"{place} = {given!r}: {message}" if place else message) + more
+
+
+def _place(loc: Sequence[int | str]) -> tuple[str, ...]:
+    """Where a problem is: names and indices, without pydantic's own names of a union's members."""
+    return tuple(str(part) for part in loc if re.fullmatch(r"\w+", str(part)))
 
 
 def literal_options(annotation: Any) -> tuple[str, ...]:

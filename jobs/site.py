@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from jobs import yaml_text
 from jobs.run import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 
@@ -111,7 +112,7 @@ def read_site(path: Path) -> Site:
         UserError: unreadable, not YAML, an unknown key (the nearest is named) or a bad value; one line.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml_text.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the site file {path}: {error}") from None
     except yaml.YAMLError as error:
