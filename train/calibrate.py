@@ -21,7 +21,7 @@ from train.device import choose_device, cores
 from train.precision import Precision
 from train.world import World, read_world
 
-TOTAL_S = 1.8  # of measuring; the rest of the 3 s is for allocation, first calls and barriers
+TOTAL_S = 1.5  # of measuring; the rest of the 3 s is for allocation, first calls and barriers
 GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 # ResNet50's gradients in fp32: the message whose bandwidth matters here.
