@@ -12,6 +12,7 @@ from analysis.efficiency import sortable, value_of
 from analysis.launches import TableSums, table_sums
 from analysis.study import Source, Study
 from analysis.terminal import Rows
+from analysis.use import coverage_findings
 from jobs.run import ID_FIELDS
 
 PYPROF_COLUMNS = (
@@ -49,6 +50,10 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
             **_counts([(source, sums[source.id]) for source in of_group]),
             **_kernel_figures(study, [(s, cost[s.id]) for s in of_group if s.id in cost]),
         })  # fmt: skip
+    # A forward and a backward pass need one and two products of each layer: the batch's, by their weights.
+    parts = [(row["fprop_flop_coverage_pct"], row["bprop_flop_coverage_pct"]) for row in rows]
+    for line in coverage_findings([(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None]):
+        study.find(line)
     return rows
 
 

@@ -143,15 +143,7 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
 def findings(points: Sequence[Point]) -> list[str]:
     """Lines for points whose credit cannot be right: not near the analytic count, or over the peak."""
     costs = [_costs([point]) for point in points if point.cost]
-    low, high = COVERAGE_PCT
-    coverage = [row["flop_coverage_pct"] for row in costs if row["flop_coverage_pct"] is not None]
-    off = [value for value in coverage if not low <= value <= high]
-    lines = []
-    if off:
-        lines.append(
-            f"credited FLOPs are {min(off):.1f} to {max(off):.1f} % of the analytic count in {len(off)} "
-            f"points (expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
-        )
+    lines = coverage_findings([row["flop_coverage_pct"] for row in costs])
     for what in ("flops", "bandwidth"):
         shares = [row[f"{what}_efficiency_of_kernels_pct"] or 0 for row in costs]
         over = [share for share in shares if share > 100]
@@ -161,3 +153,15 @@ def findings(points: Sequence[Point]) -> list[str]:
                 "datasheet's peak: what is credited, or the peak (--peaks), is wrong"
             )
     return lines
+
+
+def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
+    """A line where points' credited FLOPs are not near the analytic count (None: that is not known)."""
+    low, high = COVERAGE_PCT
+    off = [value for value in coverage_pct if value is not None and not low <= value <= high]
+    if not off:
+        return []
+    return [
+        f"credited FLOPs are {min(off):.1f} to {max(off):.1f} % of the analytic count in {len(off)} points "
+        f"(expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
+    ]

@@ -208,6 +208,12 @@ def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> N
         assert "nan" not in ran.out.lower()
 
 
+def test_flops_far_from_the_analytic_count_are_said(tmp_path: Path) -> None:
+    write_pyprof(tmp_path)
+    said = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "of the analytic count in 1 points (expected 95 to 105 %)" in said
+
+
 def test_a_launch_without_a_duration_gives_no_rate(tmp_path: Path) -> None:
     """Its FLOPs over the time of the others would be a rate that no kernel had."""
     path = write_pyprof(tmp_path)
