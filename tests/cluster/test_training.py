@@ -120,6 +120,9 @@ def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Clus
     agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}
     sweep = [sys.executable, "-m", "jobs.sweep", str(file), "--launcher", "mpirun", "--site", str(site)]
     answer = cluster.run(*sweep, "--out", str(tmp_path / "results"), **agent)
+    # MPI's daemon on the host that can be reached is a job here, and outlives the mpirun that gave up.
+    cluster.control("exec", "scancel", "--name=sh")
+    cluster.until(lambda: not cluster.control("exec", "squeue", "--noheader", "--name=sh"))
     assert answer.returncode == 1
     ((_, manifest),) = results_of(tmp_path, "s")
     assert manifest.failure == "launcher error" and manifest.reason.endswith("n99")
