@@ -116,8 +116,8 @@ def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="counts layers with torch")
 @pytest.mark.parametrize("model", ["resnet50", "resnet18", "vgg16", "alexnet"])
 def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None:
-    from train.models import flops_per_image
+    from train.models import build_model, flops_per_image
 
     assert yaml.safe_load((root / "analysis" / "models.yaml").read_text())[model] == pytest.approx(
-        flops_per_image(model, 224)[0], rel=0.005
+        flops_per_image(build_model(model), 224)[0], rel=0.005
     )
