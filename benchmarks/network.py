@@ -6,7 +6,7 @@ Beside it stands the alpha-beta model: an allreduce of n bytes takes alpha + n /
 allreduces alone on the same links. What a link adds to a batch is its duration less that on unlimited links,
 where the same ranks share the same cores; the model says what communication alone would add.
 
-    python -m benchmarks.network          (as root, with Slurm and Horovod; 20 minutes on 2 cores)
+    python -m benchmarks.network          (as root, with Slurm and Horovod)
 """
 
 import argparse

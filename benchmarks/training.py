@@ -302,7 +302,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 def main() -> int:
     """The command; exit code 1 if a bar is missed."""
     parser = make_parser("python -m benchmarks.training", __doc__)
-    parser.add_argument("--pairs", type=int, default=150, help="of blocks, ours and bare [150]")
+    parser.add_argument("--pairs", type=int, default=200, help="of batches, ours and bare [200]")
     parser.add_argument("--batch", type=int, default=2, help="[2]")
     parser.add_argument("--image-size", type=int, default=64, help="[64]")
     parser.add_argument("--out", type=Path, default=RESULTS)

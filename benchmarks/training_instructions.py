@@ -5,7 +5,7 @@ On a shared machine the same batch takes 10 % more or less time from one second 
 counts them, in a process for each loop with few and with many batches, so that what starting takes cancels.
 What instructions do not show (page faults, cache misses) the timings of benchmarks.training do.
 
-    python -m benchmarks.training_instructions       (20 minutes; other work beside it does no harm)
+    python -m benchmarks.training_instructions       (12 minutes of 2 cores; other work does no harm)
 """
 
 import json

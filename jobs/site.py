@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from jobs import yaml_text
 from jobs.run import make_parser
+from profiling import yaml_text
 from profiling.errors import UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"

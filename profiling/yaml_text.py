@@ -5,8 +5,13 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
+try:  # the compiled one, where there is one: it takes a tenth of the time
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
 
-class _Once(yaml.SafeLoader):
+
+class _Once(SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names: set[str] = set()
         for key, _ in node.value:
@@ -17,9 +22,13 @@ class _Once(yaml.SafeLoader):
 
 
 def parse(text: str) -> Any:
-    """What ``text`` holds.
+    """What ``text`` holds: numbers, strings, lists and dictionaries, and no other objects.
 
     Raises:
-        yaml.YAMLError: it is no YAML, asks for objects, or says a key twice; the message has the line.
+        yaml.YAMLError: it is no YAML, asks for other objects, or says a key twice; the message has the line.
     """
-    return yaml.load(text, Loader=_Once)  # noqa: S506 (a safe one)
+    loader = _Once(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
