@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.run import ID_FIELDS, Profile, Run, explain, format_id, make_run, parse_value
+from jobs.run import ID_FIELDS, Profile, Run, format_id, make_run, parse_value
+from jobs.validation import explain
 from profiling import yaml_text
 from profiling.errors import UserError, did_you_mean
 

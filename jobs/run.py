@@ -9,14 +9,15 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from jobs.validation import explain, literal_options
 from profiling.errors import UserError, did_you_mean
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
@@ -131,36 +132,6 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
         return Run.model_validate(dict(values))
     except ValidationError as error:
         raise UserError((f"{where}: " if where else "") + explain(error, Run)) from None
-
-
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem of a pydantic error in one line, with the near miss named, for any of our models."""
-    # A misspelled name explains a missing one, so it is told first; else the innermost of a union's problems.
-    problems = error.errors()
-    problem = min(problems, key=lambda each: (each["type"] != "extra_forbidden", -len(_place(each["loc"]))))
-    place = ".".join(_place(problem["loc"]))
-    given = problem.get("input")
-    if problem["type"] == "extra_forbidden":
-        return f"unknown field {place!r}{did_you_mean(place, model.model_fields)}"
-    if problem["type"] == "literal_error":
-        options = literal_options(model.model_fields[str(problem["loc"][0])].annotation)
-        return f"{place}: {given!r} is not known{did_you_mean(str(given), options)}"
-    message = problem["msg"].removeprefix("Value error, ")
-    others = len({_place(each["loc"]) for each in problems}) - 1
-    more = f" (and {others} more)" if others else ""
-    return (f"{place} = {given!r}: {message}" if place else message) + more
-
-
-def _place(loc: Sequence[int | str]) -> tuple[str, ...]:
-    """Where a problem is: names and indices, without pydantic's own names of a union's members."""
-    return tuple(str(part) for part in loc if re.fullmatch(r"\w+", str(part)))
-
-
-def literal_options(annotation: Any) -> tuple[str, ...]:
-    """The values a Literal (or an optional one) admits; empty for other types."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(option for part in get_args(annotation) for option in literal_options(part))
 
 
 # --- the run id ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from jobs.run import make_parser
+from jobs.validation import explain
 from profiling import yaml_text
 from profiling.errors import UserError, did_you_mean, run_command
 
@@ -124,26 +125,7 @@ def read_site(path: Path) -> Site:
     try:
         return Site.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise UserError(f"{path}: {_explain(error)}") from None
-
-
-def _explain(error: ValidationError) -> str:
-    """The problem in one line; a misspelled key is compared with those of its own part of the file."""
-    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place = ".".join(str(key) for key in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        model: Any = Site
-        for key in problem["loc"][:-1]:
-            model = _part(model, str(key))
-        return f"unknown key {place!r}{did_you_mean(str(problem['loc'][-1]), model.model_fields)}"
-    return f"{place} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
-
-
-def _part(model: Any, key: str) -> Any:
-    """The model of a key of ``model``; only models refuse a key that they do not know."""
-    annotation = model.model_fields[key].annotation
-    options = [annotation, *getattr(annotation, "__args__", ())]
-    return next((each for each in options if isinstance(each, type) and issubclass(each, _Part)), None)
+        raise UserError(f"{path}: {explain(error, Site, 'key')}") from None
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:

@@ -12,7 +12,6 @@ from jobs.run import (
     Run,
     add_run_flags,
     format_id,
-    literal_options,
     make_parser,
     make_run,
     parse_id,
@@ -20,6 +19,7 @@ from jobs.run import (
     run_from_flags,
     to_flags,
 )
+from jobs.validation import literal_options
 from profiling.errors import UserError
 
 

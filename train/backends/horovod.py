@@ -31,8 +31,6 @@ class Horovod:
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         hvd = import_horovod()
-        if run.grad == "bf16":
-            raise UserError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
         self._hvd, self._run = hvd, run
         # Kept alive: it is where the other ranks' Gloo looks for rank 0.
         self._server = meet(world, hvd)
