@@ -12,11 +12,8 @@ where the same ranks share the same cores; the model says what communication alo
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +21,10 @@ import numpy as np
 
 from analysis import scaled
 from analysis.load import load
-from benchmarks.training import machine
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from benchmarks.training import RESULTS, machine
+from benchmarks.virtual import Cluster, virtual_cluster
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-SCRIPT = ROOT / "slurm" / "virtual_cluster.sh"
 NODES, UNLIMITED = (1, 2, 4), "off"
 RATES = ["100mbit", "400mbit", UNLIMITED]
 PARAMETERS = 1_235_496  # of squeezenet1_1
@@ -55,40 +50,11 @@ exclude:
 """
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A virtual cluster with its state in ``home``."""
-
-    home: Path
-
-    def control(self, *words: str, **variables: str) -> str:
-        """What a command of slurm/virtual_cluster.sh prints."""
-        environment = {**os.environ, "VIRTUAL_CLUSTER": str(self.home), **variables}
-        done = subprocess.run(
-            [str(SCRIPT), *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise UserError(f"{' '.join(words[:3])} failed: {(done.stderr or done.stdout).strip()[-500:]}")
-        return done.stdout
-
-    def probe(self, ranks: int) -> dict[int, float]:
-        """Bytes -> seconds of an allreduce between so many nodes."""
-        srun = ["srun", f"--nodes={ranks}", f"--ntasks={ranks}", sys.executable]
-        said = self.control("exec", *srun, "-m", "benchmarks.allreduce_probe")
-        return {int(size): seconds for size, seconds in json.loads(said.splitlines()[-1]).items()}
-
-    def sweep(self, file: Path, out: Path) -> Path:
-        """Run a sweep in a job on all nodes; its directory."""
-        words = ["sbatch", "--wait", f"--nodes={max(NODES)}", f"--output={out}/job.txt", "slurm/sweep.sh"]
-        out.mkdir(parents=True)
-        try:
-            self.control("exec", *words, str(file), "--out", str(out), REPORT="no")
-        except UserError as error:
-            log = out / "job.txt"
-            raise UserError(
-                f"{error}; the job said: {log.read_text()[-500:] if log.exists() else ''}"
-            ) from None
-        return out / file.stem
+def probe(cluster: Cluster, ranks: int) -> dict[int, float]:
+    """Bytes -> seconds of an allreduce between so many nodes."""
+    srun = ["srun", f"--nodes={ranks}", f"--ntasks={ranks}", sys.executable]
+    said = cluster.control("exec", *srun, "-m", "benchmarks.allreduce_probe")
+    return {int(size): seconds for size, seconds in json.loads(said.splitlines()[-1]).items()}
 
 
 def alpha_beta(probe: Mapping[int, float]) -> tuple[float, float]:
@@ -105,8 +71,8 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     nodes = [count for count in NODES if count > 1 or rate == UNLIMITED]
     file = folder / f"network-{rate}.yaml"
     file.write_text(SWEEP.format(repetitions=repetitions, nodes=nodes, batches=batches))
-    models = {count: alpha_beta(cluster.probe(count)) for count in NODES if count > 1}
-    directory = cluster.sweep(file, folder / rate)
+    models = {count: alpha_beta(probe(cluster, count)) for count in NODES if count > 1}
+    directory = cluster.sweep(max(NODES), file, folder / rate)
     rows = scaled.rows(load(directory))
     kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
     return {"models": models, "rows": [{name: row[name] for name in kept} for row in rows]}
@@ -185,16 +151,11 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=16)
     given = parser.parse_args()
     load_before = round(os.getloadavg()[0], 1)
-    with tempfile.TemporaryDirectory() as scratch:
-        cluster = Cluster(Path(scratch) / "cluster")
-        cluster.control("start", str(max(NODES)), VIRTUAL_CLUSTER_OWNER=str(os.getpid()))
-        try:
-            found = {}
-            for rate in RATES:
-                found[rate] = of_rate(cluster, rate, Path(scratch), given.repetitions, given.batches)
-                print(json.dumps({rate: found[rate]}), file=sys.stderr)
-        finally:
-            cluster.control("stop")
+    found = {}
+    with virtual_cluster(max(NODES)) as (cluster, folder):
+        for rate in RATES:
+            found[rate] = of_rate(cluster, rate, folder, given.repetitions, given.batches)
+            print(json.dumps({rate: found[rate]}), file=sys.stderr)
     report = {
         "command": "python -m benchmarks.network "
         f"--repetitions {given.repetitions} --batches {given.batches}",

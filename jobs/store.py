@@ -40,6 +40,8 @@ class RankReport(_Record):
     local_rank: int = 0
     hostname: str
     device: str  # "cpu", or the GPU's name
+    bound_cpus: str = ""  # those near its GPU that it is bound to, e.g. "0-15"; "" if none is nearer
+    bound_cards: list[str] = []  # likewise, of several InfiniBand devices
     backend: str  # single, ddp, ...; and the library it used, e.g. "ddp/gloo"
     threads: int = 0  # intra-op threads of the arithmetic on the CPU
     batches_done: int

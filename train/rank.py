@@ -1,5 +1,6 @@
 """What does one rank do from its start to its report? It sets up, trains, checks itself, writes its files."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from train import loop, timing
 from train.backends import Backend, open_backend, peers_lost
 from train.device import choose_device, set_threads
 from train.loaders import build_loader
+from train.locality import bind_near
 from train.models import build_model, why_it_does_not_fit
 from train.precision import Precision
 from train.report import Ended, parameter_digest, report_of, why_wrong
@@ -67,6 +69,7 @@ def _run_rank(
     run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None], stack: ExitStack
 ) -> Finished:
     device = choose_device(run, world)
+    place = bind_near(device, os.environ)
     set_threads(run, device, world)
     torch.manual_seed(run.seed)
     directory = tables.rank_directory(out, world.rank)
@@ -91,7 +94,7 @@ def _run_rank(
     findings = capture.write() + loader.findings
     _write_batches(run, world, directory, recorded)
     digests = backend.gather(parameter_digest(bare))
-    ended = Ended(run, world, device, backend, loader, bare, recorded, startup_ns, digests, findings)
+    ended = Ended(run, world, device, place, backend, loader, bare, recorded, startup_ns, digests, findings)
     report = report_of(ended)
     write_record(directory / RANK_REPORT, report)
     backend.barrier()

@@ -12,6 +12,7 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
+from train.locality import Place
 from train.loop import Recorded
 from train.models import flops_per_image
 from train.world import World
@@ -35,6 +36,7 @@ class Ended:
     run: Run
     world: World
     device: torch.device
+    place: Place
     backend: "Backend"
     loader: "Loader"
     model: torch.nn.Module
@@ -56,6 +58,8 @@ def report_of(ended: Ended) -> RankReport:
         local_rank=world.local_rank,
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name(ended.device) if on_gpu else "cpu",
+        bound_cpus=ended.place.cpus,
+        bound_cards=list(ended.place.cards),
         backend=ended.backend.description,
         threads=torch.get_num_threads(),
         batches_done=len(losses),

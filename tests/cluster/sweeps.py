@@ -25,6 +25,14 @@ def make_templates(folder: Path, ranks: int = 16) -> None:
         tables.write(tables.as_table("batches", rows), folder, "batches").rename(folder / f"{rank}.parquet")
 
 
+def leave_out_calibration(results: Path) -> None:
+    """Have a sweep not measure the machine's peaks: its tests are about something else."""
+    nothing = store.Calibration(
+        gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
+    )
+    store.write_record(results / store.CALIBRATION, nothing)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A sweep file with its results in a folder of the test's own."""
@@ -36,12 +44,8 @@ class Sweep:
     def write(self, run: str = "nodes: [1, 2, 4]", more: str = "repetitions: 1", ranks: int = 1) -> "Sweep":
         tiny = f"gpus_per_node: {ranks}, threads: 1, batches: {BATCHES}, batch: 2"
         self.file.write_text(f"{more}\nrun: {{{run}, {tiny}}}\n")
-        # Measuring the machine's peaks is not what these tests are about.
         self.results.mkdir(parents=True)
-        calibration = store.Calibration(
-            gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
-        )
-        store.write_record(self.results / store.CALIBRATION, calibration)
+        leave_out_calibration(self.results)
         templates = self.folder / "templates"
         templates.mkdir()
         make_templates(templates)

@@ -12,6 +12,7 @@ from jobs import store
 from jobs.backends import has_horovod
 from jobs.points import expand, read_sweep
 from jobs.store import Manifest
+from tests.cluster.sweeps import leave_out_calibration
 from tests.cluster.virtual import ROOT, Cluster
 
 TINY = "threads: 1, model: resnet18, loader: synthetic, batch: 2, batches: 4, image_size: 32"
@@ -57,6 +58,27 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     assert (tmp_path / "results/virtual/report.html").is_file()
     assert (tmp_path / "results/virtual/calibration.json").is_file()
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4"]
+
+
+def test_64_ranks_on_32_nodes(cluster: Cluster, tmp_path: Path):
+    # All of them share a few cores: the model is the smallest, and the machine's peaks are not measured.
+    file, out, results = tmp_path / "wide.yaml", tmp_path / "job.out", tmp_path / "results"
+    tiny = TINY.replace("resnet18", "shufflenet_v2_x0_5")
+    file.write_text(
+        "repetitions: 1\ntime_limit_s: 400\n"
+        f"run: {{nodes: [1, 2, 4, 8, 16, 32], gpus_per_node: 2, network: eth, {tiny}}}"
+    )
+    (results / "wide").mkdir(parents=True)
+    leave_out_calibration(results / "wide")
+    job = cluster.sbatch("--nodes=32", f"--output={out}", "slurm/sweep.sh", str(file), "--out", str(results))
+    assert cluster.wait(job, 600)["ExitCode"] == "0:0", out.read_text()
+    found = {manifest.run.nodes: manifest for _, manifest in results_of(tmp_path, "wide")}
+    assert sorted(found) == [1, 2, 4, 8, 16, 32]
+    for nodes, manifest in found.items():
+        assert manifest.done and [report.rank for report in manifest.ranks] == list(range(2 * nodes))
+        assert len({report.hostname for report in manifest.ranks}) == nodes
+        assert len({report.parameter_digest for report in manifest.ranks}) == 1
+    assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4", "8", "16", "32"]
 
 
 def test_a_sweep_with_horovod_under_mpi(cluster: Cluster, tmp_path: Path):

@@ -1,0 +1,188 @@
+"""python -m benchmarks.point_cost: what does the suite itself cost, beside the training it starts?
+
+On a virtual cluster of 4 nodes, in a job of the batch system:
+
+1. Between points. A sweep of points on all nodes; from the end of a point's last batch (on the last rank) to
+   the start of the next one's first process. In it fall the ranks' tables and reports, their processes' end,
+   the manifest, the next point's claim and srun's start.
+2. Beside srun. The same point of a minute by the suite and by its bare command (as --dry-run prints it), by
+   turns: what each takes beside its batches, and the processor time of what runs on the login node.
+
+    python -m benchmarks.point_cost          (10 minutes; as root, with Slurm)
+"""
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from benchmarks.training import RESULTS, machine
+from benchmarks.virtual import Cluster, virtual_cluster
+from jobs import store
+from jobs.store import Manifest
+from profiling import tables
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+
+NODES, POINTS, LONG_S, PAIRS = 4, 8, 60.0, 2
+BAR_BETWEEN_S, BAR_LAUNCHER = 0.5, 0.02
+RUN = "nodes: 4, network: eth, threads: 1, loader: synthetic, batch: 2, image_size: 32"
+MODELS = ("squeezenet1_1", "resnet50")
+# The same point, bare and by the suite: seconds of the clock and of the processor, a line each.
+PAIR = """#!/usr/bin/env bash
+set -euo pipefail
+TIMEFORMAT='%R %U %S'
+mkdir -p "$2/bare/long" "$2/suite/long"
+cp "$3" "$2/bare/long"; cp "$3" "$2/suite/long"
+suite() { .venv/bin/python -m jobs.sweep "$1" --launcher slurm --out "$2" "${@:3}"; }
+suite "$1" "$2/bare" --dry-run 2>/dev/null > "$2/command"
+one() { if [[ $1 == bare ]]; then bash "$2/command"; else suite "$4" "$2/suite"; fi > "$3" 2>&1; }
+{ time one "$4" "$2" "$2/$4.log" "$1"; } 2> "$2/$4.time"
+"""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """When a point's ranks were at work, in seconds since 1970."""
+
+    first_process: float
+    first_batch: float
+    last_batch: float  # its end, on the last rank
+    ended: float  # as the suite saw it
+
+
+def timed(directory: Path) -> Timed:
+    """The instants of an ended point, from its tables."""
+    manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    starts, ends, processes = [], [], []
+    for report in manifest.ranks:
+        batches = tables.read(
+            tables.rank_directory(directory, report.rank), "batches", ["start_ns", "end_ns"]
+        )
+        starts.append(pc.min(batches["start_ns"]).as_py())
+        ends.append(pc.max(batches["end_ns"]).as_py())
+        processes.append(starts[-1] - report.startup_ns)
+    seen = datetime.fromisoformat(manifest.ended).timestamp()
+    return Timed(min(processes) / 1e9, min(starts) / 1e9, max(ends) / 1e9, seen)
+
+
+def between(sweep: Path) -> list[dict[str, float]]:
+    """For each point but the last: seconds until the suite sees its end, and on to the next one's start."""
+    points = sorted((timed(path) for _, path in store.ended_runs(sweep)), key=lambda each: each.first_process)
+    return [
+        {"ranks_end_s": one.ended - one.last_batch, "next_starts_s": two.first_process - one.ended}
+        for one, two in pairwise(points)
+    ]
+
+
+def sweep_file(folder: Path, name: str, model: str, batches: int, repetitions: int) -> Path:
+    file = folder / f"{name}.yaml"
+    run = f"run: {{{RUN}, model: {model}, batches: {batches}}}"
+    file.write_text(f"repetitions: {repetitions}\ntime_limit_s: 600\n{run}\n")
+    return file
+
+
+def pairs(cluster: Cluster, folder: Path, calibration: Path, batches: int) -> list[dict[str, float]]:
+    """The bare command and the suite by turns: seconds beside the batches, and processor seconds."""
+    script = folder / "pair.sh"
+    script.write_text(PAIR)
+    found = []
+    for number, order in enumerate([("bare", "suite"), ("suite", "bare")] * ((PAIRS + 1) // 2)):
+        row: dict[str, float] = {}
+        for which in order:
+            out = folder / f"pair-{number}"
+            file = sweep_file(folder, "long", MODELS[0], batches, 1)
+            cluster.batch(
+                NODES, out / f"{which}.txt", str(script), str(file), str(out), str(calibration), which
+            )
+            wall, user, system = map(float, (out / f"{which}.time").read_text().split()[-3:])
+            (directory,) = (out / which / "long").glob("run_*")
+            trained = _trained_s(directory)
+            row |= {f"{which}_trained_s": trained, f"{which}_beside_s": wall - trained}
+            row[f"{which}_cpu_s"] = user + system
+        found.append(row)
+    return found[:PAIRS]
+
+
+def _trained_s(directory: Path) -> float:
+    batches = [tables.read(path, "batches", ["start_ns", "end_ns"]) for path in directory.glob("rank_*")]
+    first = min(pc.min(table["start_ns"]).as_py() for table in batches)
+    return (max(pc.max(table["end_ns"]).as_py() for table in batches) - first) / 1e9
+
+
+def launcher_share(rows: Sequence[Mapping[str, float]]) -> float:
+    """What the suite adds to a point of a minute: time beside its batches, and processor time meanwhile."""
+    added = [row["suite_beside_s"] - row["bare_beside_s"] for row in rows]
+    cpu = [row["suite_cpu_s"] - row["bare_cpu_s"] for row in rows]
+    return (statistics.mean(added) + statistics.mean(cpu)) / LONG_S
+
+
+def measure(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    gaps = {}
+    for model in MODELS:
+        file = sweep_file(folder, model, model, 10, POINTS)
+        sweep = cluster.sweep(NODES, file, folder / "between")
+        gaps[model] = between(sweep)
+    a_batch_s = statistics.median(
+        (at.last_batch - at.first_batch) / 10
+        for at in (timed(path) for _, path in store.ended_runs(folder / "between" / MODELS[0]))
+    )
+    calibration = folder / "between" / MODELS[0] / store.CALIBRATION
+    return {"between": gaps, "pairs": pairs(cluster, folder, calibration, max(10, round(LONG_S / a_batch_s)))}
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """The report as tables for people."""
+    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    lines = [
+        "# What the suite costs beside the training", "",
+        f"{facts}; load before: {report['load_before']}. A virtual cluster of {NODES} nodes, a rank each, "
+        "that share this machine's cores.", "", f"    {report['command']}", "",
+        f"From a point's last batch to the next point's first process, medians of {POINTS - 1} (bar: "
+        f"{BAR_BETWEEN_S:g} s):", "",
+        "| model | ranks end, s | next starts, s | together, s | highest, s |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for model, rows in report["between"].items():
+        sums = sorted(sum(row.values()) for row in rows)
+        parts = [statistics.median(row[name] for row in rows) for name in ("ranks_end_s", "next_starts_s")]
+        cells = [*parts, statistics.median(sums), sums[-1]]
+        lines.append(f"| {model} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
+    lines += [
+        "", "The same point by the suite and by its bare srun, in seconds:", "",
+        "| | batches | beside them | processor time on the login node |", "| --- | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for row in report["pairs"]:
+        for which in ("bare", "suite"):
+            cells = [row[f"{which}_{name}_s"] for name in ("trained", "beside", "cpu")]
+            lines.append(f"| {which} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
+    share = 100 * report["launcher_share"]
+    lines += ["", f"The suite adds {share:.1f} % to a point of {LONG_S:g} s (bar: {100 * BAR_LAUNCHER:g} %)."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The command; exit code 1 if a bar is missed."""
+    argparse.ArgumentParser(prog="python -m benchmarks.point_cost", description=__doc__).parse_args()
+    load_before = round(os.getloadavg()[0], 1)
+    with virtual_cluster(NODES) as (cluster, folder):
+        found = measure(cluster, folder)
+    share = launcher_share(found["pairs"])
+    about = {"command": "python -m benchmarks.point_cost", "machine": machine(), "load_before": load_before}
+    report = {**about, **found, "launcher_share": share}
+    (RESULTS / "point_cost.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / "point_cost.md").write_text(as_markdown(report))
+    print(as_markdown(report))
+    worst = max(statistics.median(sum(row.values()) for row in rows) for rows in found["between"].values())
+    return EXIT_DONE if worst <= BAR_BETWEEN_S and share <= BAR_LAUNCHER else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    run_command(main)
