@@ -167,7 +167,8 @@ def set_clock(directory: Path, tool: str) -> list[str]:
 
     Rows of kernels whose tool knew no batches are given theirs.
     """
-    if not table_path(directory, "batches").exists():
+    recorded = any(table_path(directory, name).exists() for name in ("kernels", "markers"))
+    if not recorded or not table_path(directory, "batches").exists():
         return []
     batches = _columns(directory, "batches", _BATCHES)
     kernels, markers = _columns(directory, "kernels", _KERNELS), _columns(directory, "markers", _MARKERS)

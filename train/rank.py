@@ -12,6 +12,7 @@ import torch
 from jobs.run import Run
 from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
+from profiling.clocks import set_clock
 from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
@@ -93,6 +94,7 @@ def _run_rank(
     backend.barrier()
     findings = capture.write() + loader.findings
     _write_batches(run, world, directory, recorded)
+    findings += set_clock(directory, run.profile)
     digests = backend.gather(parameter_digest(bare))
     ended = Ended(run, world, device, place, backend, loader, bare, recorded, startup_ns, digests, findings)
     report = report_of(ended)
