@@ -1,7 +1,8 @@
 """What did Nsight Compute measure of each launch, whichever way its CSV is laid out?
 
 On the raw page a row is a launch and a column a metric, with a row of units under the head; on the details
-page a row is a metric of a launch. Both come down to the metrics of one launch after the other.
+page a row is a metric of a launch. Both come down to the metrics of one launch after the other. A summary
+(``--print-summary``) has a row a metric of each kernel, over its launches.
 """
 
 import math
@@ -9,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from profiling.csv_blocks import Blocks, Row
+from profiling.chunks import read_head
+from profiling.csv_blocks import Blocks, Row, cells_of
 from profiling.events import OPERATOR
 from profiling.nvtx import parse_text
 from profiling.passes import direction_of_stage
-from profiling.printed import number_and_unit
-from profiling.printed_tables import Launch, Launches, Metric, Spread
+from profiling.printed import has_decimal_commas, number_and_unit
+from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 _ROWS = 1 << 15
 # What describes the device or the replay, not the launch.
@@ -40,11 +42,17 @@ Values = dict[str, tuple[float, str]]  # by metric: value and unit
 
 
 class Metrics:
-    """The metrics of all launches, by kernel."""
+    """The metrics of all launches, by kernel.
+
+    Attributes:
+        activities: of a summary, how long each kernel took.
+    """
 
     def __init__(self) -> None:
         self._spreads: dict[tuple[str, str], Spread] = {}
-        self.on_tensor_cores = self.with_flops = self.damaged = 0
+        self._summed: list[Metric] = []
+        self.activities: list[Activity] = []
+        self.on_tensor_cores = self.untimed = self.damaged = 0
 
     def add(self, kernel: str, values: Values) -> None:
         """Count the metrics of a launch."""
@@ -53,9 +61,24 @@ class Metrics:
                 label = f"{name} ({unit})" if unit else name
                 self._spreads.setdefault((label, kernel), Spread()).add(value)
 
+    def add_summary(self, facts: Mapping[str, str], decimal_comma: bool) -> None:
+        """Count a summary's row."""
+        unit, count = facts.get("Metric Unit", ""), number_and_unit(facts["Invocations"])[0]
+        cells = [facts.get(name, "") for name in ("Minimum", "Maximum", "Average")]
+        found = [number_and_unit(cell, unit, decimal_comma) for cell in cells]
+        (low, high, mean), unit = (value for value, _ in found), found[2][1]
+        name, kernel = facts["Metric Name"], facts["Kernel Name"]
+        if math.isnan(mean) or not count > 0:
+            return
+        if name in _DURATIONS and unit == "ns":
+            self.activities.append(Activity(kernel, count, mean * count, mean, low, high))
+        else:
+            self._summed.append(Metric(f"{name} ({unit})" if unit else name, kernel, count, low, high, mean))
+
     def all(self) -> list[Metric]:
         """A metric's spread over the launches of each kernel."""
-        return [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
+        spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
+        return spreads + self._summed
 
     def findings(self) -> list[str]:
         """What is to be said."""
@@ -64,6 +87,11 @@ class Metrics:
             found.append(
                 f"{self.on_tensor_cores} launches compute on tensor cores, whose operations were not "
                 "counted: their FLOPs are not known"
+            )
+        if self.untimed:
+            found.append(
+                f"{self.untimed} launches have no duration: gpu__time_duration.sum (or the section "
+                "SpeedOfLight) was not collected"
             )
         if self.damaged:
             found.append(f"{self.damaged} damaged lines are left out")
@@ -80,6 +108,7 @@ def read_launches(path: Path, metrics: Metrics) -> Iterator[Launches]:
     for facts, values in _measured(path, metrics):
         launch = _launch(facts, values)
         metrics.add(launch.name, values)
+        metrics.untimed += math.isnan(launch.duration_ns)
         metrics.on_tensor_cores += math.isnan(launch.flops) and _counts_operations(values)
         launches.add(launch)
         if len(launches) >= _ROWS:
@@ -89,16 +118,24 @@ def read_launches(path: Path, metrics: Metrics) -> Iterator[Launches]:
         yield launches
 
 
+def is_header(cells: list[str]) -> bool:
+    """Whether these cells name the columns of a page, or of a summary."""
+    return "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
+
+
 def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str], Values]]:
     """(what is said of a launch, what was measured of it) for each launch."""
-    blocks = Blocks(path, lambda cells: cells[:1] == ["ID"] and "Kernel Name" in cells)
+    blocks = Blocks(path, is_header)
+    comma = _has_decimal_commas(path)
     units: list[str] = []
     header: list[str] = []
     current: tuple[str, Mapping[str, str], Values] | None = None
     for row in blocks:
         if row.header is not header:
             header, units = row.header, []
-        if not row.cells[0] and not units:
+        if "Invocations" in header and "Metric Name" in header:
+            metrics.add_summary(row.values, comma)
+        elif not row.cells[0] and not units:
             units = row.cells  # under the head of the raw page
         elif "Metric Name" in header:
             facts = row.values
@@ -107,10 +144,11 @@ def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str],
                 if current is not None:
                     yield current[1:]
                 current = (key, facts, {})
-            value, unit = facts.get("Metric Value", ""), facts.get("Metric Unit", "")
-            current[2][facts["Metric Name"]] = number_and_unit(value, unit)
+            if facts["Metric Name"]:  # else the row is what a rule of ncu's says
+                value, unit = facts.get("Metric Value", ""), facts.get("Metric Unit", "")
+                current[2][facts["Metric Name"]] = number_and_unit(value, unit, comma)
         elif row.cells[0].isdecimal():
-            yield row.values, _values(row, units)
+            yield row.values, _values(row, units, comma)
         else:
             blocks.damaged += 1
     if current is not None:
@@ -118,10 +156,16 @@ def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str],
     metrics.damaged += blocks.damaged
 
 
-def _values(row: Row, units: list[str]) -> Values:
+def _has_decimal_commas(path: Path) -> bool:
+    """Whether ncu ran in a language that writes 12,5: it prints numbers as the user's language has them."""
+    lines = read_head(path).decode("utf-8", "replace").splitlines()
+    return any(has_decimal_commas(cells_of(line)) for line in lines if line.startswith('"'))
+
+
+def _values(row: Row, units: list[str], comma: bool) -> Values:
     units = units or [""] * len(row.cells)
     cells = zip(row.header, row.cells, units, strict=True)
-    return {name: number_and_unit(cell, unit) for name, cell, unit in cells if "__" in name}
+    return {name: number_and_unit(cell, unit, comma) for name, cell, unit in cells if "__" in name}
 
 
 def _launch(facts: Mapping[str, str], values: Values) -> Launch:

@@ -16,7 +16,8 @@ from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 HEAD = re.compile(
     rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
-    rb"|^======== (Warning|Error|Profiling result)",
+    rb"|^======== (Warning|Error|Profiling result)"
+    rb'|^[ "]*(Type[ ",]+)?Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
     re.MULTILINE,
 )
 _BANNER = re.compile(r"^==(\d+|====)== ?(.*)$")
@@ -79,11 +80,12 @@ class _Reader:
         self.unread = 0
         self.in_ranges = False
         self.spreads: dict[tuple[str, str], Spread] = {}
+        self.calls: dict[str, Spread] = {}
 
     def take(self, line: str) -> None:
         if banner := _BANNER.match(line):
             self._banner(int(banner[1].strip("=") or 0), banner[2].strip())
-        elif line.startswith('"') or (self.kind.startswith("csv") and "," in line):
+        elif line.startswith('"') or (self.kind == "csv" and "," in line) or _begins_csv(line):
             self._csv(cells_of(line))
         elif not self._begins(line):
             self._row(line)
@@ -91,6 +93,8 @@ class _Reader:
     def close(self) -> None:
         spreads = self.spreads.items()
         self.printed.metrics += [spread.metric(*key) for key, spread in spreads if spread.count]
+        calls = self.calls.items()
+        self.printed.activities += [spread.activity(name) for name, spread in calls if spread.count]
         if self.unread:
             self.printed.findings.append(f"{self.unread} lines of its tables are damaged; they are left out")
 
@@ -234,7 +238,10 @@ class _Reader:
         duration = time_ns(row.get("Duration", ""), units.get("Duration", ""))
         counted = [key for key in row if key not in _LAUNCH_COLUMNS]
         if not name or (device is None and not row.get("Device", "").strip("- ")):
-            return  # a call on the host, or a page fault there
+            if "Device" not in row and name:  # of a trace of calls; else a page fault on the host
+                call = name.partition(" (")[0]
+                self.calls.setdefault(call, Spread()).add(duration)
+            return
         launch = Launch(
             name,
             time_ns(row.get("Start", ""), units.get("Start", "")),
@@ -265,6 +272,11 @@ _HEADERS = ("Type", "Time(%)", "Start", "Device", "Invocations", "Count")
 
 def _is_header(cells: list[str]) -> bool:
     return cells[0] in _HEADERS and cells[-1] not in ("",) and not any(map(_is_number, cells))
+
+
+def _begins_csv(line: str) -> bool:
+    """Whether a line is a head without quotes, as releases before CUDA 6 wrote it."""
+    return line.startswith(tuple(f"{name}," for name in _HEADERS)) and _is_header(cells_of(line))
 
 
 def _is_number(text: str) -> bool:

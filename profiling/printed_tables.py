@@ -63,10 +63,19 @@ class Spread:
             self._squares += off * (value - self.mean)
             self.min, self.max = min(self.min, value), max(self.max, value)
 
+    @property
+    def std(self) -> float:
+        """Of the whole, not of a sample."""
+        return math.sqrt(max(0.0, self._squares / self.count))
+
     def metric(self, name: str, kernel: str) -> Metric:
         """As a metric of a kernel."""
-        std = math.sqrt(max(0.0, self._squares / self.count))
-        return Metric(name, kernel, self.count, self.min, self.max, self.mean, std)
+        return Metric(name, kernel, self.count, self.min, self.max, self.mean, self.std)
+
+    def activity(self, name: str) -> Activity:
+        """As the durations, in ns, of calls on the host."""
+        total = self.count * self.mean
+        return Activity(name, self.count, total, self.mean, self.min, self.max, self.std, on_device=False)
 
 
 @dataclass

@@ -29,7 +29,8 @@ _METRICS = (
 )  # fmt: skip
 _LAUNCHES = 2000  # each is run again and again: all of a training would take days
 _PRINTED = "ncu.csv"
-_NEEDED = (b'"ID"', b'"Process ID"', b'"Kernel Name"')
+_NEEDED = (b'"Process ID"', b'"Kernel Name"')
+_PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
 
 
 def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
@@ -55,7 +56,9 @@ def outputs(directory: Path) -> list[Path]:
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
     return any(
-        all(name in line for name in _NEEDED) for line in head.splitlines() if line.startswith(b'"ID"')
+        all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
+        for line in head.splitlines()
+        if line.startswith((b'"ID"', b'"Process ID"'))
     )
 
 
@@ -66,7 +69,8 @@ def read(path: Path, rank: int | None = None) -> Converted:
 
 
 def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
-    """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics.
+    """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of a
+    summary ``intervals`` in place of ``kernels``.
 
     FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
     compute on tensor cores; bytes are those that reached the device's memory.
@@ -78,7 +82,7 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
         UserError: unreadable, truncated or foreign; the message names file and place.
     """
     from profiling.ncu_csv import Metrics, read_launches
-    from profiling.printed_tables import atomics_table, kernels_table
+    from profiling.printed_tables import atomics_table, intervals_table, kernels_table
 
     rank = (rank_of(path) if rank is None else rank) or 0
     metrics = Metrics()
@@ -86,8 +90,11 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
     for launches in read_launches(path, metrics):
         launched += len(launches)
         yield "kernels", kernels_table(launches, rank)
-    if not launched:
+    spreads = metrics.all()
+    if not launched and not metrics.activities and not spreads:
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-    if spreads := metrics.all():
-        yield "atomics", atomics_table([], spreads, rank)
+    if metrics.activities:
+        yield "intervals", intervals_table(metrics.activities, rank)
+    if metrics.activities or spreads:
+        yield "atomics", atomics_table(metrics.activities, spreads, rank)
     findings += [f"{path.name}: {finding}" for finding in metrics.findings()]

@@ -24,8 +24,16 @@ MODES = {
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _RESULT, _REPORT = "vtune", "vtune.csv"
 # What a row is of, in the order in which it is preferred.
-_KEYS = ("Function", "Function Stack", "Task Type", "Module", "Source Function", "Thread", "Process")
-_TIMES = ("CPU Time", "CPU Time:Self", "Task Time", "Elapsed Time", "Clockticks:Self", "Clockticks")
+_KEYS = (
+    "Function", "Function Stack", "Computing Task", "Source Computing Task", "Task Type", "Module",
+    "Source Function", "Thread", "Process",
+)  # fmt: skip
+_ON_DEVICE, _COUNT = ("Computing Task", "Source Computing Task"), "Computing Task:Instance Count"
+_TIMES = (
+    "CPU Time", "CPU Time:Self", "Task Time", "Computing Task:Total Time", "Total Time", "Elapsed Time",
+    "Clockticks:Self", "Clockticks",
+)  # fmt: skip
+_MEASURED = ("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time")
 _NOT_NUMBERS = re.compile(
     r"^(Start Address|Source File|Function \(Full\)|Module Path|Source Line|TID|PID|.* ID$)"
 )
@@ -91,9 +99,7 @@ def _is_header(cells: list[str]) -> bool:
     names = [cell.strip() for cell in cells]
     if set(_METRICS) <= set(names):
         return "Hierarchy Level" in names
-    timed = any(
-        name.startswith(("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time")) for name in names
-    )
+    timed = any(name.startswith(_MEASURED) for name in names)
     return timed and any(key in names for key in _KEYS)
 
 
@@ -105,7 +111,7 @@ def read(path: Path, rank: int | None = None) -> Converted:
 
 def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
     """A report of VTune as pieces of tables: a function is a row of ``intervals`` (its own CPU time; VTune
-    samples, and counts no calls), every other number of it an event of ``atomics``.
+    samples, and counts no calls; a GPU's tasks it counts), every other number of it an event of ``atomics``.
 
     Args:
         rank: for the rows; by default what the file's name says (``rank3``), else 0.
@@ -114,14 +120,16 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
         UserError: unreadable, truncated or foreign; the message names the file.
     """
     from profiling.chunks import read_head
-    from profiling.csv_blocks import Blocks
+    from profiling.csv_blocks import Blocks, cells_of
+    from profiling.printed import has_decimal_commas
     from profiling.printed_tables import atomics_table, intervals_table
 
-    delimiter = _delimiter(read_head(path).decode("utf-8", "replace"))
+    head = read_head(path).decode("utf-8", "replace")
+    delimiter = _delimiter(head)
     if delimiter is None:
         raise UserError(f"{path} is no report of VTune; write it again (vtune -report hotspots -format csv)")
     rank = (rank_of(path) if rank is None else rank) or 0
-    report = _Report()
+    report = _Report(any(has_decimal_commas(cells_of(line, delimiter)) for line in head.splitlines()))
     blocks = Blocks(path, _is_header, delimiter)
     for row in blocks:
         report.add(row)
@@ -134,45 +142,51 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
 
 
 class _Report:
-    def __init__(self) -> None:
+    """Collects rows.
+
+    Args:
+        decimal_comma: VTune ran in a language that writes 12,5.
+    """
+
+    def __init__(self, decimal_comma: bool) -> None:
         from profiling.printed_tables import Activity, Metric
 
         self.activities: list[Activity] = []
         self.metrics: list[Metric] = []
+        self._comma = decimal_comma
 
     def add(self, row: "Row") -> None:
         """Take a row of functions, or of metrics of the whole."""
-        from profiling.printed_tables import Activity, Metric
-
         values = row.values
         if set(_METRICS) <= values.keys():
-            value = _number(values["Metric Value"])
-            if not math.isnan(value):
-                name = values["Metric Name"].strip()
-                self.metrics.append(Metric(name, "", 1, value, value, value))
+            self._add_metric(values["Metric Name"].strip(), "", values["Metric Value"])
             return
-        name = next((values[key].strip() for key in _KEYS if key in values), "")
-        timed = next((key for key in _TIMES if key in values), "")
-        is_time = "Time" in timed
-        seconds = _number(values.get(timed, "")) if is_time else math.nan
-        self.activities.append(
-            Activity(name, math.nan, seconds * _SECONDS_NS, math.nan, math.nan, math.nan, on_device=False)
-        )
+        key = next((key for key in _KEYS if key in values), "")
+        name = values.get(key, "").strip()
+        timed = next((time for time in _TIMES if time in values), "")
+        timed = timed if "Time" in timed else ""
+        self._add_activity(name, key in _ON_DEVICE, values.get(timed, ""), values.get(_COUNT, ""))
         for column, text in values.items():
-            value = _number(text)
-            if (
-                column in _KEYS
-                or (column == timed and is_time)
-                or _NOT_NUMBERS.match(column)
-                or math.isnan(value)
-            ):
-                continue
-            self.metrics.append(Metric(column, name, 1, value, value, value))
+            if column not in _KEYS and column != timed and not _NOT_NUMBERS.match(column):
+                self._add_metric(column, name, text)
 
+    def _add_activity(self, name: str, on_device: bool, time: str, count: str) -> None:
+        from profiling.printed_tables import Activity
 
-def _number(text: str) -> float:
-    """A number with its unit taken away: seconds, counts and percents come as they are."""
-    from profiling.printed import number_and_unit
+        took = self._number(time) * _SECONDS_NS
+        calls = self._number(count)
+        self.activities.append(Activity(name, calls, took, math.nan, math.nan, math.nan, on_device=on_device))
 
-    value, unit = number_and_unit(text)
-    return value / _SECONDS_NS if unit == "ns" else value
+    def _add_metric(self, name: str, function: str, text: str) -> None:
+        from profiling.printed_tables import Metric
+
+        value = self._number(text)
+        if not math.isnan(value):
+            self.metrics.append(Metric(name, function, 1, value, value, value))
+
+    def _number(self, text: str) -> float:
+        """A number with its unit taken away: seconds, counts and percents come as they are."""
+        from profiling.printed import number_and_unit
+
+        value, unit = number_and_unit(text, decimal_comma=self._comma)
+        return value / _SECONDS_NS if unit == "ns" else value
