@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from profiling.checks import clock_findings, stage_findings
 from profiling.classify import classify, is_helper
 from profiling.coding import coded, is_empty, or_null, short_names
 from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, works
@@ -46,7 +47,7 @@ def attribute(
     rows = _device_rows(events, context) if on_device else _host_rows(events, context)
     tables = {"kernels": _kernels(rows, events, context, rank), "markers": _markers(events, context, rank)}
     return Converted(
-        tables, [f"{subject}: {finding}" for finding in _findings(events, context, rows, on_device)]
+        tables, [f"{subject}: {finding}" for finding in _findings(events, context, rows, on_device, rank)]
     )
 
 
@@ -246,18 +247,26 @@ def _markers(events: Events, context: Context, rank: int) -> pa.Table:
     return as_table("markers", columns)
 
 
-def _findings(events: Events, context: Context, rows: _Rows, on_device: bool) -> list[str]:
+def _findings(events: Events, context: Context, rows: _Rows, on_device: bool, rank: int) -> list[str]:
     found = list(events.findings)
     if events.malformed:
         found.append(
             f"{events.malformed} events lack a required field or hold an absurd one; they are left out"
         )
-    if on_device and events.world_size > 1 and not (rows.kind == _COMMUNICATION).any():
+    if len(rows.kind) and events.world_size > 1 and not (rows.kind == _COMMUNICATION).any():
+        where = "on its GPU" if on_device else "among its operators"
         found.append(
-            f"one of {events.world_size} ranks, and no collective on its GPU: communication is not recorded, "
-            "not absent; profile with CUDA activities on"
+            f"one of {events.world_size} ranks, and no collective {where}: communication is not recorded, "
+            "not absent (it runs where this profiler does not look, or without CUDA activities)"
         )
-    unlinked = int((rows.time_ns < 0).sum())
+    launched = rows.time_ns >= 0
+    found += clock_findings(rows.time_ns[launched], rows.start_ns[launched])
+    host = context.nest.host
+    ranges = host["kind"] == RANGE
+    found += stage_findings(
+        rank, [events.names[name] for name in host["name"][ranges]], host["start_ns"][ranges]
+    )
+    unlinked = int((~launched).sum())
     if unlinked:
         found.append(
             f"{unlinked} of {len(rows.host)} device activities have no recorded launch (it came before "

@@ -1,11 +1,22 @@
-"""Did every rank mark every batch? What is missing is named, so that no count is trusted that is short."""
+"""What is wrong with a profile? Marks or ranks that are missing, clocks that ran backwards.
 
-from collections.abc import Mapping
+What is found is named, so that no count is trusted that is short.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
+
+import numpy as np
 
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
 _SHOWN = 8
+_IN_ORDER = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
+# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
+_WORLD_SIZES = (
+    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE",
+)  # fmt: skip
 # What marks a batch once, by our loop and by others'.
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
@@ -36,6 +47,52 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
         found.append(f"{_ranks(first, absent)} of {world_size} left no profile")
     return found
+
+
+def world_size_of(environment: Mapping[str, str]) -> int:
+    """How many ranks a launcher started this process as one of; 1 without one."""
+    said = [environment[name] for name in _WORLD_SIZES if environment.get(name, "").isdecimal()]
+    return max(1, int(said[0])) if said else 1
+
+
+def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[str]:
+    """What is wrong with the stages of a rank's batches: some are missing, or they are out of order.
+
+    Args:
+        names: of its ranges and marks, those that are no stage included.
+        start_ns: when each began, shape (names,).
+    """
+    counts = Counter(name for name in names if name in STAGES)
+    found = missing_marks({rank: counts}) if counts else []
+    if found or not all(name in counts for name in _IN_ORDER):
+        return found
+    place = {name: number for number, name in enumerate(_IN_ORDER)}
+    stage = np.array([place.get(name, -1) for name in names])
+    begun = start_ns[stage >= 0]
+    stage = stage[stage >= 0][np.argsort(begun, kind="stable")]
+    wrong = int((stage != np.arange(len(stage)) % len(_IN_ORDER)).sum())
+    if wrong:
+        found.append(
+            f"{wrong} of {len(stage)} stages do not come in the order of a batch: the clock went backwards, "
+            "or several processes marked them"
+        )
+    return found
+
+
+def clock_findings(launched_ns: np.ndarray, start_ns: np.ndarray) -> list[str]:
+    """What is wrong with the clocks of the host and a device: activities that begin before they are launched.
+
+    Args:
+        launched_ns, start_ns: of each activity with a recorded launch.
+    """
+    early = launched_ns - start_ns
+    count = int((early > 0).sum())
+    if not count:
+        return []
+    return [
+        f"{count} of {len(early)} device activities begin before they are launched, by up to "
+        f"{early.max() / 1000:g} us: the clock went backwards, or the device's is not the host's"
+    ]
 
 
 def _ranks(first: list[int], count: int) -> str:

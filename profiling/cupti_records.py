@@ -66,13 +66,21 @@ class Reading:
 
 
 class RecordsWriter:
-    """Writes records as they come, so that no recording need be in memory."""
+    """Writes records as they come, so that no recording need be in memory.
 
-    def __init__(self, file: BinaryIO, rank: int, first_batch: int, clock: Reading) -> None:
+    Args:
+        rank: whose they are; ``world_size``: of how many ranks.
+        first_batch: with which the recording begins.
+    """
+
+    def __init__(
+        self, file: BinaryIO, rank: int, first_batch: int, clock: Reading, world_size: int = 1
+    ) -> None:
         self._file = file
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
-        self._say({"what": WHAT, "version": VERSION, "rank": rank, "first_batch": first_batch, **_of(clock)})
+        place = {"rank": rank, "world_size": world_size, "first_batch": first_batch}
+        self._say({"what": WHAT, "version": VERSION, **place, **_of(clock)})
 
     def add(self, group: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write records of a group: its columns of :data:`GROUPS`, ``name`` as texts."""
@@ -234,7 +242,9 @@ class _Reader:
             raise self.fail(1, "how its clock stands to the epoch is not said")
         known = [reading for reading in readings if reading is not None]
         shift = sum(reading.shift_ns for reading in known) // len(known)
-        events = self.builder.finish(self.head["rank"], shift_ns=shift)
+        said = self.head.get("world_size", 1)  # older files do not say
+        ranks = int(said) if _is_index(said) else 1
+        events = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
         return Recording(events, self.head["first_batch"], list(self.findings(known)))
 
     def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:

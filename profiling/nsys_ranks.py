@@ -41,6 +41,8 @@ def as_tables(
     if len(ranks) > 1:
         named = ", ".join(f"{number} as rank {rank}" for rank, number in ranks.items())
         found.append(f"{path.name}: {len(ranks)} processes are taken for ranks: process {named}")
+        for number in ranks.values():
+            processes[number].world_size = max(len(ranks), processes[number].world_size)
     converted = [
         attribute(processes[number], rank, first_batch, _subject(path, rank, ranks), name_operators)
         for rank, number in ranks.items()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 
+from profiling.checks import world_size_of
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.steps_of_tools import run_step
@@ -134,7 +135,8 @@ def _stream(
 ) -> "Iterator[tuple[str, pa.Table]]":
     module = tool(name)
     if "first_batch" in module.stream.__annotations__:
-        yield from module.stream(path, findings, rank, first_batch=options.first_batch)
+        known = {"first_batch": options.first_batch, "world_size": options.world_size}
+        yield from module.stream(path, findings, rank, **known)
     else:
         yield from module.stream(path, findings, rank)
 
@@ -183,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and _DRIVER.exists())
-    options = Options(given.mode, given.kernels, given.first_batch, gpu)
+    options = Options(given.mode, given.kernels, given.first_batch, gpu, world_size_of(os.environ))
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 
 

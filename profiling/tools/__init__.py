@@ -56,12 +56,14 @@ class Options:
         kernels: a regular expression; only kernels with such names have their counters read.
         first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
         gpu: whether the rank computes on a GPU.
+        world_size: how many ranks there are.
     """
 
     mode: str = "auto"
     kernels: str = ""
     first_batch: int = 0
     gpu: bool = False
+    world_size: int = 1
 
 
 @dataclass(frozen=True)

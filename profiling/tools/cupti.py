@@ -7,6 +7,7 @@ them when the recording ends; each is written at once to the rank's own file
 """
 
 import ctypes
+import os
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
+from profiling.checks import world_size_of
 from profiling.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.errors import UserError
 from profiling.tables import write
@@ -133,7 +135,8 @@ class CuptiCapture:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
-        self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock())
+        ranks = world_size_of(os.environ)
+        self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock(), ranks)
         api = self._api
         try:
             api.set_thread_id_type(api.ActivityThreadIdType.SYSTEM)  # as our own ranges number them

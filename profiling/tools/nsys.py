@@ -100,7 +100,11 @@ def read(path: Path, rank: int | None = None) -> Converted:
 
 
 def stream(
-    path: Path, findings: list[str], rank: int | None = None, first_batch: int | None = None
+    path: Path,
+    findings: list[str],
+    rank: int | None = None,
+    first_batch: int | None = None,
+    world_size: int = 1,
 ) -> "Iterator[tuple[str, pa.Table]]":
     """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report; of the tables of
     ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
@@ -112,6 +116,7 @@ def stream(
         rank: for the rows, if there is one such process; by default what the file's name says (``rank3``),
             else 0.
         first_batch: index of the batch with which the recording began; None: not known, taken for 0.
+        world_size: how many ranks there are, if more than are in it: so that missing collectives are found.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -123,18 +128,18 @@ def stream(
     rank = rank_of(path) if rank is None else rank
     head = read_head(path, len(_REPORT_HEAD))
     if head.startswith(MAGIC):
-        yield from _database(path, findings, rank, first_batch)
+        yield from _database(path, findings, rank, first_batch, world_size)
     elif head == _REPORT_HEAD:
         with tempfile.TemporaryDirectory() as folder:
             export = Path(folder) / path.with_suffix(".sqlite").name
             run_step(_export(path, export), "nsys")
-            yield from _database(export, findings, rank, first_batch)
+            yield from _database(export, findings, rank, first_batch, world_size)
     else:
         yield from _stats(path, findings, rank or 0)
 
 
 def _database(
-    path: Path, findings: list[str], rank: int | None, first_batch: int | None
+    path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
 ) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.nsys_database import Reader
     from profiling.nsys_ranks import as_tables
@@ -143,6 +148,8 @@ def _database(
     with open_database(path) as database:
         reader = Reader(database)
         processes = reader.read()
+    for events in processes.values():
+        events.world_size = world_size
     converted = as_tables(path, processes, reader.names, reader.findings, rank, first_batch)
     findings += converted.findings
     yield from converted.tables.items()

@@ -82,7 +82,11 @@ def read(path: Path, rank: int | None = None) -> Converted:
 
 
 def stream(
-    path: Path, findings: list[str], rank: int | None = None, first_batch: int | None = None
+    path: Path,
+    findings: list[str],
+    rank: int | None = None,
+    first_batch: int | None = None,
+    world_size: int = 1,
 ) -> "Iterator[tuple[str, pa.Table]]":
     """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text ``intervals``,
     ``atomics`` and, of a trace, ``kernels``.
@@ -90,6 +94,7 @@ def stream(
     Args:
         rank: for the rows; by default what the file's name says (``rank3``), else 0.
         first_batch: index of the batch with which the recording began; None: not known, taken for 0.
+        world_size: of how many ranks it is one, so that missing collectives are found.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -100,13 +105,13 @@ def stream(
 
     rank = rank_of(path) if rank is None else rank
     if read_head(path, len(MAGIC)) == MAGIC:
-        yield from _database(path, findings, rank, first_batch)
+        yield from _database(path, findings, rank, first_batch, world_size)
     else:
         yield from _text(path, findings, rank or 0)
 
 
 def _database(
-    path: Path, findings: list[str], rank: int | None, first_batch: int | None
+    path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
 ) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.attribute import attribute
     from profiling.nvprof_database import read_database
@@ -115,6 +120,7 @@ def _database(
 
     with open_database(path) as database:
         events = read_database(database)
+    events.world_size = world_size
     if not len(events.device["name"]) and not len(events.host["name"]):
         events.findings.append(f"{_EMPTY}: {_WHY}")
     converted = attribute(events, rank, first_batch, path.name, name_operators)

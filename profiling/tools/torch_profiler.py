@@ -8,6 +8,7 @@ the thread takes it up and ends when the last rank has come and sent. Several ma
 wire, so their union is the time of communication, not their sum.
 """
 
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -100,11 +101,14 @@ class TorchCapture:
     def write(self) -> list[str]:
         """Write the tables to the rank's directory; what was found on the way is returned."""
         from profiling.attribute import attribute
+        from profiling.checks import world_size_of
 
         self.stop()
         if self._profiler is None:
             return ["the profiler never ran: no batch was to be attributed"]
-        converted = attribute(self._events(), self.rank, self.first_batch, subject="torch profiler")
+        events = self._events()
+        events.world_size = max(events.world_size, world_size_of(os.environ))
+        converted = attribute(events, self.rank, self.first_batch, subject="torch profiler")
         for name, table in converted.tables.items():
             write(table, self.directory, name)
         self._profiler = None

@@ -1,0 +1,176 @@
+"""Every profile is checked as it is read: marks, collectives and clocks, whichever tool recorded them."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from profiling.checks import clock_findings, stage_findings, world_size_of
+from profiling.convert import read
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tools import nsys, nvprof, tool
+from tests.profiling.fake_cupti import records_file
+from tests.profiling.gpu_databases import change
+from tests.profiling.samples import nsys_database, nvprof_database
+from tests.profiling.traces import Trace, training_step
+
+STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
+
+
+def test_whole_batches_in_order_are_well():
+    assert stage_findings(0, [*STAGES, "aten::mm"] * 3, np.arange(15)) == []
+    assert stage_findings(0, ["aten::mm"], np.zeros(1)) == []  # another's program has none of our stages
+    assert stage_findings(0, [FORWARD, BACKWARD] * 2, np.arange(4)) == []
+
+
+def test_a_missing_mark_is_named_with_its_rank():
+    (finding,) = stage_findings(3, [*STAGES * 3][:-1], np.arange(11))
+    assert finding == "rank 3 has 2 of its 3 'End of Batch': the last are missing"
+
+
+def test_stages_out_of_order_are_a_clock_that_went_back():
+    times = np.arange(12)
+    times[7] = 0  # the second batch ends before it has begun
+    (finding,) = stage_findings(0, STAGES * 3, times)
+    assert "stages do not come in the order of a batch: the clock went backwards" in finding
+
+
+def test_work_before_its_launch_is_a_clock_that_differs():
+    assert clock_findings(np.array([1000, 2000]), np.array([1000, 5000])) == []
+    (finding,) = clock_findings(np.array([1000, 9000]), np.array([1500, 5000]))
+    assert finding.startswith("1 of 2 device activities begin before they are launched, by up to 4 us")
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({}, 1), ({"WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "1"}, 4), ({"OMPI_COMM_WORLD_SIZE": "2"}, 2),
+        ({"PMI_SIZE": "many"}, 1), ({"WORLD_SIZE": "0"}, 1),
+    ],
+)  # fmt: skip
+def test_how_many_ranks_a_launcher_started(variables, ranks):
+    assert world_size_of(variables) == ranks
+
+
+# --- the same, from the file of each tool --------------------------------------------------------------
+
+
+def kineto(path, shift=0.0):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 1})
+    at = 0.0
+    for batch in range(3):
+        at = training_step(trace, at, batch)
+    for event in trace.events:
+        if event["cat"] == "kernel":
+            event["ts"] += shift
+    return trace.write(path)
+
+
+FILES = {
+    "torch": (kineto, "trace.json"),
+    "nvprof": (nvprof_database, "nvprof.sql"),
+    "nsys": (nsys_database, "nsys.sqlite"),
+    "cupti": (records_file, "cupti.jsonl"),
+}
+
+
+def of_stages_and_clocks(findings):
+    return [one for one in findings if re.search(r"the last are missing|went backwards|no collective", one)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_sound_profile_of_one_rank_has_nothing_to_say(name, tmp_path):
+    write, file = FILES[name]
+    assert of_stages_and_clocks(read(write(tmp_path / file), name).findings) == []
+
+
+def change_records(path, group, column, made_of):
+    """Exchange a column of a file of CUPTI's records."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if group in line:
+            line[group][column] = made_of(line[group][column])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def without_a_mark(name, path):
+    if name == "nvprof":
+        change(path, ["delete from CUPTI_ACTIVITY_KIND_MARKER where id = 1002"])
+    elif name == "nsys":
+        change(path, ["delete from NVTX_EVENTS where rowid = (select max(rowid) from NVTX_EVENTS)"])
+    elif name == "cupti":
+        change_records(path, "range", "name", lambda names: [*names[:-1], names[0]])
+    else:
+        text = path.read_text()
+        path.write_text("End of batch".join(text.rsplit(END_OF_BATCH, 1)))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_batch_without_its_end_is_a_finding(name, tmp_path):
+    write, file = FILES[name]
+    path = write(tmp_path / file)
+    without_a_mark(name, path)
+    found = of_stages_and_clocks(read(path, name).findings)
+    assert found and "'End of Batch': the last are missing" in found[-1], found
+
+
+def with_the_clock_back(name, path):
+    if name == "nvprof":
+        change(path, ["update CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL set start = start - 30, end = end - 30"])
+    elif name == "nsys":
+        change(path, ["update CUPTI_ACTIVITY_KIND_KERNEL set start = start - 60, end = end - 60"])
+    elif name == "cupti":
+        change_records(path, "kernel", "start", lambda starts: [start - 20 for start in starts])
+    else:
+        kineto(path, shift=-101.0)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
+    write, file = FILES[name]
+    path = write(tmp_path / file)
+    with_the_clock_back(name, path)
+    found = of_stages_and_clocks(read(path, name).findings)
+    assert len(found) == 1 and "begin before they are launched" in found[0], found
+
+
+def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):
+    for module, path in (
+        (nvprof, nvprof_database(tmp_path / "a.sql")),
+        (nsys, nsys_database(tmp_path / "b.sqlite")),
+    ):
+        findings: list[str] = []
+        list(module.stream(path, findings, 1, first_batch=0, world_size=4))
+        assert any("one of 4 ranks, and no collective on its GPU" in one for one in findings)
+
+
+def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path):
+    from tests.profiling.gpu_databases import Nsys
+
+    database = Nsys(tmp_path / "node.sqlite")
+    for pid in (8, 9):
+        database.batches(2, pid=pid, device=pid - 8)
+    findings = read(database.close()).findings
+    assert sum("one of 2 ranks, and no collective on its GPU" in one for one in findings) == 2
+
+
+def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
+    from tests.profiling.fake_cupti import GEMM, FakeCupti
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    api = FakeCupti()
+    capture = tool("cupti").CuptiCapture(tmp_path, 1, True, api, lambda: None)
+    capture.start()
+    api.run("CONCURRENT_KERNEL", name=GEMM)
+    findings = capture.write()
+    assert any("one of 2 ranks, and no collective on its GPU" in one for one in findings)
+    # The file says it, too, whoever reads it later and wherever.
+    monkeypatch.delenv("WORLD_SIZE")
+    assert any("one of 2 ranks" in one for one in read(tmp_path / "raw" / "cupti.jsonl").findings)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "second").mkdir()
+    capture = tool("cupti").CuptiCapture(tmp_path / "second", 1, False, api, lambda: None)
+    capture.start()
+    api.run("CONCURRENT_KERNEL", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
+    assert not any("no collective" in one for one in capture.write())
