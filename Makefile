@@ -34,8 +34,10 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@
 
+# The virtual cluster's tests share one cluster, which fills the machine: they come alone, and last.
 test: $(VENV)/.test-ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/cluster
+	$(BIN)/python -m pytest tests/cluster
 
 # Horovod, built into the environment; DDP does without. Needs g++, cmake and make.
 horovod: $(VENV)/.ready

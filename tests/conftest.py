@@ -10,6 +10,11 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_BE_ABSENT = ("GPU", "TAU")
 
 
+def pytest_configure() -> None:
+    """Tables are as wide here as wherever no terminal says otherwise: pytest's workers say 80 columns."""
+    os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The project's root, from which commands run."""
