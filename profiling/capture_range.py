@@ -27,8 +27,8 @@ class RangeCapture:
             self._running = True
             if self._nvtx is not None:
                 self._nvtx.push(RANGE)
-            elif self._by == BY_CUDA:
-                _cuda().start()
+            elif self._by == BY_CUDA and (cuda := _cuda()) is not None:
+                cuda.start()
 
     def stop(self) -> None:
         """Switch it off; a second call does nothing."""
@@ -36,21 +36,24 @@ class RangeCapture:
             self._running = False
             if self._nvtx is not None:
                 self._nvtx.pop(RANGE)
-            elif self._by == BY_CUDA:
-                _cuda().stop()
+            elif self._by == BY_CUDA and (cuda := _cuda()) is not None:
+                cuda.stop()
 
     def write(self) -> list[str]:
         """No table is written yet; what is wrong with the set-up is said."""
         self.stop()
         if self._by == BY_RANGE and self._nvtx is None:
             return ["the profiler waits for a range of NVTX, and no library emits any (libnvtoolsext1)"]
+        if self._by == BY_CUDA and _cuda() is None:
+            return ["the profiler records what runs on a GPU, and this rank has none: nothing is recorded"]
         return []
 
 
 def _cuda() -> Any:
+    """What switches a profiler of CUDA; None without a GPU."""
     import torch
 
-    return torch.cuda.profiler
+    return torch.cuda.profiler if torch.cuda.is_available() else None
 
 
 def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> RangeCapture:

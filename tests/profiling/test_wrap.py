@@ -303,6 +303,15 @@ def test_a_range_without_a_library_is_a_finding():
     assert "no library emits any" in capture.write()[0]
 
 
+def test_a_profiler_of_gpus_is_not_switched_on_a_cpu_and_that_is_said(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    capture = RangeCapture({VARIABLE: "cuda"})
+    capture.start(None, 3)
+    capture.stop()
+    assert "this rank has none: nothing is recorded" in capture.write()[0]
+
+
 # --- the real tools ---------------------------------------------------------------------------------------
 
 needs_nvprof = pytest.mark.skipif(shutil.which("nvprof") is None, reason="nvprof is not installed")
