@@ -9,11 +9,11 @@ import pyarrow as pa
 from profiling.chunks import read_head
 from profiling.tables import END_OF_BATCH, as_table
 from profiling.tau_tables import (
+    Tables,
     atomics_table,
     clock_of,
     intervals_table,
     metrics_of,
-    profile_tables,
     thread_number,
 )
 from profiling.tau_text import NAME, metric_of, read_text
@@ -61,14 +61,15 @@ class Reading:
             yield "atomics", atomics_table(rank, number, pa.array(profile.events), profile.atomics)
 
     def _xml(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        reader = Reader(path)
+        reader, tables = Reader(path), Tables(self._rank)
         for profile in reader:
             self._met(profile.thread[0])
             metrics = metrics_of(profile, reader.common)
             for place, name in enumerate(metrics):
                 if place != clock_of(metrics):
                     self.tell_metric(name, path)
-            yield from profile_tables(profile, reader.common, self._rank)
+            yield from tables.add(profile, reader.common)
+        yield from tables.pieces()
         self._snapshots += reader.snapshots
         if reader.unended:
             last = reader.snapshots[-1][1]

@@ -8,10 +8,10 @@ that matter, and the rest is passed over unread. Documents that define entities 
 import gzip
 import html
 import re
-import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from profiling.chunks import open_text
 from profiling.errors import UserError
+from profiling.number_text import parse_numbers
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -48,6 +49,7 @@ class Definitions:
 
     Attributes:
         thread: whose; None: every thread's.
+        changes: how often anything was defined.
     """
 
     event: dict[int, str] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Definitions:
     metric: dict[int, str] = field(default_factory=dict)
     group: dict[int, str] = field(default_factory=dict)
     thread: Thread | None = None
+    changes: int = 0
 
     def name(self, kind: str, number: int, common: "Definitions") -> str:
         """A name, the thread's own before the common one."""
@@ -150,6 +153,7 @@ class Reader:
         if whose is not None and whose != self._own.thread:
             self._own = Definitions(thread=whose)
         target = self.common if whose is None else self._own
+        target.changes += 1
         for kind, number, name, group in _DEFINED.findall(text):
             getattr(target, kind.decode())[int(number)] = _text(name)
             if group:
@@ -173,6 +177,7 @@ def _thread(said: bytes, path: Path, at: int) -> Thread:
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
+@lru_cache(maxsize=1 << 14)
 def _text(written: bytes) -> str:
     parts = _CDATA.split(written.decode("utf-8", "replace"))  # what stands in CDATA is every second one
     plain = "".join(part if place % 2 else html.unescape(part) for place, part in enumerate(parts))
@@ -185,12 +190,10 @@ def _numbers(text: bytes, width: int, path: Path, at: int) -> np.ndarray:
     Raises:
         UserError: something else is among them, or a row is not whole.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)
-        try:
-            values = np.fromstring(text, dtype=np.float64, sep=" ") if text.strip() else np.empty(0)
-        except (DeprecationWarning, ValueError):
-            raise UserError(f"{path} is damaged at byte {at} of its text: no numbers") from None
+    try:
+        values = parse_numbers(text)
+    except ValueError:
+        raise UserError(f"{path} is damaged at byte {at} of its text: no numbers") from None
     if len(values) % width:
         raise UserError(f"{path} is damaged at byte {at} of its text: a row of other than {width} numbers")
     return values.reshape(-1, width)

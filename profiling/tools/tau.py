@@ -69,7 +69,7 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
     """
-    import numpy as np
+    import pyarrow.compute as pc
 
     from profiling.checks import STAGES, missing_marks
     from profiling.tau_read import Reading
@@ -84,7 +84,7 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
         for name, piece in reading.pieces(file):
             if name == "intervals":
                 _count(piece, STAGES, counts)
-                negative += int(np.sum(piece["exclusive_ns"].to_numpy() < 0))
+                negative += pc.sum(pc.less(piece["exclusive_ns"], 0)).as_py() or 0
                 nulls = piece["inclusive_ns"].null_count
                 absurd += nulls if nulls < len(piece) else 0
             yield name, piece
@@ -138,13 +138,14 @@ def _wall_clock_first(path: Path) -> list[Path]:
 
 
 def _count(piece: "pa.Table", stages: tuple[str, ...], counts: dict[int, dict[str, float]]) -> None:
-    """Add how often a thread passed the stages of a batch."""
+    """Add how often the threads of each rank passed the stages of a batch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rank = piece["rank"][0].as_py()
-    functions = piece["function"].cast(pa.string())
-    mine = piece.filter(pc.is_in(functions, pa.array(stages)))
-    counts.setdefault(rank, {})
-    for name, calls in zip(mine["function"].to_pylist(), mine["calls"].to_pylist(), strict=True):
+    mine = piece.filter(pc.is_in(piece["function"].cast(pa.string()), pa.array(stages)))
+    for rank in pc.unique(piece["rank"]).to_pylist():
+        counts.setdefault(rank, {})
+    for rank, name, calls in zip(
+        *(mine[one].to_pylist() for one in ("rank", "function", "calls")), strict=True
+    ):
         counts[rank][name] = counts[rank].get(name, 0) + (calls or 0)
