@@ -1,0 +1,99 @@
+"""What is written in a tool's format is read back: every launch, and its kernel by one name."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.convert import read, recognise
+from tests.profiling.gpu_databases import EPOCH_NS
+from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
+
+sizes = st.tuples(*[st.integers(1, 60_000)] * 3)
+launches = st.lists(
+    st.builds(
+        Kernel,
+        start=st.integers(1, 10**12),
+        duration=st.integers(0, 10**9),
+        device=st.integers(0, 15),
+        stream=st.integers(1, 1000),
+        grid=sizes,
+        block=sizes,
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda one: one.start,  # so that their order is one
+)
+
+
+@pytest.mark.parametrize("form", LAUNCHES)
+@settings(max_examples=15, deadline=None)
+@given(made=launches)
+def test_every_launch_is_read_back(form, made, tmp_path_factory):
+    tool, write, timed = LAUNCHES[form]
+    path = write(tmp_path_factory.mktemp("file"), made)
+    assert recognise(path) == tool
+    table = read(path, tool).tables["kernels"]
+    expected = sorted(made, key=lambda one: one.start) if timed and "trace" not in form else made
+    columns = {name: table[name].to_pylist() for name in ("duration_ns", "device", "stream", "grid", "block")}
+    assert columns == {
+        "duration_ns": [one.duration for one in expected],
+        "device": [one.device for one in expected],
+        "stream": [one.stream for one in expected],
+        "grid": [",".join(map(str, one.grid)) for one in expected],
+        "block": [",".join(map(str, one.block)) for one in expected],
+    }
+    begun = table["start_ns"].to_pylist()
+    shift = EPOCH_NS if form == "nsys export of 2024" else 0
+    assert begun == ([one.start + shift for one in expected] if timed else [None] * len(made))
+
+
+@pytest.mark.parametrize("form", LAUNCHES)
+def test_one_kernel_has_one_name_in_the_file_of_every_tool(form, tmp_path):
+    tool, write, _ = LAUNCHES[form]
+    (row,) = read(write(tmp_path, [Kernel(5, 10)]), tool).tables["kernels"].to_pylist()
+    # PyProf's own tables hold no more than the short name.
+    assert row["name"] == (SHORT if tool == "pyprof" else DEMANGLED)
+    assert (row["short_name"], row["class"]) == (SHORT, "pointwise")
+
+
+@pytest.mark.parametrize("form", SUMMARIES)
+@settings(max_examples=15, deadline=None)
+@given(made=launches)
+def test_a_summarys_row_is_read_back_under_that_name(form, made, tmp_path_factory):
+    tool, write = SUMMARIES[form]
+    path = write(tmp_path_factory.mktemp("file"), made)
+    assert recognise(path) == tool
+    tables = read(path, tool).tables
+    (row,) = tables["intervals"].to_pylist()
+    took = [one.duration for one in made]
+    assert (row["function"], row["calls"], row["inclusive_ns"]) == (DEMANGLED, len(made), sum(took))
+    (spread,) = tables["atomics"].to_pylist()
+    assert (spread["min"], spread["max"]) == (min(took), max(took))
+    assert spread["mean"] == pytest.approx(sum(took) / len(took))
+
+
+# --- VTune, which knows functions only -----------------------------------------------------------------
+
+functions = st.dictionaries(
+    st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=12),
+    st.integers(0, 10**7),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(made=functions, delimiter=st.sampled_from([",", "\t", ";", "|"]))
+def test_vtunes_functions_are_read_back(made, delimiter, tmp_path_factory):
+    text = io.StringIO()
+    rows = [["Function", "CPU Time", "Module"], *([name, took / 1000, "a.so"] for name, took in made.items())]
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    path = tmp_path_factory.mktemp("file") / "vtune.csv"
+    path.write_text(text.getvalue())
+    assert recognise(path) == "vtune"
+    table = read(path, "vtune").tables["intervals"]
+    assert table["function"].to_pylist() == list(made)
+    assert table["exclusive_ns"].to_pylist() == pytest.approx([took * 1e6 for took in made.values()])
