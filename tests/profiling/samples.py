@@ -3,9 +3,13 @@
 import sqlite3
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import Nsys
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
+from tests.profiling.traces import Trace, training_step
 
 KERNEL = "_Z6kernelIfEvT_"
 STAGES = ("Forward Pass", "Backward Pass", "Model Update", "End of Batch")
@@ -140,8 +144,32 @@ def tau_snapshot(path: Path) -> Path:
     return write_snapshots(path.parent, threads(1), snapshots=2) / "snapshot.0.0.0"
 
 
+def kineto(path: Path) -> Path:
+    trace, at = Trace(), 0.0
+    for batch in range(2):
+        at = training_step(trace, at, batch)
+    return trace.write(path)
+
+
+def pyprof(path: Path) -> Path:
+    """Two batches of a forward kernel, a loss and a backward kernel, as PyProf tables them."""
+    row = {
+        "TId": 1, "Layer": "conv1", "Module": "torch.nn.functional", "Params": "", "TC": "-", "Device": 0,
+        "Stream": 7, "Grid": "1,1,1", "Block": "1,1,1", "FLOPs": 10.0, "Bytes": 20.0, "Sil(ns)": 1000,
+    }  # fmt: skip
+    launches = [("fprop", "conv2d", "sgemm"), ("fprop", "nll_loss", "nll"), ("bprop", "conv2d", "wgrad")] * 2
+    rows = [
+        {**row, "Idx": number, "Direction": direction, "Op": operator, "Kernel": kernel}
+        for number, (direction, operator, kernel) in enumerate(launches)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
 # name -> (tool, what writes it, the file's name)
 SAMPLES = {
+    "torch": ("torch", kineto, "trace.json"),
+    "pyprof": ("pyprof", pyprof, "table.parquet"),
     "nvprof database": ("nvprof", nvprof_database, "net.sql"),
     "nvprof summary": ("nvprof", text(NVPROF_SUMMARY), "summary.txt"),
     "nvprof metrics": ("nvprof", text(NVPROF_METRICS), "metrics.csv"),

@@ -6,6 +6,8 @@ import sqlite3
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from tests.profiling.samples import SAMPLES
 
 ABSURD = ["-1", "1e308", "nan", "99999999999999999999", "''", '"', "-9223372036854775808", "0", ""]
 DATABASES = [name for name in SAMPLES if name in ("nvprof database", "nsys export")]
+TEXTS = [name for name in SAMPLES if name not in (*DATABASES, "pyprof")]
 
 
 def make(name, folder):
@@ -50,7 +53,7 @@ def test_each_is_recognised_and_read(name, tmp_path):
     assert converted is not None and sum(table.num_rows for table in converted.tables.values()) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in DATABASES])
+@pytest.mark.parametrize("name", TEXTS)
 def test_each_text_is_read_from_gzip(name, tmp_path):
     tool, path = make(name, tmp_path)
     whole = read(path, tool)
@@ -112,12 +115,31 @@ def test_absurd_numbers(name, value, which, tmp_path_factory):
             change(path, [f"update {table} set {column} = {literal} where rowid % 2 = 0"])
         except sqlite3.Error:
             return  # SQLite itself refuses it
+    elif name == "pyprof":
+        spoil_column(path, which, value)
     else:
         content = path.read_text()
         numbers = list(re.finditer(r"\d+(\.\d+)?", content))
         found = numbers[which % len(numbers)]
         path.write_text(content[: found.start()] + value + content[found.end() :])
     table_or_line(path, tool)
+
+
+def spoil_column(path, which, value):
+    """Every second value of a column of a Parquet file exchanged, the column's type too where need be."""
+    table = pq.read_table(path)
+    at = which % table.num_columns
+    given = table.column(at).to_pylist()
+    number = float(value) if re.fullmatch(r"-?\d+|1e308|nan", value) else value
+    made = [number if place % 2 else one for place, one in enumerate(given)]
+    array = pa.array(
+        [float(one) for one in made] if all(map(_is_number, made)) else [str(one) for one in made]
+    )
+    pq.write_table(table.set_column(at, table.column_names[at], array), path)
+
+
+def _is_number(value):
+    return isinstance(value, int | float)
 
 
 @pytest.mark.parametrize("tool", sorted({tool for tool, _, _ in SAMPLES.values()}))
@@ -129,7 +151,7 @@ def test_a_file_of_another_tool_is_refused(tool, name, tmp_path):
             read(path, tool)
 
 
-@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool not in ("none", "torch", "pyprof")])
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "none"])
 def test_an_empty_file_and_an_absent_one(tool, tmp_path):
     for path in (tmp_path / "empty", tmp_path / "absent"):
         if path.name == "empty":
