@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,6 +90,9 @@ class Reading:
 
     def markers(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, pa.Table]]:
         """The snapshots that were taken at the end of a batch, as marks."""
+        back = sum(one[0] == two[0] and two[2] < one[2] for one, two in pairwise(self._snapshots))
+        if back:
+            self.findings.append(f"{back} snapshots are older than the one before: the clock went backwards")
         taken = [one for one in self._snapshots if pattern.match(one[1])]
         if not taken:
             return

@@ -134,11 +134,9 @@ def _stream(
     name: str, path: Path, findings: list[str], rank: int, options: Options
 ) -> "Iterator[tuple[str, pa.Table]]":
     module = tool(name)
-    if "first_batch" in module.stream.__annotations__:
-        known = {"first_batch": options.first_batch, "world_size": options.world_size}
-        yield from module.stream(path, findings, rank, **known)
-    else:
-        yield from module.stream(path, findings, rank)
+    known = {"first_batch": options.first_batch, "world_size": options.world_size}
+    takes = module.stream.__annotations__
+    yield from module.stream(path, findings, rank, **{name: known[name] for name in known if name in takes})
 
 
 def add_findings(report: Path, findings: list[str]) -> None:

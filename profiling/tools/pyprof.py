@@ -6,6 +6,7 @@ each: the loss. A batch begins with the first launch of its forward pass.
 """
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FL
 _OPTIONAL = ("Layer", "Device", "Stream", "Grid", "Block")
 _NUMBERS = ("Device", "Stream")
 
+_CONFIG = re.compile(r"_config_(\d{1,5})_(\d{1,3})_")
 _LOSSES = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "hinge_embedding_loss", "multi_margin_loss",
@@ -170,6 +172,12 @@ def read(path: Path, rank: int | None = None) -> "Converted":
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
     columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
     findings = _findings(path, batches, len(rows) - len(launches))
+    ranks = _ranks_of(path)
+    if ranks > 1 and "communication" not in columns["class"]:
+        findings.append(
+            f"{path.name}: one of {ranks} ranks, and no collective on its GPU: communication is not "
+            "recorded, not absent (Horovod over MPI sends from the host)"
+        )
     return Converted({"kernels": as_table("kernels", columns)}, findings)
 
 
@@ -219,6 +227,12 @@ def _rank_of(path: Path) -> int:
     # The reference's file names end in the rank: ..._ret_0_3.gzip
     last = path.name.partition(".")[0].rpartition("_")
     return int(last[2]) if "_ret_" in last[0] and last[2].isdigit() else 0
+
+
+def _ranks_of(path: Path) -> int:
+    """How many ranks the reference's file names tell: ``..._config_NODES_GPUS_...``; 1 if they do not."""
+    found = _CONFIG.search(path.name)
+    return int(found[1]) * int(found[2]) if found else 1
 
 
 def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ MODES = {
 _TAUS = "mpi,python,pthread"  # what TAU must have been built with
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
 _METRIC_FOLDER = "MULTI__"
+_COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
@@ -60,11 +61,14 @@ def bundle(path: Path) -> Path:
     return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
 
 
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
+def stream(
+    path: Path, findings: list[str], rank: int | None = None, world_size: int = 1
+) -> "Iterator[tuple[str, pa.Table]]":
     """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
 
     Args:
         rank: whose all of it is (without MPI each rank takes itself for node 0); None: as TAU says.
+        world_size: how many ranks there are, if more than are in it.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -77,6 +81,7 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
     reading = Reading(findings, rank)
     counts: dict[int, dict[str, float]] = {}
     negative = absurd = 0
+    talks = False
     files, left = _files(path)
     for folder in left:
         reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
@@ -84,6 +89,7 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
         for name, piece in reading.pieces(file):
             if name == "intervals":
                 _count(piece, STAGES, counts)
+                talks = talks or _has_collectives(piece)
                 negative += pc.sum(pc.less(piece["exclusive_ns"], 0)).as_py() or 0
                 nulls = piece["inclusive_ns"].null_count
                 absurd += nulls if nulls < len(piece) else 0
@@ -93,6 +99,12 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
         findings.append(f"{path.name}: the profile is empty: no thread wrote anything")
     if absurd:
         findings.append(f"{path.name}: {absurd} timers have no time that can be; their times are left out")
+    ranks = max(reading.ranks if rank is None else 1, world_size)
+    if ranks > 1 and reading.threads and not talks:
+        findings.append(
+            f"{path.name}: {ranks} ranks, and no collective among the timers: TAU times those of MPI, "
+            "not NCCL's and Gloo's; communication is not recorded, not absent"
+        )
     if negative:
         findings.append(
             f"{path.name}: {negative} timers have negative exclusive times: on their threads timers "
@@ -135,6 +147,14 @@ def _wall_clock_first(path: Path) -> list[Path]:
     folders = sorted(folder for folder in path.iterdir() if folder.name.startswith(_METRIC_FOLDER))
     first = clock_of([folder.name.removeprefix(_METRIC_FOLDER) for folder in folders]) or 0
     return folders[first : first + 1] + folders[:first] + folders[first + 1 :]
+
+
+def _has_collectives(piece: "pa.Table") -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = pc.unique(piece["function"]).cast(pa.string())
+    return pc.any(pc.match_substring_regex(names, _COLLECTIVE, ignore_case=True)).as_py() or False
 
 
 def _count(piece: "pa.Table", stages: tuple[str, ...], counts: dict[int, dict[str, float]]) -> None:

@@ -174,3 +174,13 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     capture.start()
     api.run("CONCURRENT_KERNEL", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
     assert not any("no collective" in one for one in capture.write())
+
+
+def test_pyprofs_tables_of_several_ranks_lack_what_horovod_sent_over_mpi(tmp_path):
+    from tests.profiling.samples import pyprof
+
+    name = "run_0_config_{}_2_ib_nvprof_8_resnet50_dali-gpu_64_fp16_fp32_ret_0_0.gzip"
+    of_two = read(pyprof(tmp_path / name.format(8))).findings
+    assert any("one of 16 ranks, and no collective on its GPU" in finding for finding in of_two)
+    alone = read(pyprof(tmp_path / name.format(1).replace("_1_2_", "_1_1_"))).findings
+    assert not any("collective" in finding for finding in alone)

@@ -221,7 +221,26 @@ def training(ranks=2, batches=5):
 def test_a_rank_without_a_profile_is_named(tmp_path):
     threads = [one for one in training(4) if one.rank != 1]
     findings = read(write_text(tmp_path / "run", threads)).findings
-    assert findings == ["run: rank 1 of 4 left no profile"]
+    assert findings[-1] == "run: rank 1 of 4 left no profile"
+
+
+def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
+    def silent(threads, folder):
+        findings = read(write_text(tmp_path / folder, threads)).findings
+        return any("no collective among the timers" in finding for finding in findings)
+
+    assert silent(training(2), "gloo") and not silent(training(1), "alone")
+    threads = training(2)
+    threads[1].timers[".TAU application => MPI_Allreduce()"] = (1.0, 0.0, 1.0, 1.0)
+    assert not silent(threads, "mpi")
+
+
+def test_snapshots_whose_clock_went_back_are_a_finding(tmp_path):
+    write_snapshots(tmp_path, training(1), snapshots=3)
+    path = tmp_path / "snapshot.0.0.0"
+    assert not any("backwards" in finding for finding in read(path).findings)
+    path.write_text(path.read_text().replace("1700000000000001", "1600000000000001"))
+    assert "1 snapshots are older than the one before: the clock went backwards" in read(path).findings[0]
 
 
 def test_a_standard_deviation_comes_of_the_sum_of_squares(tmp_path):
