@@ -4,10 +4,11 @@ import sqlite3
 
 import pytest
 
-from analysis.activity_rows import of_kernels
+from analysis.activity_rows import Profile, of_kernels, shares
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run
 from tests.profiling.samples import nsys_database, nvprof_database
+from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
 
 MODULE = "analysis.activities"
 
@@ -81,6 +82,35 @@ def test_the_same_from_a_database_a_trace_and_the_tables_made_of_them(shared_dat
     assert of_tables == run(MODULE, databases["nvprof"], "--format", "json").json
     trace = run(MODULE, shared_data / "kineto/nccl_data.json.gz", "--format", "json").json
     assert trace[0]["class"] == "communication" and trace[0]["calls"] == 15
+
+
+@pytest.mark.parametrize("form", [*LAUNCHES, *SUMMARIES])
+def test_the_summary_of_any_tools_file(form, tmp_path):
+    tool, write = ({**LAUNCHES, **SUMMARIES}[form])[:2]
+    made = [Kernel(start, took) for start, took in ((5, 1000), (2000, 3000), (6000, 2000))]
+    ran = run(MODULE, write(tmp_path, made), "--format", "json")
+    assert ran.code == 0, ran.err
+    (row,) = ran.json
+    assert row["type"] == "GPU activities" and row["time_pct"] == 100 and row["class"] == "pointwise"
+    assert row["name"] == (SHORT if tool == "pyprof" else DEMANGLED) and row["calls"] == 3
+    assert [row[name] for name in ("time_s", "avg_us", "min_us", "max_us")] == pytest.approx([6e-6, 2, 1, 3])
+
+
+def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
+    def profile(gpus, batch, *rows):
+        return Profile(f"{gpus} {batch}", of_kernels(kernels(*rows)), gpus, batch)
+
+    gemm, reduce = ("sgemm", "gemm", 60, 0), ("ncclKernel_Reduce(float*)", "communication", 30, 0)
+    copy, long = ("Memcpy HtoD (Pinned -> Device)", "memcpy", 10, 0), ("sgemm", "gemm", 300, 0)
+    rows = shares([
+        profile(4, 16, gemm, reduce, copy), profile(1, 16, gemm, copy), profile(4, 128, long, reduce, copy),
+        profile(4, 16, long),  # a second run of the point
+    ])  # fmt: skip
+    assert [(row["gpus"], row["batch"], row["runs"]) for row in rows] == [(1, 16, 1), (4, 16, 2), (4, 128, 1)]
+    found = [[row[f"{part}_pct"] for part in ("communication", "copies", "compute")] for row in rows]
+    assert found[0] == pytest.approx([0, 1000 / 70, 6000 / 70])
+    assert found[1] == pytest.approx([7.5, 2.5, 90])
+    assert found[2] == pytest.approx([3000 / 340, 1000 / 340, 30000 / 340])
 
 
 def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
