@@ -215,17 +215,19 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
         if codes is not None:
             columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
     columns |= {
-        "rank": pa.array(np.full(len(rows.name), rank, dtype=np.int32)),
+        "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),
-        "start_ns": pa.array(rows.start_ns),
-        "duration_ns": pa.array(rows.duration_ns),
-        "device": pa.array(rows.device.astype(np.int32)),
-        "stream": pa.array(rows.stream),
-        "flops": pa.array(rows.flops, from_pandas=True),
-        "bytes": pa.array(rows.bytes, from_pandas=True),
+        "start_ns": rows.start_ns,
+        "duration_ns": rows.duration_ns,
+        "device": rows.device.astype(np.int32),
+        "stream": rows.stream,
+        "flops": rows.flops,
+        "bytes": rows.bytes,
         "correlation": or_null(rows.correlation, pa.int64()),
     }
     table = as_table("kernels", columns)
+    if (rows.start_ns[1:] >= rows.start_ns[:-1]).all():
+        return table
     return table.take(pa.array(np.argsort(rows.start_ns, kind="stable")))
 
 
@@ -237,12 +239,12 @@ def _markers(events: Events, context: Context, rank: int) -> pa.Table:
     rows = rows[np.argsort(host["start_ns"][rows], kind="stable")]
     is_mark = name_flags(events.names, lambda name: name == END_OF_BATCH)[host["name"][rows]]
     columns = {
-        "rank": pa.array(np.full(len(rows), rank, dtype=np.int32)),
+        "rank": np.full(len(rows), rank, dtype=np.int32),
         "name": coded(host["name"][rows], events.names),
         "kind": coded(np.where(is_mark, 0, 1), ("mark", "range")),
-        "start_ns": pa.array(host["start_ns"][rows]),
-        "end_ns": pa.array(np.where(is_mark, host["start_ns"][rows], host["end_ns"][rows])),
-        "thread": pa.array(np.array(events.threads, dtype=np.int64)[host["thread"][rows]]),
+        "start_ns": host["start_ns"][rows],
+        "end_ns": np.where(is_mark, host["start_ns"][rows], host["end_ns"][rows]),
+        "thread": np.array(events.threads, dtype=np.int64)[host["thread"][rows]],
     }
     return as_table("markers", columns)
 

@@ -8,8 +8,8 @@ device, tied to its launch by a correlation number. Here are their columns, put 
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pyarrow as pa
 
+from profiling.coding import array_of
 from profiling.events import RANGE, Builder
 from profiling.nvtx import parse_text
 
@@ -34,9 +34,9 @@ def copy_name(kind: int, source: str, target: str) -> str:
 
 def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
     """Numbers of texts by keys, each distinct text made once."""
-    dictionary = pa.array(keys).dictionary_encode()
-    numbers = builder.names.of([text_of(key) for key in dictionary.dictionary.to_pylist()])
-    return np.array(numbers, dtype=np.int32)[dictionary.indices.to_numpy()]
+    distinct, which = _distinct(keys)
+    numbers = builder.names.of([text_of(key) for key in distinct])
+    return np.array(numbers, dtype=np.int32)[which]
 
 
 def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -133,6 +133,15 @@ def add_ranges(
 
 
 def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
-    distinct, which = np.unique(thread, return_inverse=True)
-    numbers = builder.threads.of([(process, one) for one in distinct.tolist()])
+    distinct, which = _distinct(thread)
+    numbers = builder.threads.of([(process, one) for one in distinct])
     return np.array(numbers, dtype=np.int32)[which]
+
+
+def _distinct(keys: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """(each key once, in order of first sight; which of them each is), without sorting."""
+    keys = np.ascontiguousarray(keys, dtype=np.int64)
+    array = array_of(keys).dictionary_encode()
+    # to_numpy would import pandas.
+    which = np.frombuffer(array.indices.buffers()[1] or b"", dtype=np.int32, count=len(keys))
+    return array.dictionary.to_pylist(), which

@@ -76,11 +76,13 @@ class Reader:
     def _by_process(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
         """The rows of each process; its number stands in the upper bits of global numbers."""
         process = rows[key] >> 24
-        for number in np.unique(process).tolist():
-            mine = process == number
+        alone = len(process) > 0 and bool((process == process[0]).all())
+        for number in [int(process[0])] if alone else np.unique(process).tolist():
             if number not in self._builders:
                 self._builders[number] = Builder(lambda _: Inputs())
-            yield self._builders[number], number, {name: column[mine] for name, column in rows.items()}
+            mine = process == number
+            own = rows if alone else {name: column[mine] for name, column in rows.items()}
+            yield self._builders[number], number, own
 
     def _add_kernels(self) -> None:
         sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
