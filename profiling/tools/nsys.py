@@ -160,11 +160,18 @@ def _stats(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, p
     from profiling.printed_tables import atomics_table, intervals_table, kernels_table
 
     stats = Stats()
+    launched = 0
     for launches in read_stats(path, stats):
+        launched += len(launches)
         yield "kernels", kernels_table(launches, rank)
     if stats.activities:
         yield "intervals", intervals_table(stats.activities, rank)
     if stats.activities or stats.metrics:
         yield "atomics", atomics_table(stats.activities, stats.metrics, rank)
+    if not launched and not stats.activities and not stats.metrics:
+        findings.append(
+            f"{path.name}: none of its tables is a summary, or a trace of a GPU; convert the report's SQLite "
+            "export (nsys export --type sqlite) for all that it holds"
+        )
     if stats.damaged:
         findings.append(f"{path.name}: {stats.damaged} damaged lines of its tables are left out")

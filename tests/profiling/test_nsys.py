@@ -189,3 +189,59 @@ def test_all_tables_of_nsys_stats_in_one_text(tmp_path):
     assert list(kernels["class"]) == ["other", "memcpy"] and list(kernels["start_ns"]) == [10000, 40000]
     assert kernels["grid"][0] == "4,2,1" and kernels["grid"].isna()[1] and list(kernels["device"]) == [1, 1]
     assert list(kernels["bytes"])[1] == 2e6 and list(kernels["stream"]) == [7, 7]
+
+
+def test_a_trace_of_ranges_is_said_to_hold_nothing_that_is_read(tmp_path):
+    path = tmp_path / "nvtx.csv"
+    path.write_text("Start (ns),End (ns),Duration (ns),Name,PID,TID\n10,30,20,Forward Pass,7,7\n")
+    assert recognise(path) == "nsys"
+    converted = read(path)
+    assert converted.tables == {} and "none of its tables is a summary" in converted.findings[0]
+
+
+VARIANTS = {
+    "short names only": ["update CUPTI_ACTIVITY_KIND_KERNEL set demangledName = null, mangledName = null"],
+    "texts by number only": ["alter table NVTX_EVENTS drop column text"],
+    "started and ended ranges": ["update NVTX_EVENTS set eventType = 60 where eventType = 59"],
+    "domains, enumerations and new columns": [
+        "insert into NVTX_EVENTS (start, end, eventType, text, globalTid, domainId) "
+        "values (5, null, 75, 'NCCL', 117440519, 1)",
+        "insert into NVTX_EVENTS (start, end, eventType, globalTid) values (6, null, 33, 117440519)",
+        "create table ENUM_NSYS_EVENT_TYPE (id integer, name text, label text)",
+        "alter table NVTX_EVENTS add column jsonTextId integer",
+        "alter table CUPTI_ACTIVITY_KIND_RUNTIME add column callchainId integer",
+    ],
+    "no date": ["drop table TARGET_INFO_SESSION_START_TIME"],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_exports_of_other_releases_give_the_same_batches(tmp_path, variant):
+    database = Nsys(tmp_path / "rep.sqlite")
+    database.batches(3)
+    kernels, markers, _ = frames(change(database.close(), VARIANTS[variant]))
+    assert kernels["direction"].to_list() == ["fprop", "bprop", "update"] * 3
+    assert kernels["batch_index"].to_list() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert len(markers) == 12
+
+
+LACKING = {
+    "no work on a GPU": (
+        ["drop table CUPTI_ACTIVITY_KIND_KERNEL", "drop table CUPTI_ACTIVITY_KIND_RUNTIME"],
+        0,
+        12,
+    ),
+    "no ranges": (["drop table NVTX_EVENTS"], 9, 0),
+    "no launches": (["drop table CUPTI_ACTIVITY_KIND_RUNTIME"], 9, 12),
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_tables_that_an_export_lacks_cost_no_other(tmp_path, lacking):
+    database = Nsys(tmp_path / "rep.sqlite")
+    database.batches(3)
+    statements, launches, ranges = LACKING[lacking]
+    kernels, markers, findings = frames(change(database.close(), statements))
+    assert (len(kernels), len(markers)) == (launches, ranges)
+    if lacking == "no launches":
+        assert any("9 of 9 device activities have no recorded launch" in finding for finding in findings)
