@@ -13,7 +13,10 @@ from profiling.tables import as_table
 from profiling.tau_xml import Definitions, Profile
 
 # Metrics that are wall time in microseconds, the usual one first.
-_TIMES = ("TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GETTIME")
+_TIMES = (
+    "TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GETTIME",
+    "P_WALL_CLOCK_TIME",
+)  # fmt: skip
 _NS = 1000.0
 _LONGEST_US = 1e16
 _ROWS = 1 << 16  # of a piece

@@ -302,3 +302,24 @@ def test_entities_are_refused(tmp_path):
 def test_a_folder_without_profiles_says_what_is_expected(tmp_path):
     with pytest.raises(UserError, match="holds no profile of TAU"):
         read(tmp_path)
+
+
+FORMS = {
+    "of a release that names no metric": ("_MULTI_TIME", ""),
+    "by PAPI's clock": ("_MULTI_TIME", "_MULTI_P_WALL_CLOCK_TIME"),
+    "with line ends of Windows": ("\n", "\r\n"),
+    "without events": ("0 userevents\n# eventname numevents max min mean sumsqr\n", ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_text_profiles_of_other_releases(tmp_path, form):
+    alone = Thread(0, 0, {'say "hi" [{/a b.py} {1,2}]': (5.0, 0.0, 10.5, 10.5)})
+    path = write_text(tmp_path, [alone]) / "profile.0.0.0"
+    old, new = FORMS[form]
+    text = path.read_text()
+    assert old in text
+    path.write_bytes(text.replace(old, new).encode())
+    assert recognise(path) == "tau"
+    (row,) = read(path).tables["intervals"].to_pylist()
+    assert (row["function"], row["calls"], row["inclusive_ns"]) == ('say "hi" [{/a b.py} {1,2}]', 5, 10_500)

@@ -1,0 +1,188 @@
+"""python -m benchmarks.perturbation: how much slower is a batch while each profiler records it?
+
+A real training on this machine, as a sweep would start it: for each tool a run under it and the same run
+without a profiler (its twin), by turns, so many times over. A run's step time is the median over the batches
+that are recorded (the later half) of its slowest rank; a pair's ratio is the profiled run's over its twin's,
+and the figure is the median over pairs with its 95 % bootstrap interval. Beside it the same of each run's
+fastest tenth of batches, on which the neighbours of a shared machine tell least. Horovod's timeline is of two
+ranks under Horovod, its twin too. Tools that are not here are listed with what python -m jobs.doctor says of
+them.
+
+    python -m benchmarks.perturbation --pairs 9          (10 minutes on two quiet cores)
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.statistics import interval
+from benchmarks.training import RESULTS, machine
+from jobs.backends import has_horovod
+from jobs.doctor import Finding, examine
+from jobs.execute import ROOT
+from jobs.launchers.local import Local
+from jobs.machine import this_machine
+from jobs.processes import Limits, run_processes
+from jobs.run import Run, make_run, to_flags
+from profiling import tables
+from profiling.errors import UserError, run_command
+from profiling.tools import TOOLS
+from profiling.wrap import wrapped
+
+POINT = {
+    "model": "resnet18",
+    "loader": "synthetic",
+    "image_size": 64,
+    "batch": 8,
+    "batches": 60,
+    "threads": 1,
+}
+HOROVOD = {"gpus_per_node": 2, "backend": "horovod"}
+# What the doctor calls the tools whose names are others.
+_PROGRAMS = {"tau": "tau_exec", "horovod": "horovod"}
+NEEDS_GPU = ("nvprof", "ncu")  # elsewhere they start, and have nothing to record
+LIMIT_S = 600.0
+SEED, RESAMPLES = 0, 10_000
+MEASURES = {"median": 50, "fastest_tenth": 10}  # percentiles of a run's steps
+
+
+def tools_here(findings: Sequence[Finding], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
+    """The tools that can record on this machine, and why each other one cannot."""
+    known = {finding.name: finding for finding in findings if finding.group in ("profilers", "libraries")}
+    here, absent = [], {}
+    for name in TOOLS:
+        finding = known.get("torch" if name == "torch" else _PROGRAMS.get(name, name))
+        if finding is None:  # none; and PyProf, whose tables are only read
+            continue
+        if not finding.present:
+            absent[name] = f"{finding.detail}; {finding.remedy}"
+        elif name in NEEDS_GPU and not has_gpu:
+            absent[name] = "records what runs on a GPU, and there is none here"
+        else:
+            here.append(name)
+    return here, absent
+
+
+def fields_of(name: str, profiled: bool) -> dict[str, Any]:
+    """The run under a tool, or its twin."""
+    more = HOROVOD if name == "horovod" else {}
+    return {**POINT, **more, "profile": name if profiled else "none"}
+
+
+def steps_ms(run: Run, out: Path) -> dict[str, float]:
+    """Train, and give :data:`MEASURES` of the recorded batches' steps in ms.
+
+    Raises:
+        UserError: the run failed; the message has its last line.
+    """
+    out.mkdir(parents=True)
+    command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out)]
+    command = wrapped(run.profile, command, out, run.device, run.first_attributed, False)
+    log = out / "log.txt"
+    ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(LIMIT_S), ROOT)
+    if ended.exit_code:
+        last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise UserError(f"a run under {run.profile} failed: {last}")
+    steps = steps_of(out, run.world_size, run.first_attributed)
+    return {name: float(np.percentile(steps, percent)) for name, percent in MEASURES.items()}
+
+
+def steps_of(out: Path, ranks: int, first: int) -> np.ndarray:
+    """The slowest rank's duration of each batch from ``first`` on, in ms, shape (batches,)."""
+    columns = ["batch_index", "start_ns", "end_ns"]
+    durations = []
+    for rank in range(ranks):
+        batches = tables.read(tables.rank_directory(out, rank), "batches", columns)
+        index, start, end = (batches[name].to_numpy() for name in columns)
+        durations.append((end - start)[index >= first])
+    return np.max(durations, axis=0) / 1e6
+
+
+def pair(name: str, number: int, folder: Path) -> dict[str, dict[str, float]]:
+    """The steps of a run under a tool and of its twin; every second time the twin comes first."""
+    found = {}
+    for profiled in (True, False) if number % 2 else (False, True):
+        out = folder / f"{name}-{number}-{profiled}"
+        found["with" if profiled else "without"] = steps_ms(make_run(fields_of(name, profiled)), out)
+    return found
+
+
+def summary(pairs: Sequence[Mapping[str, Mapping[str, float]]], measure: str) -> dict[str, float]:
+    """Medians over pairs of a measure in ms, and of its ratio with the 95 % interval."""
+    both = {which: np.array([one[which][measure] for one in pairs]) for which in ("without", "with")}
+    ratios = both["with"] / both["without"]
+    drawn = np.random.default_rng(SEED).choice(ratios, (RESAMPLES, len(ratios)))
+    low, high = interval(np.median(drawn, axis=1))
+    medians = {f"{which}_ms": float(np.median(values)) for which, values in both.items()}
+    return {**medians, "ratio": float(np.median(ratios)), "low": low, "high": high}
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """The report as tables for people."""
+    facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    point = ", ".join(f"{name} {value}" for name, value in report["point"].items())
+    pairs = len(next(iter(report["tools"].values()))["pairs"])
+    lines = [
+        "# How much slower a batch is while a profiler records it", "",
+        f"{facts}. {point}; {pairs} pairs of a run and its twin without a profiler, by turns.", "",
+        f"    {report['command']}", "",
+        "| profile | ranks | step without, ms | with, ms | with / without (95 %) | fastest tenths (95 %) |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for name, one in report["tools"].items():
+        ratios = [
+            f"{found['ratio']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+            for found in (one[measure] for measure in MEASURES)
+        ]
+        step = one["median"]
+        cells = [name, one["ranks"], f"{step['without_ms']:.1f}", f"{step['with_ms']:.1f}", *ratios]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    if report["absent"]:
+        lines += ["", "Not here:", "", *(f"- {name}: {why}" for name, why in report["absent"].items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.perturbation", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    here = this_machine()
+    names, absent = tools_here(examine(here), bool(here.gpus))
+    if "horovod" in names and not has_horovod():
+        raise UserError("Horovod is installed and cannot be imported; build it again (make horovod)")
+    where = {**machine(), "load average before": f"{os.getloadavg()[0]:.1f}"}
+    pairs: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(given.pairs):
+            for name in names:
+                pairs[name].append(pair(name, number, Path(folder)))
+                print(number, name, json.dumps(pairs[name][-1]), file=sys.stderr)
+    where["after"] = f"{os.getloadavg()[0]:.1f}"
+    measured = {
+        name: {
+            "ranks": make_run(fields_of(name, True)).world_size,
+            **{measure: summary(some, measure) for measure in MEASURES},
+            "pairs": some,
+        }
+        for name, some in pairs.items()
+    }
+    command = f"python -m benchmarks.perturbation --pairs {given.pairs}"
+    report = {"command": command, "machine": where, "point": POINT, "tools": measured, "absent": absent}
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "perturbation.json").write_text(json.dumps(report, indent=1) + "\n")
+    (given.out / "perturbation.md").write_text(as_markdown(report))
+    print(as_markdown(report))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,44 @@
+"""benchmarks.perturbation: which tools it measures, what a step is, and how pairs become a figure."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from benchmarks.perturbation import steps_of, summary, tools_here
+from jobs.doctor import Finding
+from profiling.tables import as_table, rank_directory, write
+
+
+def found(**present):
+    return [
+        Finding("libraries" if name == "horovod" else "profilers", name, here, "1.0", "load its module")
+        for name, here in present.items()
+    ]
+
+
+def test_absent_tools_are_listed_with_the_doctors_reason():
+    here, absent = tools_here(
+        found(torch=True, nsys=True, nvprof=True, ncu=False, tau_exec=False, horovod=True), has_gpu=False
+    )
+    assert here == ["torch", "nsys", "horovod"]
+    assert absent["tau"] == "1.0; load its module" and absent["ncu"] == "1.0; load its module"
+    assert "GPU" in absent["nvprof"]  # it is here, and has nothing to record
+    assert "nvprof" in tools_here(found(nvprof=True), has_gpu=True)[0]
+
+
+def test_a_step_is_the_slowest_ranks_and_of_recorded_batches_only(tmp_path):
+    for rank, took in enumerate(([9, 9, 2, 3], [9, 9, 4, 1])):
+        ends = np.cumsum(took) * 10**6
+        columns = {"batch_index": range(4), "start_ns": ends - np.array(took) * 10**6, "end_ns": ends}
+        write(as_table("batches", columns), rank_directory(tmp_path, rank), "batches")
+    assert steps_of(tmp_path, ranks=2, first=2).tolist() == [4, 3]
+
+
+def test_the_figure_is_the_median_of_ratios_of_pairs_not_the_ratio_of_medians():
+    pairs = [
+        {"without": {"median": one}, "with": {"median": one * by}}
+        for one, by in ((1, 1.1), (9, 1.2), (2, 1.3))
+    ]
+    made = summary(pairs, "median")
+    assert made["ratio"] == pytest.approx(1.2) and made["without_ms"] == 2
+    assert made["low"] == pytest.approx(1.1) and made["high"] == pytest.approx(1.3)
