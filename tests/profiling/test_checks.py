@@ -9,7 +9,8 @@ import pytest
 from profiling.checks import clock_findings, stage_findings, world_size_of
 from profiling.convert import read
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import nsys, nvprof, tool
+from profiling.tools import Options, nsys, nvprof, tool
+from profiling.wrap import collect_output
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nsys_database, nvprof_database
@@ -143,6 +144,15 @@ def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_
         findings: list[str] = []
         list(module.stream(path, findings, 1, first_batch=0, world_size=4))
         assert any("one of 4 ranks, and no collective on its GPU" in one for one in findings)
+
+
+def test_what_a_launcher_says_reaches_the_reader(tmp_path):
+    raw = tmp_path / "rank_0001" / "raw"
+    raw.mkdir(parents=True)
+    nvprof_database(raw / "nvprof.sql")
+    findings = collect_output("nvprof", raw, 1, Options(world_size=2))
+    assert any("one of 2 ranks, and no collective on its GPU" in one for one in findings)
+    assert not any("no collective" in one for one in collect_output("nvprof", raw, 1, Options()))
 
 
 def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path):
