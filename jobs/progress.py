@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from jobs.run import Run
 if TYPE_CHECKING:
     from jobs.queue import Result
 
+_REDRAW_S = 0.2
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
 
 
@@ -44,7 +46,7 @@ class Bar:
         )
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
         self._total, self._done = total, done
-        self._shown = ""
+        self._shown, self._last = "", 0.0
 
     def __enter__(self) -> "Bar":
         if self._bar.console.is_terminal:
@@ -60,6 +62,9 @@ class Bar:
             if log is None:
                 self.say(f"[{self._done + 1}/{self._total}] {point.id}")
             return
+        if log and time.monotonic() - self._last < _REDRAW_S:
+            return
+        self._last = time.monotonic()
         batch = last_batch(log) if log else ""
         description = describe(point.run) + f" #{point.repetition}" + (f"  batch {batch}" if batch else "")
         if description != self._shown or not log:

@@ -84,9 +84,9 @@ class Queue:
                     if not (self._waiting or self._active):
                         self._look_at_others()
                     self._start_what_fits()
-                    for active in list(self._active):
-                        self._look_at(active)
-                    time.sleep(POLL_S)
+                    # Where one has ended the next is not kept waiting.
+                    if not any(self._look_at(active) for active in list(self._active)):
+                        time.sleep(POLL_S)
             except TimeIsUp:
                 self._end_too_long()
                 raise
@@ -151,12 +151,13 @@ class Queue:
         """Whether the directory was that of an earlier start of this job, which did not end in order."""
         return before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts
 
-    def _look_at(self, active: Active) -> None:
+    def _look_at(self, active: Active) -> bool:
+        """Whether a point has ended; if so, it is finished."""
         ended = active.running.poll()
         if ended is None:
             active.beat()
             self._bar.show(active.point, active.directory / store.LOG)
-            return
+            return False
         active.running.end()
         self._active.remove(active)
         if ended.kind == "hang":
@@ -169,6 +170,7 @@ class Queue:
             finding = f"ran beside {active.beside} other points (--pack), which perturbs what is measured"
             manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
         self._finish(active.point, active.directory, manifest)
+        return True
 
     def _finish(self, point: Point, directory: Path, manifest: Manifest) -> None:
         ended = self._leave(directory, manifest)

@@ -9,10 +9,13 @@ Exit code 0: done; 1: done, but the figures do not count (one line says why); 2:
 """
 
 import argparse
+import atexit
 import gc
 import os
 import sys
+from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
@@ -60,7 +63,31 @@ def main() -> int:
     if finished.wrong:
         raise NotRight(finished.wrong)
     say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, the first too; in {out}")
+    if may_leave_at_once(run, os.environ, sys.modules):
+        leave_at_once()
     return EXIT_DONE
+
+
+# What profilers around this process set; they write when it ends in order.
+_WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+
+
+def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Container[str]) -> bool:
+    """Whether nobody waits for this process to end in order: no profiler, and no MPI."""
+    watched = run.profile != "none" or any(environment.get(name) for name in _WATCHERS)
+    return not watched and "mpi4py.MPI" not in modules and "horovod" not in modules
+
+
+def leave_at_once() -> NoReturn:
+    """End this process with exit code 0 and leave it to the kernel to free what it holds.
+
+    Python and PyTorch would take themselves apart piece by piece, for 0.2 s of a processor that ranks of the
+    next point could use.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_DONE)
 
 
 class NotRight(UserError):

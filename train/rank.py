@@ -17,11 +17,11 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
-from train.backends import Backend, open_backend, peers_lost
+from train.backends import open_backend, peers_lost
 from train.device import choose_device, set_threads
 from train.loaders import build_loader
 from train.locality import bind_near
-from train.models import build_model, why_it_does_not_fit
+from train.models import build_model, flops_per_image, why_it_does_not_fit
 from train.precision import Precision
 from train.report import Ended, parameter_digest, report_of, why_wrong
 from train.world import World
@@ -79,9 +79,12 @@ def _run_rank(
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
     loader = build_loader(run, world.rank, world.size, device)
     stack.callback(loader.close)
+    bare = _bare_model(run, device)
+    # Analytic, the same on every rank: one counts, and now, while others are still starting.
+    flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = open_backend(run, world, device)
     stack.callback(backend.close)
-    bare, model = _models(run, device, backend)
+    model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
     bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
     capture = open_capture(run.profile, directory, world.rank, keep_raw)
@@ -95,22 +98,21 @@ def _run_rank(
     findings = capture.write() + loader.findings
     _write_batches(run, world, directory, recorded)
     findings += set_clock(directory, run.profile)
+    # From here on no rank waits for another.
     digests = backend.gather(parameter_digest(bare))
-    ended = Ended(run, world, device, place, backend, loader, bare, recorded, startup_ns, digests, findings)
+    ended = Ended(
+        run, world, device, place, backend, loader, bare, flops, recorded, startup_ns, digests, findings
+    )
     report = report_of(ended)
     write_record(directory / RANK_REPORT, report)
-    backend.barrier()
     return Finished(report, _rate(run, recorded), why_wrong(report, digests))
 
 
-def _models(run: Run, device: torch.device, backend: Backend) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """(the bare model, the one that is trained: in its memory format, compiled, wrapped by the backend)."""
+def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
+    """The model in its memory format, on its device; neither compiled nor wrapped by a backend."""
     bare = build_model(run.model).to(device)
-    if run.channels_last:
-        # The overload for memory formats is not in the stubs.
-        bare = bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    compiled = torch.compile(bare) if run.compile else bare
-    return bare, backend.wrap(compiled)  # type: ignore[arg-type]
+    # The overload for memory formats is not in the stubs.
+    return bare.to(memory_format=torch.channels_last) if run.channels_last else bare  # type: ignore[call-overload]
 
 
 def _speaker(
@@ -147,9 +149,15 @@ def _write_batches(run: Run, world: World, directory: Path, recorded: loop.Recor
 
 
 def _since_process_start_ns() -> int:
-    import psutil
+    """How long this process has lived, to a hundredth of a second."""
+    try:
+        # Field 22, in ticks since the machine started; psutil adds that start's date, in whole seconds.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
+    except (OSError, AttributeError):  # not Linux
+        import psutil
 
-    return int((time.time() - psutil.Process().create_time()) * 1e9)
+        return int((time.time() - psutil.Process().create_time()) * 1e9)
 
 
 def _rate(run: Run, recorded: loop.Recorded) -> float:

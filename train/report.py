@@ -14,7 +14,6 @@ from jobs.run import Run
 from jobs.store import RankReport
 from train.locality import Place
 from train.loop import Recorded
-from train.models import flops_per_image
 from train.world import World
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ class Ended:
 
     Attributes:
         model: the bare one, without what the backend or the compiler put around it.
+        flops: forward and training, an image; rank 0's to say.
         startup_ns: from the process's start to the first batch's.
         digests: of every rank's parameters.
         findings: what the profiler and the loader found.
@@ -40,6 +40,7 @@ class Ended:
     backend: "Backend"
     loader: "Loader"
     model: torch.nn.Module
+    flops: tuple[float | None, float | None]
     recorded: Recorded
     startup_ns: int
     digests: list[str]
@@ -50,8 +51,6 @@ def report_of(ended: Ended) -> RankReport:
     """The report of a rank, for ``rank.json``."""
     run, world, losses = ended.run, ended.world, ended.recorded.losses
     on_gpu = ended.device.type == "cuda"
-    # Analytic, the same on every rank: one counts.
-    flops = flops_per_image(ended.model, run.image_size) if world.rank == 0 else (None, None)
     return RankReport(
         rank=world.rank,
         world_size=world.size,
@@ -68,8 +67,8 @@ def report_of(ended: Ended) -> RankReport:
         losses_finite=bool(np.isfinite(losses).all()),
         parameter_digest=ended.digests[world.rank],
         parameters=sum(parameter.numel() for parameter in ended.model.parameters()),
-        forward_flops_per_image=flops[0],
-        training_flops_per_image=flops[1],
+        forward_flops_per_image=ended.flops[0],
+        training_flops_per_image=ended.flops[1],
         startup_ns=ended.startup_ns,
         peak_memory_bytes=peak_memory_bytes(),
         peak_device_memory_bytes=torch.cuda.max_memory_allocated(ended.device) if on_gpu else None,

@@ -10,7 +10,6 @@ from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import tables
 from profiling.errors import UserError
 from train import models, rank
-from train.backends import open_backend
 from train.device import choose_device
 from train.rank import run_rank
 from train.report import parameter_digest
@@ -105,9 +104,7 @@ def test_ways_to_compute(data_set, tmp_path):
 
 
 def test_channels_last_is_the_models_layout_too(data_set):
-    run = tiny(data_set, channels_last=True)
-    backend = open_backend(run, World(), torch.device("cpu"))
-    bare, _ = rank._models(run, torch.device("cpu"), backend)
+    bare = rank._bare_model(tiny(data_set, channels_last=True), torch.device("cpu"))
     convolutions = [module for module in bare.modules() if isinstance(module, torch.nn.Conv2d)]
     last = [conv.weight.is_contiguous(memory_format=torch.channels_last) for conv in convolutions]
     assert all(last) and len(last) == 20

@@ -16,7 +16,7 @@ from jobs.processes import Limits, run_processes
 from jobs.run import make_run, to_flags
 from profiling import tables
 from profiling.errors import UserError
-from train.__main__ import in_world, make_parser
+from train.__main__ import in_world, make_parser, may_leave_at_once
 from train.world import World
 
 RESNET18_PARAMETERS = 11_689_512
@@ -271,3 +271,18 @@ def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
     assert len(done.stderr.splitlines()) == 1 and "done:" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("profile", "variables", "modules", "at_once"),
+    [
+        ("none", {}, set(), True),
+        ("torch", {}, set(), False),
+        ("none", {"LD_PRELOAD": "libTAU.so"}, set(), False),
+        ("none", {"CUDA_INJECTION64_PATH": "libToolsInjection64.so"}, set(), False),
+        ("none", {}, {"mpi4py.MPI"}, False),
+        ("none", {}, {"horovod"}, False),
+    ],
+)
+def test_only_a_process_that_nobody_waits_for_leaves_at_once(profile, variables, modules, at_once):
+    assert may_leave_at_once(make_run({"profile": profile}), variables, modules) is at_once
