@@ -21,6 +21,7 @@ import numpy as np
 
 from analysis import scaled
 from analysis.load import load
+from analysis.terminal import plain
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
@@ -75,7 +76,7 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     directory = cluster.sweep(max(NODES), file, folder / rate)
     rows = scaled.rows(load(directory))
     kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
-    return {"models": models, "rows": [{name: row[name] for name in kept} for row in rows]}
+    return {"models": models, "rows": [{name: plain(row[name]) for name in kept} for row in rows]}
 
 
 def joined(found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -119,7 +120,8 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["rows"]:
-        interval = f"({row['batch_ms_low']:.0f} to {row['batch_ms_high']:.0f})"
+        known = row["batch_ms_low"] is not None  # else it ran once
+        interval = f"({row['batch_ms_low']:.0f} to {row['batch_ms_high']:.0f})" if known else ""
         added = [f"{row[name]:.0f}" if name in row else "" for name in ("added_ms", "model_ms")]
         cells = [
             row["rate"], row["nodes"], row["backend"], row["grad"], f"{row['batch_ms']:.0f} {interval}",
