@@ -61,7 +61,10 @@ class Execution:
         raw = ["--keep-raw"] if self.keep_raw else []
         out = directory.absolute()
         command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out), *raw]
-        return wrapped(run.profile, command, out, run.device, run.first_attributed, self.keep_raw)
+        return wrapped(
+            run.profile, command, out, run.device, run.first_attributed, self.keep_raw,
+            run.profile_mode, run.profile_kernels,
+        )  # fmt: skip
 
     def state(self, point: Point) -> store.State:
         """Whether a point is done; a done point of other settings is an error, not a result."""

@@ -78,6 +78,12 @@ class Run(BaseModel):
     data_format: Literal["images", "tfrecord"] = Field(
         "images", description="an image folder (class/image.jpg) or TFRecord files with an index"
     )
+    profile_mode: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")] = Field(
+        "auto", description="what the profiler is asked for, e.g. metrics of nvprof, memory of torch"
+    )
+    profile_kernels: Annotated[str, Field(max_length=256)] = Field(
+        "", description="a regular expression: only kernels of such names have their counters read"
+    )
     learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(0.01, description="of SGD with momentum 0.9")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         0, description="of weights, data order and augmentation"
@@ -99,6 +105,8 @@ class Run(BaseModel):
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
             raise ValueError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
+        if self.profile_mode != "auto":
+            _check_profile(self.profile, self.profile_mode)
         if self.device == "cpu" and self.loader in GPU_LOADERS:
             raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use dali-cpu")
         return self
@@ -112,6 +120,15 @@ class Run(BaseModel):
     def first_attributed(self) -> int:
         """The first batch a profiler records; the later half by default, so that warm-up is outside it."""
         return self.batches // 2 if self.attribute_from is None else self.attribute_from
+
+
+def _check_profile(profile: str, mode: str) -> None:
+    from profiling.tools import check_mode
+
+    try:
+        check_mode(profile, mode)
+    except UserError as error:
+        raise ValueError(str(error)) from None
 
 
 # Fields that are not in the id; a sweep that varies one appends it.

@@ -18,6 +18,7 @@ from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, w
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
 from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags, pick
+from profiling.memory import memory_table
 from profiling.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tools import Converted
@@ -46,6 +47,8 @@ def attribute(
     on_device = len(events.device["name"]) > 0
     rows = _device_rows(events, context) if on_device else _host_rows(events, context)
     tables = {"kernels": _kernels(rows, events, context, rank), "markers": _markers(events, context, rank)}
+    if len(events.memory["time_ns"]):
+        tables["memory"] = memory_table(events, context, rank)
     return Converted(
         tables, [f"{subject}: {finding}" for finding in _findings(events, context, rows, on_device, rank)]
     )
@@ -69,6 +72,8 @@ class _Rows:
     correlation: np.ndarray
     grid: np.ndarray | None = None
     block: np.ndarray | None = None
+    blocks_per_sm: np.ndarray | None = None
+    occupancy_pct: np.ndarray | None = None
 
 
 def _classes(names: Sequence[str]) -> np.ndarray:
@@ -92,6 +97,7 @@ def _device_rows(events: Events, context: Context) -> _Rows:
         start_ns=device["start_ns"], duration_ns=device["duration_ns"], device=device["device"],
         stream=device["stream"], flops=flops, bytes=moved, correlation=device["correlation"],
         grid=device["grid"], block=device["block"],
+        blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
     )  # fmt: skip
 
 
@@ -214,6 +220,9 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
     for name, codes in (("grid", rows.grid), ("block", rows.block)):
         if codes is not None:
             columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
+    for name, values in (("blocks_per_sm", rows.blocks_per_sm), ("occupancy_pct", rows.occupancy_pct)):
+        if values is not None:
+            columns[name] = pa.array(values, from_pandas=True)  # NaN: the tool did not say
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),

@@ -44,6 +44,15 @@ DEVICE_COLUMNS = {
     "message_bytes": np.float64,
     "grid": np.int32,  # index of Events.names
     "block": np.int32,
+    "blocks_per_sm": np.float32,
+    "occupancy_pct": np.float32,
+}
+MEMORY_COLUMNS = {
+    "time_ns": np.int64,
+    "device": np.int32,
+    "bytes": np.float64,
+    "allocated_bytes": np.float64,
+    "reserved_bytes": np.float64,
 }
 OPERATOR, RANGE, LAYER = 0, 1, 2
 
@@ -67,6 +76,7 @@ class Events:
     host: Columns
     launches: Columns
     device: Columns
+    memory: Columns
     rank: int | None = None
     world_size: int = 1
     malformed: int = 0  # events left out because a required field was absent or absurd
@@ -142,17 +152,15 @@ class Builder:
 
     def __init__(self, parse_inputs: Callable[[Any], Inputs]) -> None:
         self.names, self.threads, self.inputs = Interner(), Interner(), Interner()
-        self.host, self.launches, self.device = (
-            Table(HOST_COLUMNS),
-            Table(LAUNCH_COLUMNS),
-            Table(DEVICE_COLUMNS),
-        )
+        self.host, self.launches = Table(HOST_COLUMNS), Table(LAUNCH_COLUMNS)
+        self.device, self.memory = Table(DEVICE_COLUMNS), Table(MEMORY_COLUMNS)
         self.malformed = 0
         self._parse_inputs = parse_inputs
 
     def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> Events:
         """The events; ``shift_ns`` is added to all times."""
         host, launches, device = self.host.columns(), self.launches.columns(), self.device.columns()
+        memory = self.memory.columns()
         # Copies stand behind all kernels; sorted here, the rows need not be moved again when they are tables.
         start_ns = device["start_ns"]
         if (start_ns[1:] < start_ns[:-1]).any():
@@ -163,6 +171,7 @@ class Builder:
             columns["thread"] = same[columns["thread"]]
         for times in (host["start_ns"], host["end_ns"], launches["start_ns"], device["start_ns"]):
             times += shift_ns
+        memory["time_ns"] += shift_ns
         return Events(
             names=list(self.names.index),
             threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
@@ -170,6 +179,7 @@ class Builder:
             host=host,
             launches=launches,
             device=device,
+            memory=memory,
             rank=rank,
             world_size=world_size,
             malformed=self.malformed,

@@ -84,6 +84,8 @@ def add_device(
         "message_bytes": np.full(rows, np.nan),
         "grid": np.full(rows, empty) if grid is None else grid,
         "block": np.full(rows, empty) if block is None else block,
+        "blocks_per_sm": np.full(rows, np.nan),
+        "occupancy_pct": np.full(rows, np.nan),
     }
     builder.device.add({key: column[sound] for key, column in columns.items()})
 

@@ -20,21 +20,16 @@ from profiling.errors import UserError
 from profiling.events import LAYER, OPERATOR, RANGE, Builder, Events, is_range
 from profiling.shapes import Inputs, element_bytes, parse_inputs
 
-_OPERATORS, _RANGES, _OLD, _LAYERS, _LAUNCHES, _DEVICE = (
-    "operator",
-    "range",
-    "old",
-    "layer",
-    "launch",
-    "device",
-)
+_OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
+_LAUNCHES, _DEVICE, _MEMORY = "launch", "device", "memory"
 _CATEGORIES = {
     "cpu_op": _OPERATORS, "Operator": _OLD, "user_annotation": _RANGES, "python_function": _LAYERS,
     "cuda_runtime": _LAUNCHES, "cuda_driver": _LAUNCHES, "hip_runtime": _LAUNCHES, "Runtime": _LAUNCHES,
     "xpu_runtime": _LAUNCHES, "privateuse1_runtime": _LAUNCHES,
     "kernel": _DEVICE, "Kernel": _DEVICE, "gpu_memcpy": _DEVICE, "Memcpy": _DEVICE, "gpu_memset": _DEVICE,
-    "Memset": _DEVICE,
+    "Memset": _DEVICE, "cpu_instant_event": _MEMORY,
 }  # fmt: skip
+_ALLOCATION = "[memory]"
 _LAYER_PREFIX = "nn.Module: "
 _LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of operators, without categories
 # In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
@@ -100,6 +95,8 @@ def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
             continue
         if append is not None:
             append(event)
+        elif category is None and event.get("name") == _ALLOCATION:  # before PyTorch 1.11
+            groups[_MEMORY].append(event)
         elif category is None and event.get("ph") == "X":
             if event.get("pid") == _LEGACY_PROCESS:
                 groups[_OLD].append(event)
@@ -112,6 +109,8 @@ def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
     _add(builder, layers, _host(LAYER, False))
     _add(builder, groups[_LAUNCHES], _launch)
     _add(builder, groups[_DEVICE], _device)
+    changes = [{"dur": 0, **event} for event in groups[_MEMORY] if event.get("name") == _ALLOCATION]
+    _add(builder, changes, _memory)
 
 
 Adder = Callable[[Builder, list[dict[str, Any]]], None]
@@ -276,8 +275,22 @@ def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
         "message_bytes": [_message_bytes(one) for one in args],
         "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
         "block": builder.names.of([_triple(one.get("block")) for one in args]),
+        "blocks_per_sm": [_number(one.get("blocks per SM")) for one in args],
+        "occupancy_pct": [_number(one.get("est. achieved occupancy %")) for one in args],
     }
     builder.device.add(columns)
+
+
+def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:
+    args = _args(events)
+    builder.memory.add({
+        "time_ns": _times(events)[0],
+        # A host's number says nothing; PyTorch's device types begin with it.
+        "device": [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args],
+        "bytes": [_number(one.get("Bytes")) for one in args],
+        "allocated_bytes": [_number(one.get("Total Allocated")) for one in args],
+        "reserved_bytes": [_number(one.get("Total Reserved")) for one in args],
+    })  # fmt: skip
 
 
 def _triple(value: Any) -> str:

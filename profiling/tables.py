@@ -78,7 +78,21 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("bytes", pa.float64()),
             ("grid", _text),  # "x,y,z"
             ("block", _text),
+            ("blocks_per_sm", pa.float32()),  # of the launch: blocks / multiprocessors
+            ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
             ("correlation", pa.int64()),
+        ]
+    ),
+    # A change of the memory that PyTorch has allocated.
+    "memory": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("batch_index", pa.int32()),  # null: outside every batch
+            ("time_ns", pa.int64()),
+            ("device", pa.int32()),  # -1: the host
+            ("bytes", pa.float64()),  # below 0: freed
+            ("allocated_bytes", pa.float64()),  # in all, after it
+            ("reserved_bytes", pa.float64()),  # from the system, by the caching allocator
         ]
     ),
     # A TAU timer on a thread.

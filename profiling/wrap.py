@@ -22,7 +22,7 @@ from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, tool
+from profiling.tools import TOOLS, Options, check_mode, tool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,26 +47,29 @@ def wraps(name: str) -> bool:
 
 
 def wrapped(
-    name: str, command: list[str], out: Path, device: str, first_batch: int, keep_raw: bool
+    name: str,
+    command: list[str],
+    out: Path,
+    device: str,
+    first_batch: int,
+    keep_raw: bool,
+    mode: str = "auto",
+    kernels: str = "",
 ) -> list[str]:
     """A rank's command (it begins with Python) as it is to be started for a profiler; pure.
 
     Args:
         device: ``cpu``, ``gpu`` or ``auto``, on which the rank computes.
+        mode, kernels: as of :class:`profiling.tools.Options`.
         first_batch: the batch with which recording begins, where the tool can wait for it.
     """
     if not wraps(name):
         return command
     words = [command[0], "-m", "profiling.wrap", "--tool", name, "--out", str(out), "--device", device]
     words += ["--first-batch", str(first_batch)] if first_batch else []
+    words += ["--mode", mode] if mode != "auto" else []
+    words += ["--kernels", kernels] if kernels else []
     return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
-
-
-def check_mode(name: str, mode: str) -> None:
-    """Raise UserError where a tool has no such mode."""
-    modes = tool(name).MODES
-    if mode not in modes:
-        raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")
 
 
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:

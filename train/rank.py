@@ -87,7 +87,7 @@ def _run_rank(
     model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
     bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
-    capture = open_capture(run.profile, directory, world.rank, keep_raw)
+    capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode)
     clock, markers = timing.open_clock(device.type), open_markers()
     speak = _speaker(run, device, say)
     backend.barrier()

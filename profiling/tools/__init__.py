@@ -14,7 +14,7 @@ A tool's module offers what it can of:
   so that its output can be read; ``outputs(directory) -> list[Path]``: that output. ``MODES``: what it can
   be asked for. ``PROGRAM_MAY_NOT_START``: it sometimes ends before it has started anything.
   ``ONLY_RANK_0_WRITES``: what it records of all ranks, rank 0 writes.
-- ``open_capture(directory, rank) -> Capture``: for a tool that records from inside the process.
+- ``open_capture(directory, rank, keep_raw, mode) -> Capture``: for a tool that records from inside.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
 """
@@ -132,16 +132,27 @@ def tool(name: str) -> ModuleType:
     return import_module(TOOLS[name])
 
 
-def open_capture(profile: str, directory: Path, rank: int, keep_raw: bool = False) -> Capture:
+def check_mode(name: str, mode: str) -> None:
+    """Raise UserError where a tool has no such mode."""
+    modes = getattr(tool(name), "MODES", {"auto": ""})
+    if mode not in modes:
+        raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")
+
+
+def open_capture(
+    profile: str, directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto"
+) -> Capture:
     """A capture for ``Run.profile``; one that records nothing where the tool works from outside the process.
 
     Args:
         directory: the rank's directory, where ``kernels.parquet`` and ``markers.parquet`` will be.
         rank: global rank, for the tables' rows.
         keep_raw: also keep what the tool itself writes, in ``directory/raw``.
+        mode: one of the tool's ``MODES``.
     """
     module = tool(profile) if profile in TOOLS else tool("none")
     if not hasattr(module, "open_capture"):
         module = tool("none")
-    capture: Capture = module.open_capture(directory, rank, keep_raw)
+    check_mode(profile, mode)
+    capture: Capture = module.open_capture(directory, rank, keep_raw, mode)
     return capture

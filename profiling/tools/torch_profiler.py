@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from profiling.events import Events
 
+MODES = {
+    "auto": "operators with their shapes, kernels, layers",
+    "memory": "the same, and every allocation: a timeline of memory",
+}
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
     rb'"cat"\s*:\s*"'
@@ -62,8 +66,8 @@ def read(path: Path, rank: int | None = None) -> Converted:
 class TorchCapture:
     """Records a rank with ``torch.profiler``, input shapes included; see :class:`profiling.tools.Capture`."""
 
-    def __init__(self, directory: Path, rank: int, keep_raw: bool = False) -> None:
-        self.directory, self.rank, self.keep_raw = directory, rank, keep_raw
+    def __init__(self, directory: Path, rank: int, keep_raw: bool = False, memory: bool = False) -> None:
+        self.directory, self.rank, self.keep_raw, self.memory = directory, rank, keep_raw, memory
         self.first_batch = 0
         self._profiler: Any = None
         self._running = False
@@ -85,7 +89,7 @@ class TorchCapture:
         self.first_batch = first_batch
         if model is not None and not _is_compiled(model):
             self._hooks = _name_layers(model)
-        self._profiler = profile(activities=activities, record_shapes=True)
+        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=self.memory)
         self._profiler.start()
         self._running = True
 
@@ -115,13 +119,14 @@ class TorchCapture:
         return converted.findings
 
     def _events(self) -> "Events":
-        """What was recorded: of a CPU from memory; with a GPU from the JSON.
+        """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
 
-        What a kernel's launch and a collective's message were like stands in the JSON only.
+        What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
+        much memory was allocated in all.
         """
         results = self._profiler.profiler.kineto_results.events()
-        on_device = _has_device(results)
-        if not on_device and not self.keep_raw:
+        in_json_only = self.memory or _has_device(results)
+        if not in_json_only and not self.keep_raw:
             return _events_of(results)
         from profiling.kineto import read_events
 
@@ -131,16 +136,16 @@ class TorchCapture:
                 path = self.directory / "raw" / "trace.json.gz"
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._profiler.export_chrome_trace(str(path))  # a second call would be refused
-            return read_events(path) if on_device else _events_of(results)
+            return read_events(path) if in_json_only else _events_of(results)
 
 
 def _has_device(results: Sequence[Any]) -> bool:
     return any(str(event.device_type()) != "DeviceType.CPU" for event in results)
 
 
-def open_capture(directory: Path, rank: int, keep_raw: bool = False) -> TorchCapture:
+def open_capture(directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto") -> TorchCapture:
     """See :func:`profiling.tools.open_capture`."""
-    return TorchCapture(directory, rank, keep_raw)
+    return TorchCapture(directory, rank, keep_raw, mode == "memory")
 
 
 def _is_compiled(model: "torch.nn.Module") -> bool:

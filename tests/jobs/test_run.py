@@ -21,6 +21,7 @@ from jobs.run import (
 )
 from jobs.validation import literal_options
 from profiling.errors import UserError
+from profiling.tools import tool
 
 
 @st.composite
@@ -53,10 +54,14 @@ def runs(draw: st.DrawFn) -> Run:
                 "compile": st.booleans(),
                 "bucket_mb": st.floats(0, 4096, exclude_min=True),
                 "sync_stages": st.booleans(),
+                "profile_mode": st.just("auto"),
+                "profile_kernels": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
             }
         )
     )
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
+    modes = getattr(tool(values["profile"]), "MODES", ["auto"])
+    values["profile_mode"] = draw(st.sampled_from(sorted(modes)))
     if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
         values["backend"] = "auto"
     if values["grad"] == "bf16" and values["backend"] == "horovod":
@@ -158,3 +163,11 @@ def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_doc
 def test_the_later_half_is_attributed_unless_told_otherwise():
     assert make_run({"batches": 51}).first_attributed == 25
     assert make_run({"batches": 51, "attribute_from": 3}).first_attributed == 3
+
+
+def test_a_profiler_is_asked_only_for_what_it_has():
+    assert make_run({"profile": "nvprof", "profile_mode": "metrics"}).profile_mode == "metrics"
+    with pytest.raises(UserError, match="profiler nvprof has no mode 'metric'; did you mean 'metrics'"):
+        make_run({"profile": "nvprof", "profile_mode": "metric"})
+    with pytest.raises(UserError, match="profiler none has no mode 'metrics'"):
+        make_run({"profile_mode": "metrics"})

@@ -240,3 +240,24 @@ def test_wrapping_without_a_tool_changes_nothing(tmp_path):
 
     command = ["python", "-m", "train", "--model", "a b"]
     assert tool("none").wrap(command, tmp_path, Options()) == command
+
+
+def test_allocations_add_up_to_what_is_allocated(tmp_path):
+    model = small_model()
+    capture = open_capture("torch", tmp_path, rank=0, mode="memory")
+    capture.start(model, first_batch=FIRST)
+    train(model, images(2, 4))
+    capture.write()
+    memory = read(tmp_path, "memory").to_pandas()
+    assert set(memory.device) == {-1} and set(memory.batch_index.dropna()) == {FIRST, FIRST + 1}
+    assert (memory.bytes < 0).any() and memory.time_ns.is_monotonic_increasing
+    assert (memory.allocated_bytes.diff().dropna() == memory.bytes[1:]).all()
+    # The input of the first convolution's activations, of 4 images: 4 x 8 x 15 x 15 floats.
+    assert (memory.bytes == 4 * 8 * 15 * 15 * 4).any()
+
+
+def test_allocations_are_recorded_only_if_asked_for(tmp_path):
+    record(small_model(), images(2), tmp_path)
+    assert not (tmp_path / "memory.parquet").exists()
+    with pytest.raises(UserError, match="no mode 'memori'; did you mean 'memory'"):
+        open_capture("torch", tmp_path, rank=0, mode="memori")

@@ -2,6 +2,7 @@
 
 import collections
 
+import numpy as np
 import pytest
 
 from profiling.tools.torch_profiler import read
@@ -96,3 +97,14 @@ def test_time_by_class(kineto):
         "communication": 15.63, "convolution": 12.16, "normalization": 10.46, "pointwise": 7.8, "gemm": 6.62,
         "pooling": 0.76, "memcpy": 0.75, "optimizer": 0.69, "memset": 0.13, "reduction": 0.04, "loss": 0.01,
     }  # fmt: skip
+
+
+def test_launches_and_allocations_of_real_traces(kineto):
+    launches = read(kineto / "nccl_data.json.gz").tables["kernels"].to_pandas()
+    on_device = launches[launches.grid.notna()]
+    assert len(on_device) == on_device.blocks_per_sm.notna().sum() == on_device.occupancy_pct.notna().sum()
+    assert on_device.occupancy_pct.between(0, 100).all()
+    blocks = on_device.grid.astype(str).str.split(",", expand=True).astype(int).prod(axis=1)
+    assert np.allclose(blocks / on_device.blocks_per_sm, 108, rtol=1e-4)  # the multiprocessors of an A100
+    old = read(kineto / "resnet50_v100_dims_old_schema.json.gz").tables["memory"].to_pandas()
+    assert len(old) == 12_838 and old.bytes.notna().all() and old.allocated_bytes.isna().all()

@@ -20,8 +20,8 @@ from profiling.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.convert import read, recognise
 from profiling.errors import UserError
 from profiling.tables import as_table, write
-from profiling.tools import TOOLS, Options, Step, open_capture, tool
-from profiling.wrap import add_findings, check_mode, collect_output, main, rank_of, wrapped, wraps
+from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool
+from profiling.wrap import add_findings, collect_output, main, rank_of, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
 
 COMMAND = ["python", "-m", "train", "--batches", "10"]
@@ -125,6 +125,8 @@ def test_a_command_is_wrapped_only_for_tools_that_watch_from_outside():
     out = Path("/results/run")
     assert wrapped("none", COMMAND, out, "auto", 5, False) == COMMAND
     assert wrapped("torch", COMMAND, out, "auto", 5, False) == COMMAND
+    asked = wrapped("nvprof", COMMAND, out, "gpu", 0, False, "metrics", "gemm|conv")
+    assert asked[asked.index("--mode") : asked.index("--")] == ["--mode", "metrics", "--kernels", "gemm|conv"]
     assert wrapped("nsys", COMMAND, out, "cpu", 5, True) == [
         "python", "-m", "profiling.wrap", "--tool", "nsys", "--out", "/results/run", "--device", "cpu",
         "--first-batch", "5", "--keep-raw", "--", *COMMAND[1:],

@@ -1,0 +1,23 @@
+"""How did the memory that PyTorch had allocated change, by batch?"""
+
+import numpy as np
+import pyarrow as pa
+
+from profiling.coding import or_null
+from profiling.context import Context
+from profiling.events import Events
+from profiling.tables import as_table
+
+
+def memory_table(events: Events, context: Context, rank: int) -> pa.Table:
+    """The recorded allocations as table ``memory``, by time."""
+    order = np.argsort(events.memory["time_ns"], kind="stable")
+    found = {name: column[order] for name, column in events.memory.items()}
+    columns = {
+        "rank": np.full(len(order), rank, dtype=np.int32),
+        "batch_index": or_null(context.batch_of(found["time_ns"]), pa.int32()),
+        "time_ns": found.pop("time_ns"),
+        "device": found.pop("device"),
+        **{name: pa.array(column, from_pandas=True) for name, column in found.items()},
+    }
+    return as_table("memory", columns)
