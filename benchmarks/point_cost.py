@@ -6,7 +6,9 @@ On a virtual cluster of 4 nodes, in a job of the batch system:
    the start of the next one's first process. In it fall the ranks' tables and reports, their processes' end,
    the manifest, the next point's claim and srun's start.
 2. Beside srun. The same point of a minute by the suite and by its bare command (as --dry-run prints it), by
-   turns: what each takes beside its batches, and the processor time of what runs on the login node.
+   turns: from the command to the first rank's start, from the last batch to the command's end, and the
+   processor time of what is no rank while the batches run (all of it less that of a dry run). How long ranks
+   take to start is PyTorch's, and varies by more.
 
     python -m benchmarks.point_cost          (10 minutes; as root, with Slurm)
 """
@@ -27,24 +29,28 @@ import pyarrow.compute as pc
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster
 from jobs import store
-from jobs.store import Manifest
+from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 
-NODES, POINTS, LONG_S, PAIRS = 4, 8, 60.0, 2
+NODES, POINTS, LONG_S, PAIRS = 4, 8, 60.0, 4
 BAR_BETWEEN_S, BAR_LAUNCHER = 0.5, 0.02
 RUN = "nodes: 4, network: eth, threads: 1, loader: synthetic, batch: 2, image_size: 32"
 MODELS = ("squeezenet1_1", "resnet18", "resnet50")
-# The same point, bare and by the suite: seconds of the clock and of the processor, a line each.
+# The same point, bare or by the suite. Said: processor time of a dry run, its begin, processor time, end.
 PAIR = """#!/usr/bin/env bash
 set -euo pipefail
-TIMEFORMAT='%R %U %S'
+TIMEFORMAT="%U %S"
 mkdir -p "$2/bare/long" "$2/suite/long"
 cp "$3" "$2/bare/long"; cp "$3" "$2/suite/long"
 suite() { .venv/bin/python -m jobs.sweep "$1" --launcher slurm --out "$2" "${@:3}"; }
-suite "$1" "$2/bare" --dry-run 2>/dev/null > "$2/command"
 one() { if [[ $1 == bare ]]; then bash "$2/command"; else suite "$4" "$2/suite"; fi > "$3" 2>&1; }
-{ time one "$4" "$2" "$2/$4.log" "$1"; } 2> "$2/$4.time"
+{
+    time suite "$1" "$2/bare" --dry-run 2>/dev/null > "$2/command"
+    echo "$EPOCHREALTIME" >&2
+    time one "$4" "$2" "$2/$4.log" "$1"
+    echo "$EPOCHREALTIME" >&2
+} 2> "$2/$4.time"
 """
 
 
@@ -55,30 +61,32 @@ class Timed:
     first_process: float
     first_batch: float
     last_batch: float  # its end, on the last rank
-    ended: float  # as the suite saw it
 
 
 def timed(directory: Path) -> Timed:
-    """The instants of an ended point, from its tables."""
-    manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    """The instants of an ended point, from what its ranks left."""
     starts, ends, processes = [], [], []
-    for report in manifest.ranks:
-        batches = tables.read(
-            tables.rank_directory(directory, report.rank), "batches", ["start_ns", "end_ns"]
-        )
+    for rank in directory.glob("rank_*"):
+        report = store.read_record(rank / store.RANK_REPORT, RankReport)
+        batches = tables.read(rank, "batches", ["start_ns", "end_ns"])
         starts.append(pc.min(batches["start_ns"]).as_py())
         ends.append(pc.max(batches["end_ns"]).as_py())
         processes.append(starts[-1] - report.startup_ns)
-    seen = datetime.fromisoformat(manifest.ended).timestamp()
-    return Timed(min(processes) / 1e9, min(starts) / 1e9, max(ends) / 1e9, seen)
+    return Timed(min(processes) / 1e9, min(starts) / 1e9, max(ends) / 1e9)
+
+
+def seen_to_end(directory: Path) -> float:
+    """When the suite saw a point's end, in seconds since 1970."""
+    return datetime.fromisoformat(store.read_record(directory / store.MANIFEST, Manifest).ended).timestamp()
 
 
 def between(sweep: Path) -> list[dict[str, float]]:
     """For each point but the last: seconds until the suite sees its end, and on to the next one's start."""
-    points = sorted((timed(path) for _, path in store.ended_runs(sweep)), key=lambda each: each.first_process)
+    found = [(timed(path), seen_to_end(path)) for _, path in store.ended_runs(sweep)]
+    points = sorted(found, key=lambda each: each[1])
     return [
-        {"ranks_end_s": one.ended - one.last_batch, "next_starts_s": two.first_process - one.ended}
-        for one, two in pairwise(points)
+        {"ranks_end_s": ended - one.last_batch, "next_starts_s": two.first_process - ended}
+        for (one, ended), (two, _) in pairwise(points)
     ]
 
 
@@ -102,26 +110,26 @@ def pairs(cluster: Cluster, folder: Path, calibration: Path, batches: int) -> li
             cluster.batch(
                 NODES, out / f"{which}.txt", str(script), str(file), str(out), str(calibration), which
             )
-            wall, user, system = map(float, (out / f"{which}.time").read_text().split()[-3:])
+            *dry, began, user, system, ended = map(float, (out / f"{which}.time").read_text().split())
             (directory,) = (out / which / "long").glob("run_*")
-            trained = _trained_s(directory)
-            row |= {f"{which}_trained_s": trained, f"{which}_beside_s": wall - trained}
-            row[f"{which}_cpu_s"] = user + system
+            at = timed(directory)
+            row |= {
+                f"{which}_trained_s": at.last_batch - at.first_batch,
+                f"{which}_before_s": at.first_process - began,
+                f"{which}_after_s": ended - at.last_batch,
+                f"{which}_meanwhile_s": user + system - (sum(dry) if which == "suite" else 0.0),
+            }
         found.append(row)
     return found[:PAIRS]
 
 
-def _trained_s(directory: Path) -> float:
-    batches = [tables.read(path, "batches", ["start_ns", "end_ns"]) for path in directory.glob("rank_*")]
-    first = min(pc.min(table["start_ns"]).as_py() for table in batches)
-    return (max(pc.max(table["end_ns"]).as_py() for table in batches) - first) / 1e9
+_PARTS = ("before", "after", "meanwhile")
 
 
 def launcher_share(rows: Sequence[Mapping[str, float]]) -> float:
-    """What the suite adds to a point of a minute: time beside its batches, and processor time meanwhile."""
-    added = [row["suite_beside_s"] - row["bare_beside_s"] for row in rows]
-    cpu = [row["suite_cpu_s"] - row["bare_cpu_s"] for row in rows]
-    return (statistics.mean(added) + statistics.mean(cpu)) / LONG_S
+    """What the suite adds to a point of a minute: time around its ranks, processor time meanwhile."""
+    added = [row[f"suite_{part}_s"] - row[f"bare_{part}_s"] for row in rows for part in _PARTS]
+    return sum(added) / len(rows) / LONG_S
 
 
 def measure(cluster: Cluster, folder: Path) -> dict[str, Any]:
@@ -157,11 +165,12 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         lines.append(f"| {model} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
     lines += [
         "", "The same point by the suite and by its bare srun, in seconds:", "",
-        "| | batches | beside them | processor time on the login node |", "| --- | ---: | ---: | ---: |",
+        "| | batches | to the first rank's start | from the last batch | processor, meanwhile |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for row in report["pairs"]:
         for which in ("bare", "suite"):
-            cells = [row[f"{which}_{name}_s"] for name in ("trained", "beside", "cpu")]
+            cells = [row[f"{which}_{name}_s"] for name in ("trained", *_PARTS)]
             lines.append(f"| {which} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
     share = 100 * report["launcher_share"]
     lines += ["", f"The suite adds {share:.1f} % to a point of {LONG_S:g} s (bar: {100 * BAR_LAUNCHER:g} %)."]
