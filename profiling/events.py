@@ -140,11 +140,13 @@ class Table:
             self.pieces[name].append(array)
 
     def columns(self) -> Columns:
-        """All pieces as one array a column."""
-        return {
-            name: np.concatenate(pieces) if pieces else np.empty(0, self.types[name])
-            for name, pieces in self.pieces.items()
-        }
+        """All pieces as one array a column; the table is empty afterwards, so that none is held twice."""
+        joined = {}
+        for name, kind in self.types.items():
+            pieces, self.pieces[name] = self.pieces[name], []
+            joined[name] = np.concatenate(pieces) if pieces else np.empty(0, kind)
+            del pieces
+        return joined
 
 
 class Builder:
