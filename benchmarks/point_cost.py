@@ -33,7 +33,7 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 
-NODES, POINTS, LONG_S, PAIRS = 4, 8, 60.0, 4
+NODES, POINTS, LONG_S, PAIRS = 4, 8, 60.0, 2
 BAR_BETWEEN_S, BAR_LAUNCHER = 0.5, 0.02
 RUN = "nodes: 4, network: eth, threads: 1, loader: synthetic, batch: 2, image_size: 32"
 MODELS = ("squeezenet1_1", "resnet18", "resnet50")
