@@ -275,10 +275,16 @@ def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
         "message_bytes": [_message_bytes(one) for one in args],
         "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
         "block": builder.names.of([_triple(one.get("block")) for one in args]),
-        "blocks_per_sm": [_number(one.get("blocks per SM")) for one in args],
-        "occupancy_pct": [_number(one.get("est. achieved occupancy %")) for one in args],
+        "blocks_per_sm": _finite(args, "blocks per SM"),
+        "occupancy_pct": _finite(args, "est. achieved occupancy %"),
     }
     builder.device.add(columns)
+
+
+def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
+    """A number of each event; NaN where there is none, or it cannot be."""
+    found = np.array([_number(one.get(key)) for one in args], dtype=np.float64)
+    return np.where(np.abs(found) < 1e30, found, np.nan)  # what 32 bits hold
 
 
 def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:
@@ -287,9 +293,9 @@ def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:
         "time_ns": _times(events)[0],
         # A host's number says nothing; PyTorch's device types begin with it.
         "device": [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args],
-        "bytes": [_number(one.get("Bytes")) for one in args],
-        "allocated_bytes": [_number(one.get("Total Allocated")) for one in args],
-        "reserved_bytes": [_number(one.get("Total Reserved")) for one in args],
+        "bytes": _finite(args, "Bytes"),
+        "allocated_bytes": _finite(args, "Total Allocated"),
+        "reserved_bytes": _finite(args, "Total Reserved"),
     })  # fmt: skip
 
 
