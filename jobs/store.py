@@ -48,7 +48,7 @@ class RankReport(_Record):
     images_done: int
     images_corrupt: int = 0  # skipped by the loader
     losses_finite: bool
-    parameter_digest: str  # SHA-256 of the parameters at the end: equal on all ranks
+    parameter_digest: str  # of the parameters at the end (train.report): equal on all ranks
     parameters: int = 0  # how many
     forward_flops_per_image: float | None = None  # analytic, 1 multiply-add = 2
     training_flops_per_image: float | None = None
