@@ -88,8 +88,8 @@ def why_wrong(report: RankReport, digests: list[str]) -> str:
 def parameter_digest(model: torch.nn.Module) -> str:
     """SHA-256 of checksums of a model's parameters; buffers (batch norm's statistics) are each rank's own.
 
-    Of each parameter the words' sum and exclusive or, which differ whenever a rank went its own way. All bytes
-    through SHA-256 would take five times as long: 0.4 s of each rank with VGG16.
+    Of each parameter the words' sum and exclusive or, which differ whenever a rank went its own way. All
+    bytes through SHA-256 would take five times as long: 0.4 s of each rank with VGG16.
     """
     digest = hashlib.sha256()
     for parameter in model.parameters():
