@@ -16,9 +16,8 @@ import numpy as np
 _CHUNK_BYTES = 4 << 20
 _LEAF, _INTERIOR = 0x0D, 0x05
 _LONGEST_VARINT = 9
-_PAD = (
-    1 << 13
-)  # of a damaged row, the columns (at most 127 of at most 57 bytes) are looked for behind the page
+# Of a damaged row the columns (at most 127, of at most 57 bytes) are looked for behind the page.
+_PAD = 1 << 13
 # By serial type: bytes that a value takes (of texts and blobs, (type - 12) // 2), and how far to shift a word
 # of eight bytes that begins with it.
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 128))])
