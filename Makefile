@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: demo test check format horovod clean
+.PHONY: demo test test-wide check format horovod clean
 .DEFAULT_GOAL := demo
 
 # A second call does nothing: the report is there.
@@ -37,7 +37,11 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
 # The virtual cluster's tests share one cluster, which fills the machine: they come alone, and last.
 test: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/cluster
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest tests/cluster -m "not wide"
+
+# 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import.
+test-wide: $(VENV)/.test-ready
+	$(BIN)/python -m pytest tests/cluster -m wide
 
 # Horovod, built into the environment; DDP does without. Needs g++, cmake and make.
 horovod: $(VENV)/.ready

@@ -60,6 +60,7 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4"]
 
 
+@pytest.mark.wide
 def test_64_ranks_on_32_nodes(cluster: Cluster, tmp_path: Path):
     # All of them share a few cores: the model is the smallest, and the machine's peaks are not measured.
     file, out, results = tmp_path / "wide.yaml", tmp_path / "job.out", tmp_path / "results"
