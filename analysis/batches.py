@@ -52,16 +52,21 @@ class Series:
     Attributes:
         rank_ns: duration of each rank's batch (ranks x batches).
         images: of all ranks.
-        stages: name -> duration in ns, mean over ranks.
+        rank_stages: name -> duration in ns of each rank's (ranks x batches).
         attributed: whether the profiler recorded it (on any rank).
         warmup: how many batches at the head are off the steady level.
     """
 
     rank_ns: np.ndarray
     images: np.ndarray
-    stages: dict[str, np.ndarray]
+    rank_stages: dict[str, np.ndarray]
     attributed: np.ndarray
     warmup: int
+
+    @property
+    def stages(self) -> dict[str, np.ndarray]:
+        """name -> duration in ns, mean over ranks."""
+        return {name: of_ranks.mean(axis=0) for name, of_ranks in self.rank_stages.items()}
 
     @property
     def step_ns(self) -> np.ndarray:
@@ -126,7 +131,7 @@ def _series(source: Source) -> Series:
     if not np.sum(columns["images"]):
         raise UserError("its batches hold no images")
     attributed = np.any(columns["attributed"], axis=0)
-    stages = {name: np.mean(columns[f"{name}_ns"], axis=0) for name in STAGES}
+    stages = {name: np.stack(columns[f"{name}_ns"]) for name in STAGES}
     # What the profiler records is slower; that is no end of the warm-up.
     step = rank_ns.max(axis=0)
     own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step

@@ -22,17 +22,13 @@ are not known, and a note says so. For TAU tables see analysis/messages.py.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from analysis import messages, output
-from analysis.anatomy import activities_of
-from analysis.clocks import Calls, Matched, match
+from analysis.clocks import Calls, Matched
+from analysis.collectives import alone, matched_of, ranks_of
 from analysis.load import load
-from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
-from profiling import tables
 from profiling.errors import UserError, run_command
 
 COLUMNS = (
@@ -40,31 +36,6 @@ COLUMNS = (
     "wait_ms", "exposed_ms", "overlapped_ms", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct",
     "clock_residual_us", "attributed_batches",
 )  # fmt: skip
-_READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes"]
-
-# What a name of a collective holds, in any library -> its kind.
-KINDS = {
-    "allreduce": "allreduce",
-    "reducescatter": "reducescatter",
-    "allgather": "allgather",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "sendrecv": "sendrecv",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "reduce": "reduce",
-}
-
-
-def kind_of(name: str) -> str:
-    """The kind of collective that a kernel's (or operator's) name says; ``other`` if it says none.
-
-    RCCL's ``ncclDevKernel_Generic`` is any of them.
-    """
-    plain = name.lower().replace("_", "")
-    return next((kind for word, kind in KINDS.items() if word in plain), "other")
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -73,45 +44,6 @@ def bus_factor(kind: str, ranks: int) -> float:
     return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
         kind, 1.0
     )
-
-
-def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
-    """A rank's collectives in its attributed batches.
-
-    Args:
-        kernels: the columns of :data:`_READ`, rows with a place in time only.
-        attributed: indexes of the attributed batches.
-    """
-    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
-    order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
-    mine = {name: column[order] for name, column in kernels.items()}
-    end = mine["start_ns"] + mine["duration_ns"]
-    nothing = (np.array([], np.int64), np.array([], np.int64))
-    compute = union(*activities_of(kernels, nothing).compute)
-    return Calls(
-        rank,
-        len(attributed),
-        mine["batch_index"],
-        mine["start_ns"],
-        end,
-        np.array([kind_of(str(name)) for name in mine["short_name"]], dtype=object),
-        mine["bytes"].astype(float),
-        _alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
-    )
-
-
-def _own(calls: Intervals) -> Intervals:
-    """The calls cut so that none overlaps the one before it: time is counted once."""
-    start, end = calls
-    reach = np.maximum.accumulate(end) if len(end) else end
-    before = np.concatenate([start[:1], reach[:-1]])
-    begin = np.minimum(np.maximum(start, before), end)
-    return begin, end
-
-
-def _alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    begin, end = _own((start, end))
-    return end - begin
 
 
 # --- of a study ---------------------------------------------------------------------------------------
@@ -136,17 +68,11 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
-    ranks = _ranks(study, source)
+    ranks = ranks_of(study, source)
     if not ranks or not any(len(one.kind) for one in ranks):
         study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
         return []
-    whole = len(ranks) == source.world_size
-    matched = match(ranks) if whole else None
-    if matched is None:
-        why = (
-            "ranks made different collectives" if whole else f"{len(ranks)} of {source.world_size} are there"
-        )
-        study.find(f"{source.id}: wait and transfer are not known: {why}")
+    matched = matched_of(study, source, ranks)
     made = []
     for kind in dict.fromkeys(str(name) for one in ranks for name in one.kind):
         if by_rank:
@@ -157,27 +83,6 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
             figures = _figures(study, source, kind, ranks, matched, list(range(len(ranks))))
             made.append({"id": source.id, **source.fields, **figures})
     return made
-
-
-def _ranks(study: Study, source: Source) -> list[Calls]:
-    import pyarrow.compute as pc
-
-    found = []
-    for directory in sorted(source.path.glob("rank_*")):
-        if not tables.table_path(directory, "kernels").is_file():
-            continue
-        try:
-            batches = tables.read(directory, "batches", ["batch_index", "attributed"])
-            table = tables.read(directory, "kernels", _READ)
-        except UserError as error:
-            study.fail(source, str(error))
-            return []
-        in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
-        table = table.filter(in_time)
-        attributed = batches["batch_index"].to_numpy()[batches["attributed"].to_numpy()]
-        kernels = {name: table[name].to_numpy() for name in _READ}
-        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
-    return found
 
 
 def _figures(
@@ -193,8 +98,8 @@ def _figures(
     durations = sum(
         int((one.end_ns - one.start_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
     )
-    alone = sum(
-        int(_alone(one.start_ns, one.end_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
+    once = sum(
+        int(alone(one.start_ns, one.end_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
     )
     exposed = sum(int(one.exposed_ns[mask].sum()) for one, mask in zip(ranks, masks, strict=True))
     calls = sum(int(mask.sum()) for mask in masks)
@@ -206,7 +111,7 @@ def _figures(
         "mbyte_per_batch": moved / batches / 1e6 if moved else None,
         "ms_per_batch": durations / batches / 1e6,
         "exposed_ms": exposed / batches / 1e6,
-        "overlapped_ms": (alone - exposed) / batches / 1e6,
+        "overlapped_ms": (once - exposed) / batches / 1e6,
         "attributed_batches": batches,
     }
     if matched is not None:

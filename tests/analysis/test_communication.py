@@ -5,7 +5,8 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.clocks import match
-from analysis.communication import _READ, bus_factor, calls_of, kind_of, rows
+from analysis.collectives import READ, calls_of, kind_of
+from analysis.communication import bus_factor, rows
 from analysis.load import load
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
@@ -75,7 +76,7 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
     for number, path in enumerate(sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))):
         table = read(path).tables["kernels"]
         table = table.filter(pc.is_valid(table["batch_index"]))
-        kernels = {name: table[name].to_numpy() for name in _READ}
+        kernels = {name: table[name].to_numpy() for name in READ}
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
         ranks.append(calls_of(number, kernels, np.unique(kernels["batch_index"])))
     matched = match(ranks)
