@@ -5,53 +5,76 @@ On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted onc
 whose work is its own, and divided over the kernels it launched by their time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from profiling.checks import clock_findings, stage_findings
 from profiling.classify import classify, is_helper
 from profiling.coding import coded, is_empty, or_null, short_names
 from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, works
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
-from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags, pick
+from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, Trace, name_flags, pick
 from profiling.memory import memory_table
 from profiling.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
-from profiling.tools import Converted
+from profiling.tally import Tally
+from profiling.tools import Converted, collect
+from profiling.windows import Windows
 
 _CLASS = {name: number for number, name in enumerate(CLASSES)}
 _COMMUNICATION, _MEMCPY, _MEMSET = (_CLASS[name] for name in ("communication", "memcpy", "memset"))
 
 
 def attribute(
-    events: Events,
+    trace: Trace,
     rank: int | None = None,
     first_batch: int | None = None,
     subject: str = "the trace",
     name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
 ) -> Converted:
-    """Tables ``kernels`` and ``markers`` of a rank, and what was found on the way.
+    """All that :func:`attribute_in_windows` gives, as a whole."""
+    findings: list[str] = []
+    pieces = attribute_in_windows(trace, findings, rank, first_batch, subject, name_operators)
+    return collect(pieces, findings)
+
+
+def attribute_in_windows(
+    trace: Trace,
+    findings: list[str],
+    rank: int | None = None,
+    first_batch: int | None = None,
+    subject: str = "the trace",
+    name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
+) -> Iterator[tuple[str, pa.Table]]:
+    """Pieces of the tables ``kernels``, ``markers`` and, of allocations, ``memory`` of a rank.
 
     Args:
+        findings: takes what was found on the way, when all pieces are made.
         rank: for the rows; None: the trace's own, else 0.
-        first_batch: see :func:`profiling.context.find_context`.
+        first_batch: see :func:`profiling.steps.find_batches`.
         subject: names the trace in findings.
         name_operators: puts operators and directions right where a tool knows better.
     """
-    rank = (events.rank or 0) if rank is None else rank
-    context = name_operators(events, find_context(events, first_batch))
-    on_device = len(events.device["name"]) > 0
-    rows = _device_rows(events, context) if on_device else _host_rows(events, context)
-    tables = {"kernels": _kernels(rows, events, context, rank), "markers": _markers(events, context, rank)}
-    if len(events.memory["time_ns"]):
-        tables["memory"] = memory_table(events, context, rank)
-    return Converted(
-        tables, [f"{subject}: {finding}" for finding in _findings(events, context, rows, on_device, rank)]
-    )
+    rank = (trace.rank or 0) if rank is None else rank
+    windows = Windows(trace, first_batch)
+    tally = Tally(trace, windows, rank)
+    for window in windows:
+        events = window.events
+        context = name_operators(events, find_context(events, windows.batches))
+        rows = (
+            _device_rows(events, context, windows.by_launch)
+            if trace.on_device
+            else _host_rows(events, context)
+        )
+        tally.add(rows.time_ns, rows.start_ns, rows.kind == _COMMUNICATION)
+        yield "kernels", _kernels(rows, events, context, rank)
+        yield "markers", _markers(events, context, rank, window.owns)
+        if len(events.memory["time_ns"]):
+            yield "memory", memory_table(events, context, rank)
+    findings += [f"{subject}: {finding}" for finding in tally.findings()]
 
 
 @dataclass
@@ -80,9 +103,9 @@ def _classes(names: Sequence[str]) -> np.ndarray:
     return np.array([_CLASS[classify(name)] for name in names], dtype=np.int64)
 
 
-def _device_rows(events: Events, context: Context) -> _Rows:
+def _device_rows(events: Events, context: Context, by_launch: bool) -> _Rows:
     device, host = events.device, context.nest.host
-    place, time_ns = _launched_at(events, context)
+    place, time_ns = _launched_at(events, context, by_launch)
     operator = pick(context.operator, place)
     kind = _classes(events.names)[device["name"]]
     unknown = (kind == _CLASS["other"]) & (operator >= 0)
@@ -101,10 +124,10 @@ def _device_rows(events: Events, context: Context) -> _Rows:
     )  # fmt: skip
 
 
-def _launched_at(events: Events, context: Context) -> tuple[np.ndarray, np.ndarray]:
+def _launched_at(events: Events, context: Context, by_launch: bool) -> tuple[np.ndarray, np.ndarray]:
     """Where and when each device activity was launched: host event and time in ns; -1: not recorded."""
     device, launches, host = events.device, events.launches, context.nest.host
-    if (launches["correlation"] >= 0).any():
+    if by_launch:
         launch = _matching(launches["correlation"], device["correlation"])
         time_ns = pick(launches["start_ns"], launch)
         place = np.full(len(launch), -1, dtype=np.int64)
@@ -204,7 +227,7 @@ def _passes(rows: _Rows, events: Events, context: Context) -> tuple[np.ndarray, 
 
 def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
     direction, kind = _passes(rows, events, context)
-    batch = np.where(rows.time_ns >= 0, context.batch_of(rows.time_ns), -1)
+    batch = np.where(rows.time_ns >= 0, context.batches.of(rows.time_ns), -1)
     texts = {
         "name": (rows.name, events.names),
         "short_name": (rows.name, None),
@@ -222,7 +245,7 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
             columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
     for name, values in (("blocks_per_sm", rows.blocks_per_sm), ("occupancy_pct", rows.occupancy_pct)):
         if values is not None:
-            columns[name] = pa.array(values, from_pandas=True)  # NaN: the tool did not say
+            columns[name] = values  # NaN: the tool did not say
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),
@@ -240,11 +263,13 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
     return table.take(pa.array(np.argsort(rows.start_ns, kind="stable")))
 
 
-def _markers(events: Events, context: Context, rank: int) -> pa.Table:
+def _markers(
+    events: Events, context: Context, rank: int, owned: Callable[[np.ndarray], np.ndarray]
+) -> pa.Table:
     """The ranges that were opened; layers and collectives are told by the kernels' table."""
     host = context.nest.host
     layers = (host["kind"] == LAYER) | context.by_name(lambda name: name.startswith(LAYER_PREFIX))
-    rows = np.flatnonzero((host["kind"] == RANGE) & ~layers & ~context.loose)
+    rows = np.flatnonzero((host["kind"] == RANGE) & ~layers & ~context.loose & owned(host["start_ns"]))
     rows = rows[np.argsort(host["start_ns"][rows], kind="stable")]
     is_mark = name_flags(events.names, lambda name: name == END_OF_BATCH)[host["name"][rows]]
     columns = {
@@ -256,41 +281,3 @@ def _markers(events: Events, context: Context, rank: int) -> pa.Table:
         "thread": np.array(events.threads, dtype=np.int64)[host["thread"][rows]],
     }
     return as_table("markers", columns)
-
-
-def _findings(events: Events, context: Context, rows: _Rows, on_device: bool, rank: int) -> list[str]:
-    found = list(events.findings)
-    if events.malformed:
-        found.append(
-            f"{events.malformed} events lack a required field or hold an absurd one; they are left out"
-        )
-    if len(rows.kind) and events.world_size > 1 and not (rows.kind == _COMMUNICATION).any():
-        where = "on its GPU" if on_device else "among its operators"
-        found.append(
-            f"one of {events.world_size} ranks, and no collective {where}: communication is not recorded, "
-            "not absent (it runs where this profiler does not look, or without CUDA activities)"
-        )
-    launched = rows.time_ns >= 0
-    found += clock_findings(rows.time_ns[launched], rows.start_ns[launched])
-    host = context.nest.host
-    ranges = host["kind"] == RANGE
-    found += stage_findings(
-        rank, [events.names[name] for name in host["name"][ranges]], host["start_ns"][ranges]
-    )
-    unlinked = int((~launched).sum())
-    if unlinked:
-        found.append(
-            f"{unlinked} of {len(rows.host)} device activities have no recorded launch (it came before "
-            "the trace): they have no batch, direction or operator"
-        )
-    if not context.batch_source and len(rows.name):
-        found.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
-    elif context.batch_source == "Optimizer.step":
-        found.append(
-            "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
-        )
-    if not events.inputs and len(rows.name):
-        found.append(
-            "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
-        )
-    return found

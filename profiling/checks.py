@@ -79,19 +79,18 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
     return found
 
 
-def clock_findings(launched_ns: np.ndarray, start_ns: np.ndarray) -> list[str]:
+def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
     """What is wrong with the clocks of the host and a device: activities that begin before they are launched.
 
     Args:
-        launched_ns, start_ns: of each activity with a recorded launch.
+        early: how many do, of ``launched`` with a recorded launch.
+        earliest_ns: by how much the worst of them.
     """
-    early = launched_ns - start_ns
-    count = int((early > 0).sum())
-    if not count:
+    if not early:
         return []
     return [
-        f"{count} of {len(early)} device activities begin before they are launched, by up to "
-        f"{early.max() / 1000:g} us: the clock went backwards, or the device's is not the host's"
+        f"{early} of {launched} device activities begin before they are launched, by up to "
+        f"{earliest_ns / 1000:g} us: the clock went backwards, or the device's is not the host's"
     ]
 
 

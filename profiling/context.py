@@ -10,7 +10,7 @@ from profiling.cost import is_bookkeeping, is_primitive
 from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags
 from profiling.nesting import Nest, nest
 from profiling.passes import find_directions
-from profiling.steps import find_batches
+from profiling.steps import Batches
 
 LAYER_PREFIX = "Layer: "
 
@@ -32,8 +32,7 @@ class Context:
         forward: index of the forward operator whose backward an event belongs to; -1: none.
         node: whether the event is a node of the backward graph.
         loose: whether it is an asynchronous collective.
-        batch_of: times in ns -> batch index, -1 outside every batch.
-        batch_source: what tells batches apart, for people; empty if nothing does.
+        batches: in which batch a time lies.
     """
 
     names: list[str]
@@ -46,21 +45,15 @@ class Context:
     forward: np.ndarray
     node: np.ndarray
     loose: np.ndarray
-    batch_of: Callable[[np.ndarray], np.ndarray]
-    batch_source: str
+    batches: Batches
 
     def by_name(self, test: Callable[[str], bool]) -> np.ndarray:
         """``test`` of each event's name, as bools."""
         return name_flags(self.names, test)[self.nest.host["name"]]
 
 
-def find_context(events: Events, first_batch: int | None = None) -> Context:
-    """Where every host event stands.
-
-    Args:
-        first_batch: index of the batch in which the recording began, where the training loop marks batches
-            with ``End of Batch``; None: a file, in which PyTorch's own step numbers are preferred.
-    """
+def find_context(events: Events, batches: Batches) -> Context:
+    """Where every host event stands."""
     names = events.names
     is_collective = name_flags(names, lambda name: bool(_COLLECTIVE.match(name)))
     nested = nest(events.host, is_collective[events.host["name"]] & (events.host["kind"] == RANGE))
@@ -74,7 +67,6 @@ def find_context(events: Events, first_batch: int | None = None) -> Context:
     forward = nested.nearest(np.where(node, _forward_of(host, node, is_operator), -1))
     layer = nested.nearest(np.where(_is_layer(names, host), host["name"], -1).astype(np.int64))
     layer = np.where((layer < 0) & (forward >= 0), layer[forward], layer)
-    batch_of, source = find_batches(names, host, first_batch)
     direction, guessed = find_directions(names, nested, inside_node, sequence, node)
     return Context(
         names=names,
@@ -87,8 +79,7 @@ def find_context(events: Events, first_batch: int | None = None) -> Context:
         forward=forward,
         node=node,
         loose=is_collective[host["name"]] & (host["kind"] == RANGE),
-        batch_of=batch_of,
-        batch_source=source,
+        batches=batches,
     )
 
 

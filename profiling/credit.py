@@ -87,7 +87,7 @@ def _masks(events: Events, context: Context, asked: np.ndarray) -> np.ndarray:
     }
     rows = asked[silent]
     found = makes[1][rows] * 1 + makes[2][rows] * 2
-    batch = context.batch_of(host["start_ns"][rows])
+    batch = context.batches.of(host["start_ns"][rows])
     sequence = context.sequence[rows]
     order = np.lexsort((sequence, batch))
     is_first = np.zeros(len(rows), dtype=bool)

@@ -18,7 +18,7 @@ import orjson
 from profiling.clocks import rounded
 from profiling.csv_blocks import read_lines
 from profiling.errors import UserError
-from profiling.events import Builder, Events
+from profiling.events import Builder, Trace
 from profiling.gpu_records import (
     add_device,
     add_launches,
@@ -116,9 +116,9 @@ def _of(clock: Reading) -> dict[str, Any]:
 
 @dataclass
 class Recording:
-    """What a file says beside its events."""
+    """What a file says beside its records."""
 
-    events: Events
+    trace: Trace
     first_batch: int
     findings: list[str] = field(default_factory=list)
 
@@ -244,8 +244,8 @@ class _Reader:
         shift = sum(reading.shift_ns for reading in known) // len(known)
         said = self.head.get("world_size", 1)  # older files do not say
         ranks = int(said) if _is_index(said) else 1
-        events = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
-        return Recording(events, self.head["first_batch"], list(self.findings(known)))
+        trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
+        return Recording(trace, self.head["first_batch"], list(self.findings(known)))
 
     def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:
         if self.last is None or self.cut:

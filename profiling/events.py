@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from profiling.shapes import Inputs
+from profiling.spill import Columns, Table
 
 # The columns of each group of events; -1 stands for "not recorded" in integers, NaN in floats.
 HOST_COLUMNS = {
@@ -54,6 +55,7 @@ MEMORY_COLUMNS = {
     "allocated_bytes": np.float64,
     "reserved_bytes": np.float64,
 }
+TIMES = ("start_ns", "end_ns", "time_ns")
 OPERATOR, RANGE, LAYER = 0, 1, 2
 
 # Ranges that training loops and PyTorch itself open; old traces file them among the operators.
@@ -63,12 +65,10 @@ _RANGE_NAME = re.compile(
 )
 _OPERATOR_NAME = re.compile(r"::|Backward\w*$|^[a-z_]+$")
 
-Columns = dict[str, np.ndarray]
-
 
 @dataclass
 class Events:
-    """All events of one process that matter here; host events are in no particular order."""
+    """Events of one process that matter here, all or some batches'; the host's in no particular order."""
 
     names: list[str]
     threads: list[int]
@@ -77,10 +77,6 @@ class Events:
     launches: Columns
     device: Columns
     memory: Columns
-    rank: int | None = None
-    world_size: int = 1
-    malformed: int = 0  # events left out because a required field was absent or absurd
-    findings: list[str] = field(default_factory=list)
 
 
 def is_range(name: str, old_schema: bool) -> bool:
@@ -126,29 +122,6 @@ class Interner:
         return [setdefault(value, len(index)) for value in values]
 
 
-class Table:
-    """Columns that grow a piece at a time, each piece an array, so that no event outlives its piece."""
-
-    def __init__(self, types: dict[str, Any]) -> None:
-        self.types = types
-        self.pieces: dict[str, list[np.ndarray]] = {name: [] for name in types}
-
-    def add(self, columns: dict[str, Any]) -> None:
-        """Append one piece; the columns are of equal length."""
-        arrays = {name: np.asarray(columns[name], dtype=kind) for name, kind in self.types.items()}
-        for name, array in arrays.items():
-            self.pieces[name].append(array)
-
-    def columns(self) -> Columns:
-        """All pieces as one array a column; the table is empty afterwards, so that none is held twice."""
-        joined = {}
-        for name, kind in self.types.items():
-            pieces, self.pieces[name] = self.pieces[name], []
-            joined[name] = np.concatenate(pieces) if pieces else np.empty(0, kind)
-            del pieces
-        return joined
-
-
 class Builder:
     """Collects pieces of events from any source."""
 
@@ -159,33 +132,72 @@ class Builder:
         self.malformed = 0
         self._parse_inputs = parse_inputs
 
-    def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> Events:
-        """The events; ``shift_ns`` is added to all times."""
-        host, launches, device = self.host.columns(), self.launches.columns(), self.device.columns()
-        memory = self.memory.columns()
-        # Copies stand behind all kernels; sorted here, the rows need not be moved again when they are tables.
-        start_ns = device["start_ns"]
-        if (start_ns[1:] < start_ns[:-1]).any():
-            order = np.argsort(start_ns, kind="stable")
-            device = {name: column[order] for name, column in device.items()}
-        same = _same_threads(self.threads.index)
-        for columns in (host, launches):
-            columns["thread"] = same[columns["thread"]]
-        for times in (host["start_ns"], host["end_ns"], launches["start_ns"], device["start_ns"]):
-            times += shift_ns
-        memory["time_ns"] += shift_ns
-        return Events(
+    def finish(self, rank: int | None = None, world_size: int = 1, shift_ns: int = 0) -> "Trace":
+        """All that was collected; ``shift_ns`` is added to all times."""
+        return Trace(
             names=list(self.names.index),
             threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
             inputs=[self._parse_inputs(key) for key in self.inputs.index],
-            host=host,
-            launches=launches,
-            device=device,
-            memory=memory,
+            tables={
+                "host": self.host, "launches": self.launches, "device": self.device, "memory": self.memory
+            },
+            same_thread=_same_threads(self.threads.index),
             rank=rank,
             world_size=world_size,
+            shift_ns=shift_ns,
             malformed=self.malformed,
-        )
+        )  # fmt: skip
+
+
+@dataclass
+class Trace:
+    """A recording of one process, of any length; :mod:`profiling.windows` makes events of it.
+
+    Attributes:
+        tables: ``host``, ``launches``, ``device`` and ``memory``, as they came.
+        same_thread: the number of each thread, one for all ways to write it.
+        shift_ns: to be added to all times.
+    """
+
+    names: list[str]
+    threads: list[int]
+    inputs: list[Inputs]
+    tables: dict[str, Table]
+    same_thread: np.ndarray
+    rank: int | None = None
+    world_size: int = 1
+    shift_ns: int = 0
+    malformed: int = 0  # events left out because a required field was absent or absurd
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether anything ran on a device."""
+        return self.tables["device"].rows > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither work on a device nor an event of the host."""
+        return not self.on_device and not self.tables["host"].rows
+
+    def whole(self) -> Events:
+        """All of it as events."""
+        return self.events({name: table.columns() for name, table in self.tables.items()})
+
+    def events(self, groups: dict[str, Columns]) -> Events:
+        """Rows of the tables as events, their times and threads put right; device events by their start."""
+        found = {name: dict(columns) for name, columns in groups.items()}
+        for name in ("host", "launches"):
+            found[name]["thread"] = self.same_thread[found[name]["thread"]]
+        if self.shift_ns:
+            for columns in found.values():
+                columns |= {name: columns[name] + self.shift_ns for name in TIMES if name in columns}
+        # Copies stand behind all kernels; sorted here, the rows need not be moved again when they are tables.
+        start_ns = found["device"]["start_ns"]
+        if (start_ns[1:] < start_ns[:-1]).any():
+            order = np.argsort(start_ns, kind="stable")
+            found["device"] = {name: column[order] for name, column in found["device"].items()}
+        return Events(list(self.names), self.threads, self.inputs, **found)
 
 
 def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:

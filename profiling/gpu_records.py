@@ -71,7 +71,6 @@ def add_device(
     sound = end_ns >= start_ns
     builder.malformed += int((~sound).sum())
     empty = builder.names.of([""])[0]
-    rows = len(name)
     columns = {
         "name": name,
         "start_ns": start_ns,
@@ -79,15 +78,14 @@ def add_device(
         "device": device,
         "stream": stream,
         "correlation": correlation,
-        "external": np.full(rows, -1),
-        "bytes": np.full(rows, np.nan) if size is None else size,
-        "message_bytes": np.full(rows, np.nan),
-        "grid": np.full(rows, empty) if grid is None else grid,
-        "block": np.full(rows, empty) if block is None else block,
-        "blocks_per_sm": np.full(rows, np.nan),
-        "occupancy_pct": np.full(rows, np.nan),
+        "bytes": np.nan if size is None else size,
+        "grid": empty if grid is None else grid,
+        "block": empty if block is None else block,
     }
-    builder.device.add({key: column[sound] for key, column in columns.items()})
+    if not sound.all():
+        columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
+    unknown = dict.fromkeys(("message_bytes", "blocks_per_sm", "occupancy_pct"), np.nan)
+    builder.device.add(columns | unknown | {"external": -1})
 
 
 def add_launches(
@@ -99,7 +97,7 @@ def add_launches(
             "start_ns": start_ns,
             "thread": _threads(builder, thread, process),
             "correlation": correlation,
-            "external": np.full(len(start_ns), -1),
+            "external": -1,
         }
     )
 
@@ -117,7 +115,6 @@ def add_ranges(
     kept = np.array([one.kind is not None for one in said], dtype=bool) & (end_ns >= start_ns)
     builder.malformed += int((end_ns < start_ns).sum())
     said = [said[place] for place in np.flatnonzero(kept)]
-    rows = len(said)
     builder.host.add(
         {
             "name": builder.names.of([one.name for one in said]),
@@ -125,11 +122,11 @@ def add_ranges(
             "end_ns": end_ns[kept],
             "thread": _threads(builder, thread[kept], process),
             "sequence": [one.sequence for one in said],
-            "forward_thread": np.zeros(rows, dtype=np.int64),
-            "external": np.full(rows, -1),
-            "inputs": np.full(rows, -1),
+            "forward_thread": 0,
+            "external": -1,
+            "inputs": -1,
             "kind": [RANGE if one.kind is None else one.kind for one in said],
-            "message_bytes": np.full(rows, np.nan),
+            "message_bytes": np.nan,
         }
     )
 

@@ -17,7 +17,7 @@ import orjson
 
 from profiling.chunks import read_chunks
 from profiling.errors import UserError
-from profiling.events import LAYER, OPERATOR, RANGE, Builder, Events, is_range
+from profiling.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.shapes import Inputs, element_bytes, parse_inputs
 
 _OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
@@ -37,7 +37,7 @@ _LATEST, _LONGEST = 4e15, 4e14
 _NOTHING: dict[str, Any] = {}
 
 
-def read_events(path: Path) -> Events:
+def read_trace(path: Path) -> Trace:
     """The events of a trace, plain or gzip.
 
     Raises:
@@ -49,11 +49,11 @@ def read_events(path: Path) -> Events:
         for chunk in read_chunks(path, facts):
             _add_chunk(builder, chunk)
     rank, world_size = _distributed(facts)
-    events = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
-    if not len(events.host["name"]) and not len(events.device["name"]):
-        extra = f" ({events.malformed} damaged ones)" if events.malformed else ""
+    trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    if trace.is_empty:
+        extra = f" ({trace.malformed} damaged ones)" if trace.malformed else ""
         raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
-    return events
+    return trace
 
 
 @contextmanager

@@ -15,9 +15,9 @@ def memory_table(events: Events, context: Context, rank: int) -> pa.Table:
     found = {name: column[order] for name, column in events.memory.items()}
     columns = {
         "rank": np.full(len(order), rank, dtype=np.int32),
-        "batch_index": or_null(context.batch_of(found["time_ns"]), pa.int32()),
+        "batch_index": or_null(context.batches.of(found["time_ns"]), pa.int32()),
         "time_ns": found.pop("time_ns"),
         "device": found.pop("device"),
-        **{name: pa.array(column, from_pandas=True) for name, column in found.items()},
+        **found,
     }
     return as_table("memory", columns)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profiling.events import Builder, Events
+from profiling.events import Builder, Trace
 from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, triples
 from profiling.names import full_name
 from profiling.shapes import Inputs
@@ -34,7 +34,7 @@ def is_nsys(database: Database) -> bool:
 
 
 class Reader:
-    """Reads a database into one set of events a process.
+    """Reads a database into one recording a process.
 
     Attributes:
         findings: what is odd about the database as a whole.
@@ -48,8 +48,8 @@ class Reader:
         self._builders: dict[int, Builder] = {}
         self._texts = database.texts(_TEXTS, "id", "value")
 
-    def read(self) -> dict[int, Events]:
-        """Events by process number.
+    def read(self) -> dict[int, Trace]:
+        """What was recorded, by process number.
 
         Raises:
             UserError: damaged, or of a release that is not known.

@@ -6,7 +6,7 @@ It is CUPTI's records as they were, a table a kind; names are numbers of ``Strin
 import numpy as np
 
 from profiling.errors import UserError
-from profiling.events import Builder, Events
+from profiling.events import Builder, Trace
 from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, memory_name, triples
 from profiling.names import full_name
 from profiling.shapes import Inputs
@@ -27,8 +27,8 @@ def is_nvprof(database: Database) -> bool:
     return database.has(NAMES, "_id_", "value") and any(name.startswith(_KIND) for name in database.tables)
 
 
-def read_database(database: Database) -> Events:
-    """The events of a database; what is odd about them is among their findings.
+def read_database(database: Database) -> Trace:
+    """The events of a database; what is odd about them is among the findings.
 
     Raises:
         UserError: damaged, or of a release that is not known.
@@ -46,9 +46,9 @@ def read_database(database: Database) -> Events:
                 add_launches(builder, rows["start"], rows["threadId"] & 0xFFFFFFFF, rows["correlationId"])
     findings = _add_markers(builder, database, texts)
     builder.malformed += database.malformed
-    events = builder.finish()
-    events.findings += findings
-    return events
+    trace = builder.finish()
+    trace.findings += findings
+    return trace
 
 
 def _add_kernels(builder: Builder, database: Database, table: str, texts: dict[int, str]) -> None:
@@ -129,10 +129,9 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     if not chunks:
         return []
     rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
-    objects = [owner for (owner,) in database.rows(_MARKER, "objectId")]
-    if len(objects) != len(rows["id"]):
+    thread = np.fromiter((_thread_of(owner) for (owner,) in database.rows(_MARKER, "objectId")), np.int64)
+    if len(thread) != len(rows["id"]):
         raise UserError(f"{database.path}: its table {_MARKER} is damaged; fetch it again")
-    thread = np.array([_thread_of(owner) for owner in objects], dtype=np.int64)
     place, partner, unended = _pair(rows)
     instant = rows["flags"][place] & _INSTANT > 0
     end_ns = np.where(partner >= 0, rows["timestamp"][partner], rows["timestamp"].max())

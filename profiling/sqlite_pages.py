@@ -22,6 +22,7 @@ _PAD = 1 << 13
 # of eight bytes that begins with it.
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 128))])
 _SHIFTS = np.array([56, 56, 48, 40, 32, 16, 0, 0, *[56] * 120])
+_WIDTHS = np.array([1, 1, 2, 4, 4, 8, 8, 8, *[1] * 120])  # of the narrowest word that holds it
 NULL, _FLOAT, _ZERO, _ONE = 0, 7, 8, 9
 
 
@@ -55,6 +56,7 @@ class Pages:
 
     def __init__(self, file: int) -> None:
         self._file = file
+        self._buffer = np.empty(0, dtype=np.uint8)  # used again: fresh memory costs more than reading into it
         head = os.pread(file, 100, 0)
         if len(head) < 100:
             raise NotPlain
@@ -65,12 +67,16 @@ class Pages:
             raise NotPlain
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
-        """Pages by their numbers as one array of bytes, with some room behind.
+        """Pages by their numbers as one array of bytes, with some room behind; it holds until the next call.
 
         Raises:
             NotPlain: one is not there.
         """
-        buffer = np.zeros(len(numbers) * self.size + _PAD, dtype=np.uint8)
+        size = len(numbers) * self.size
+        if len(self._buffer) < size + _PAD:
+            self._buffer = np.empty(size + _PAD, dtype=np.uint8)
+        buffer = self._buffer[: size + _PAD]
+        buffer[size:] = 0
         view, at = buffer.data, 0
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             length = len(run) * self.size
@@ -172,22 +178,26 @@ def _decode(
     # Of two bytes are the types of long texts; 10 and 11 are not used.
     if (length >= 0x80).any() or (length <= last + 1).any() or kinds.max() >= 0x80:
         raise NotPlain
-    found, place, words, wanted = [], at + length, _words(buffer, ">i8"), set(columns)
+    found, place, wanted = [], at + length, set(columns)
     for number, kind in enumerate(kinds):
         uniform = bool((kind == kind[0]).all())
         if number in wanted:
-            found.append((_values(words, place, kind, uniform), kind))
+            found.append((_values(buffer, place, kind, uniform), kind))
         place += _SIZES[kind[0]] if uniform else _SIZES[kind]
     if (place > at + payload).any():
         raise NotPlain
     return found
 
 
-def _values(words: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bool) -> np.ndarray:
+def _values(buffer: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bool) -> np.ndarray:
     if uniform and kind[0] in (NULL, _ZERO, _ONE):
         return np.full(len(kind), int(kind[0] == _ONE), dtype=np.int64)
-    values = words[place].astype(np.int64)
-    values >>= _SHIFTS[kind[0]] if uniform else _SHIFTS[kind]
+    # Words of eight bytes hold any integer; of fewer they are read faster.
+    width = int(_WIDTHS[kind[0]]) if uniform else 8
+    values = _words(buffer, f">i{width}")[place].astype(np.int64)
+    shifts = _SHIFTS[kind[0]] - (64 - 8 * width) if uniform else _SHIFTS[kind]
+    if not uniform or shifts:
+        values >>= shifts
     if not uniform:
         without = _SIZES[kind] == 0
         values[without] = kind[without] == _ONE

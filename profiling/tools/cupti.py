@@ -262,5 +262,5 @@ def _converted(path: Path, rank: int | None, subject: str) -> Converted:
     from profiling.attribute import attribute
 
     recording = read_records(path)
-    recording.events.findings += recording.findings
-    return attribute(recording.events, rank, recording.first_batch, subject)
+    recording.trace.findings += recording.findings
+    return attribute(recording.trace, rank, recording.first_batch, subject)

@@ -142,17 +142,16 @@ def _database(
     path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
 ) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.nsys_database import Reader
-    from profiling.nsys_ranks import as_tables
+    from profiling.nsys_ranks import stream_ranks
     from profiling.sqlite import open_database
 
     with open_database(path) as database:
         reader = Reader(database)
         processes = reader.read()
-    for events in processes.values():
-        events.world_size = world_size
-    converted = as_tables(path, processes, reader.names, reader.findings, rank, first_batch)
-    findings += converted.findings
-    yield from converted.tables.items()
+    findings += [f"{path.name}: {finding}" for finding in reader.findings]
+    for trace in processes.values():
+        trace.world_size = world_size
+    yield from stream_ranks(path, processes, reader.names, findings, rank, first_batch)
 
 
 def _stats(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":

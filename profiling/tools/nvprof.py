@@ -113,19 +113,17 @@ def stream(
 def _database(
     path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
 ) -> "Iterator[tuple[str, pa.Table]]":
-    from profiling.attribute import attribute
+    from profiling.attribute import attribute_in_windows
     from profiling.nvprof_database import read_database
     from profiling.pyprof_markers import name_operators
     from profiling.sqlite import open_database
 
     with open_database(path) as database:
-        events = read_database(database)
-    events.world_size = world_size
-    if not len(events.device["name"]) and not len(events.host["name"]):
-        events.findings.append(f"{_EMPTY}: {_WHY}")
-    converted = attribute(events, rank, first_batch, path.name, name_operators)
-    findings += converted.findings
-    yield from converted.tables.items()
+        trace = read_database(database)
+    trace.world_size = world_size
+    if trace.is_empty:
+        trace.findings.append(f"{_EMPTY}: {_WHY}")
+    yield from attribute_in_windows(trace, findings, rank, first_batch, path.name, name_operators)
 
 
 def _text(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":

@@ -11,17 +11,18 @@ wire, so their union is the time of communication, not their sum.
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling.tables import write
-from profiling.tools import Converted, rank_of
+from profiling.tools import Converted, collect, rank_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
-    from profiling.events import Events
+    from profiling.events import Trace
 
 MODES = {
     "auto": "operators with their shapes, kernels, layers",
@@ -45,7 +46,13 @@ def recognise(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, rank: int | None = None) -> Converted:
-    """A Kineto trace (JSON, plain or gzip) as tables ``kernels`` and ``markers``.
+    """A Kineto trace (JSON, plain or gzip) as a whole; see :func:`stream`."""
+    findings: list[str] = []
+    return collect(stream(path, findings, rank), findings)
+
+
+def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
+    """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
 
     Args:
         rank: for the rows; by default what the trace says (``distributedInfo``), else the file's name
@@ -54,13 +61,13 @@ def read(path: Path, rank: int | None = None) -> Converted:
     Raises:
         UserError: unreadable, truncated, foreign or empty; the message names file and place.
     """
-    from profiling.attribute import attribute
-    from profiling.kineto import read_events
+    from profiling.attribute import attribute_in_windows
+    from profiling.kineto import read_trace
 
-    events = read_events(path)
-    if rank is None and events.rank is None:
+    trace = read_trace(path)
+    if rank is None and trace.rank is None:
         rank = rank_of(path)
-    return attribute(events, rank, subject=path.name)
+    yield from attribute_in_windows(trace, findings, rank, subject=path.name)
 
 
 class TorchCapture:
@@ -110,15 +117,15 @@ class TorchCapture:
         self.stop()
         if self._profiler is None:
             return ["the profiler never ran: no batch was to be attributed"]
-        events = self._events()
-        events.world_size = max(events.world_size, world_size_of(os.environ))
-        converted = attribute(events, self.rank, self.first_batch, subject="torch profiler")
+        trace = self._trace()
+        trace.world_size = max(trace.world_size, world_size_of(os.environ))
+        converted = attribute(trace, self.rank, self.first_batch, subject="torch profiler")
         for name, table in converted.tables.items():
             write(table, self.directory, name)
         self._profiler = None
         return converted.findings
 
-    def _events(self) -> "Events":
+    def _trace(self) -> "Trace":
         """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
 
         What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
@@ -127,8 +134,8 @@ class TorchCapture:
         results = self._profiler.profiler.kineto_results.events()
         in_json_only = self.memory or _has_device(results)
         if not in_json_only and not self.keep_raw:
-            return _events_of(results)
-        from profiling.kineto import read_events
+            return _trace_of(results)
+        from profiling.kineto import read_trace
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
@@ -136,7 +143,7 @@ class TorchCapture:
                 path = self.directory / "raw" / "trace.json.gz"
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._profiler.export_chrome_trace(str(path))  # a second call would be refused
-            return read_events(path) if in_json_only else _events_of(results)
+            return read_trace(path) if in_json_only else _trace_of(results)
 
 
 def _has_device(results: Sequence[Any]) -> bool:
@@ -180,7 +187,7 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     return hooks
 
 
-def _events_of(results: Sequence[Any]) -> "Events":
+def _trace_of(results: Sequence[Any]) -> "Trace":
     """The events of a recording without a device, straight from the profiler's memory."""
     import orjson
 

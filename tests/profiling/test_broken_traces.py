@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profiling import chunks
 from profiling.errors import UserError
-from profiling.kineto import read_events
+from profiling.kineto import read_trace
 from profiling.tools.torch_profiler import read
 from tests.profiling.traces import Trace, training_step
 
@@ -188,9 +188,9 @@ def test_where_the_text_is_cut_makes_no_difference(tmp_path, monkeypatch, size, 
     whole = {**trace.facts, "traceEvents": trace.events, "after": [{"x": 1}, {"y": '"traceEvents": ['}]}
     path = tmp_path / "trace.json"
     path.write_bytes(json.dumps({"before": 'no "traceEvents": [ here', **whole}, indent=indent).encode())
-    expected = read_events(path)
+    expected = read_trace(path).whole()
     monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
-    again = read_events(path)
+    again = read_trace(path).whole()
     assert sorted(expected.names) == sorted(again.names)
     assert (expected.host["start_ns"] == again.host["start_ns"]).all()
     assert (expected.device["correlation"] == again.device["correlation"]).all()

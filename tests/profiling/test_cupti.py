@@ -268,8 +268,8 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     recording = read_records(records_file(tmp_path / "rank0.jsonl"))
     assert recording.first_batch == 5
     assert recording.findings == ["its clock was set to the host's, to within 1 us"]
-    assert recording.events.device["start_ns"].min() == 1_700_000_000_000_000_020
-    assert len(recording.events.device["name"]) == len(recording.events.launches["thread"]) == 9
+    assert recording.trace.whole().device["start_ns"].min() == 1_700_000_000_000_000_020
+    assert len(recording.trace.whole().device["name"]) == len(recording.trace.whole().launches["thread"]) == 9
     converted = cupti.read(tmp_path / "rank0.jsonl", rank=4)
     kernels = converted.tables["kernels"].to_pandas()
     assert sorted(set(kernels["batch_index"])) == [5, 6, 7] and set(kernels["rank"]) == {4}
@@ -307,7 +307,7 @@ def test_a_file_without_its_end_keeps_its_records(tmp_path):
     path = records_file(tmp_path / "r.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
     recording = read_records(path)
-    assert len(recording.events.device["name"]) == 9
+    assert len(recording.trace.whole().device["name"]) == 9
     assert recording.findings[0] == (
         "it has no end: the process was killed while it recorded; the last records are missing"
     )
@@ -323,8 +323,8 @@ def test_times_that_cupti_could_not_tell_are_left_out_and_counted(tmp_path):
     lines[2]["kernel"]["start"][0] = lines[2]["kernel"]["end"][0] = 0
     lines[2]["kernel"]["end"][1] = 1  # ends before it begins
     lines[2]["kernel"]["device"][2] = 2**40
-    events = read_records(put(path, lines)).events
-    assert len(events.device["name"]) == 6 and events.malformed == 3
+    trace = read_records(put(path, lines)).trace
+    assert trace.tables["device"].rows == 6 and trace.malformed == 3
 
 
 def test_clocks_that_move_apart_are_a_finding_and_an_empty_recording_is_one(tmp_path):
@@ -355,7 +355,7 @@ def test_threads_of_cupti_may_hand_over_at_once(tmp_path):
         for thread in threads:
             thread.join()
         writer.end(Reading(0, 0, 0), 0, [])
-    events = read_records(path).events
+    events = read_records(path).trace.whole()
     assert len(events.device["name"]) == 200
     assert len({events.names[name] for name in events.device["name"]}) == 200
 
