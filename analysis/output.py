@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.terminal import Answer, Rows, as_terminal, plain, plain_notes
-from jobs.run import Run, make_parser
+from jobs.run import Run, add_format_flags, make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from analysis.study import Study
 
 _DIGITS = 12  # of a figure in data
-FORMATS = ("table", "csv", "json", "parquet")
 
 
 def parser(module: str, description: str | None, what: str = "DIR") -> argparse.ArgumentParser:
@@ -40,8 +39,7 @@ def parser(module: str, description: str | None, what: str = "DIR") -> argparse.
 
 def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """``--format``, ``--output`` and ``--peaks``."""
-    made.add_argument("--format", choices=FORMATS, default="table", help="of the answer [table]")
-    made.add_argument("--output", type=Path, metavar="FILE", help="write the answer there, not to stdout")
+    add_format_flags(made)
     add_peaks_flag(made)
     return made
 

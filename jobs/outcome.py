@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from jobs import machine, store
 from jobs.failures import Failure, explain, lost_node
@@ -39,8 +40,7 @@ def make_manifest(
     elif wrong or (wrong := why_not_right(run, reports, directory)):
         lost = lost_node(log_tail(directory / store.LOG))
         failure = lost or Failure("wrong result", wrong, EXIT_FAILED)
-    here, now = machine.this_machine(), datetime.now(UTC)
-    revision, dirty = machine.git_state(root)
+    versions = {**machine.versions(), **(reports[0].versions if reports else {})}
     return Manifest(
         run=run,
         repetition=repetition,
@@ -49,20 +49,29 @@ def make_manifest(
         failure=failure.kind if failure else "",
         failed_nodes=list(failure.nodes) if failure else [],
         command=command,
-        environment=machine.recorded_environment({**os.environ, **environment}),
-        started=started.isoformat(),
-        ended=now.isoformat(),
-        seconds=(now - started).total_seconds(),
-        git_revision=revision,
-        git_dirty=dirty,
-        host=here.as_host(),
-        gpus=list(here.gpus),
-        driver=here.driver,
-        versions={**machine.versions(), **(reports[0].versions if reports else {})},
+        **{**facts(environment, started, root), "versions": versions},
         peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
         ranks=reports,
         findings=sorted({finding for report in reports for finding in report.findings}),
     )
+
+
+def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict[str, Any]:
+    """How, when and where something was measured that ends now: :class:`jobs.store.Facts` but its command."""
+    here, now = machine.this_machine(), datetime.now(UTC)
+    revision, dirty = machine.git_state(root)
+    return {
+        "environment": machine.recorded_environment({**os.environ, **environment}),
+        "started": started.isoformat(),
+        "ended": now.isoformat(),
+        "seconds": (now - started).total_seconds(),
+        "git_revision": revision,
+        "git_dirty": dirty,
+        "host": here.as_host(),
+        "gpus": list(here.gpus),
+        "driver": here.driver,
+        "versions": machine.versions(),
+    }
 
 
 def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:

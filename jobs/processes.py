@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from jobs.failures import Kind
 from jobs.launchers.base import Process
@@ -155,6 +156,13 @@ def run_processes(
             return ended
         finally:
             running.end()
+
+
+def become(argv: Sequence[str]) -> NoReturn:
+    """Go on as another program, in this process: its exit code and output are this one's."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(argv[0], list(argv))
 
 
 def _start(process: Process, output: int, cwd: Path) -> subprocess.Popen:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args
 from urllib.parse import quote, unquote
 
@@ -267,6 +268,15 @@ def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     return _Parser(
         prog=prog, description=description, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
     )
+
+
+FORMATS = ("table", "csv", "json", "parquet")
+
+
+def add_format_flags(parser: argparse.ArgumentParser) -> None:
+    """``--format`` and ``--output`` of a command that answers."""
+    parser.add_argument("--format", choices=FORMATS, default="table", help="of the answer [table]")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answer there, not to stdout")
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:

@@ -70,15 +70,9 @@ class Calibration(_Record):
     seconds: float
 
 
-class Manifest(_Record):
-    """The facts of one ended run, stored once."""
+class Facts(_Record):
+    """How, when and where something was measured."""
 
-    run: Run
-    repetition: int
-    exit_code: int
-    reason: str = ""  # why it failed, in one line; empty if it is right
-    failure: str = ""  # of which kind (jobs.failures)
-    failed_nodes: list[str] = []  # where it failed
     command: list[str]
     environment: dict[str, str] = {}  # from an allow-list only
     started: str  # ISO 8601, UTC
@@ -90,13 +84,34 @@ class Manifest(_Record):
     gpus: list[str] = []
     driver: str | None = None
     versions: dict[str, str] = {}
+    findings: list[str] = []
+
+
+class Manifest(Facts):
+    """The facts of one ended run, stored once."""
+
+    run: Run
+    repetition: int
+    exit_code: int
+    reason: str = ""  # why it failed, in one line; empty if it is right
+    failure: str = ""  # of which kind (jobs.failures)
+    failed_nodes: list[str] = []  # where it failed
     peak_memory_bytes: int = 0  # of the rank that took most
     ranks: list[RankReport] = []
-    findings: list[str] = []
 
     @property
     def done(self) -> bool:
         return self.exit_code == 0
+
+
+class StudyManifest(Facts):
+    """The facts of one single-node study (``train.studies``)."""
+
+    study: str  # capacity, layers, ...
+    settings: dict[str, str | int | float | bool | list[str] | None]  # its flags
+    devices: list[str]  # "cpu", or the GPU's name
+    warmup: int  # repetitions before those that are timed
+    repetitions: int
 
 
 def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:

@@ -37,7 +37,7 @@ _FAMILIES: tuple[tuple[str, Formula, bool], ...] = (
     (
         r"empty(_like|_strided|_quantized)?|new_empty\w*|as_strided|resize|resize_as|view|view_as|_unsafe_view|reshape"
         r"|_reshape_alias|detach|t|transpose|permute|expand|expand_as|slice|select|narrow|unsqueeze|squeeze|flatten"
-        r"|unflatten|unflatten_dense_tensors|chunk|split|split_with_sizes|unbind|alias|result_type"
+        r"|unflatten|unflatten_dense_tensors|chunk|(unsafe_)?split(_with_sizes)?|unbind|alias|result_type"
         r"|is_\w+|set|item|_local_scalar_dense|lift\w*"
         r"|resolve_conj|resolve_neg|conj|size|stride|movedim|numpy_T|mT|T|diagonal|real|can_cast|record_stream"
         r"|\w+_(available|acceptable)|_nested_\w+|output_nr|_version|requires_grad|retain_grad|pin_memory|_pin_memory|unfold",

@@ -120,6 +120,26 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("std", pa.float64()),
         ]
     ),
+    # A timed repetition of a single-node study; those of its warm-up are not kept.
+    "durations": pa.schema(
+        [
+            ("case", _text),  # what was timed
+            ("device", _text),  # "cpu", or the GPU's name
+            ("stage", _text),  # e.g. forward
+            ("repetition", pa.int32()),
+            ("duration_ns", pa.int64()),
+        ]
+    ),
+    # Any other figure of such a study. Null: it could not be had, for the reason that the note says.
+    "quantities": pa.schema(
+        [
+            ("case", _text),
+            ("device", _text),
+            ("quantity", _text),  # with its unit, e.g. peak_memory_bytes
+            ("value", pa.float64()),
+            ("note", _text),
+        ]
+    ),
 }
 
 

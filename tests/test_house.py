@@ -17,7 +17,7 @@ OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
 MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
-    "train": ("jobs.run", "jobs.store", "jobs.backends", "profiling"),
+    "train": ("jobs.run", "jobs.store", "jobs.backends", "jobs.studies", "profiling"),
     "analysis": ("jobs.run", "jobs.store", "profiling"),
 }
 HEAVY = {"torch", "torchvision", "nvidia.dali"}

@@ -1,6 +1,7 @@
 """How does a study become a page? Answers first, then their sections, then where it all comes from."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 from analysis import scaled
@@ -11,7 +12,7 @@ from analysis.report.views import FACTORS, called, varied
 from analysis.study import Study
 from analysis.terminal import Rows
 from analysis.verdict import Sentence, verdict
-from jobs.store import Manifest
+from jobs.store import Facts, Manifest
 
 METHODS = (
     "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
@@ -134,13 +135,24 @@ def _filters(study: Study, own: Rows, factors: Sequence[str]) -> list[Filter]:
 def provenance(study: Study) -> list[tuple[str, str]]:
     """Where the figures come from: pairs of a name and its value (or values, if runs differ)."""
     manifests = [source.manifest for source in study.sources if source.manifest]
+    found = facts_of(study.path, manifests)
+    if manifests:
+        found.append(("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}"))
+    if study.calibration:
+        measured = f"{study.calibration.seconds:.1f} s, {study.calibration.precision}"
+        found.append(("peaks measured in", measured))
+    return found
+
+
+def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
+    """What manifests say of machine, software and time."""
     facts: dict[str, dict[str, None]] = {}
 
     def add(name: str, value: object) -> None:
         if value not in (None, ""):
             facts.setdefault(name, {})[str(value)] = None
 
-    add("results", study.path.resolve().name)
+    add("results", path.resolve().name)
     for manifest in manifests:
         dirty = " with uncommitted changes" if manifest.git_dirty else ""
         add("revision", f"{manifest.git_revision}{dirty}" if manifest.git_revision else None)
@@ -149,14 +161,11 @@ def provenance(study: Study) -> list[tuple[str, str]]:
         for gpu in manifest.gpus:
             add("GPU", gpu)
         add("driver", manifest.driver)
-        for rank in manifest.ranks[:1]:
+        for rank in manifest.ranks[:1] if isinstance(manifest, Manifest) else []:
             add("backend", rank.backend)
         for name, version in manifest.versions.items():
             add(name, version)
     if manifests:
         add("started", min(manifest.started for manifest in manifests))
         add("ended", max(manifest.ended for manifest in manifests))
-        add("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}")
-    if study.calibration:
-        add("peaks measured in", f"{study.calibration.seconds:.1f} s, {study.calibration.precision}")
     return [(name, ", ".join(values)) for name, values in facts.items()]

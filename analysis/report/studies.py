@@ -1,0 +1,63 @@
+"""How do single-node studies become a page? A section a study: its verdict, its tables."""
+
+from pathlib import Path
+
+from analysis.report.build import facts_of
+from analysis.report.render import Page, Section
+from analysis.report.views import as_view
+from analysis.studies.answers import QUESTIONS, answer
+from analysis.studies.result import Result, is_study, load, timing
+from analysis.terminal import Answer
+from analysis.verdict import Sentence
+
+METHODS = (
+    "Medians with 95 % intervals from resampled repetitions (block bootstrap), after a warm-up that is not "
+    "counted; FLOP counts a multiply-add as 2; MiB is 2^20 bytes, GB 1e9. docs/studies.md says what every "
+    "number means and how it was measured."
+)
+
+
+def holds_studies(path: Path) -> bool:
+    """Whether a folder is a study's result, or holds such folders."""
+    return path.is_dir() and (is_study(path) or any(is_study(folder) for folder in path.iterdir()))
+
+
+def page(path: Path, own_peaks: Path | None = None) -> Page:
+    """The page of the studies in ``path``.
+
+    Raises:
+        UserError: one is damaged, or of a study that is not known.
+    """
+    results = load(path)
+    answers = [answer(result, own_peaks) for result in results]
+    sections = [
+        _section(f"study-{number}", result, made)
+        for number, (result, made) in enumerate(zip(results, answers, strict=True), 1)
+    ]
+    manifests = [result.manifest for result in results]
+    devices = dict.fromkeys(device for manifest in manifests for device in manifest.devices)
+    started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
+    return Page(
+        title=f"Studies of one node: {path.resolve().name}",
+        subtitle=f"{', '.join(manifest.study for manifest in manifests)}; {', '.join(devices)}; "
+        f"started {started} UTC",
+        summary=[
+            Sentence(note, section.id)
+            for made, section in zip(answers, sections, strict=True)
+            for note in made.notes
+            if not note.startswith("note: ")
+        ],
+        sections=sections,
+        methods=METHODS,
+        provenance=facts_of(path, manifests),
+    )
+
+
+def _section(id: str, result: Result, made: Answer) -> Section:
+    """A study's section; its tables are the terminal's."""
+    views = [
+        as_view(part, f"{id}-table-{number}", (), len(part.rows) > 20)
+        for number, part in enumerate(made.parts)
+    ]
+    heading = QUESTIONS[result.manifest.study]
+    return Section(id, heading, timing(result.manifest), tables=views, notes=list(made.notes))

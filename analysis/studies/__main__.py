@@ -1,0 +1,26 @@
+"""What does a single-node study say?
+
+    python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
+
+Each of python -m train.studies.capacity, layers and order ends with this command, and it can be given again.
+docs/studies.md says what the columns mean.
+"""
+
+from analysis import output
+from analysis.studies.answers import answer
+from analysis.studies.result import load
+from profiling.errors import UserError, run_command
+
+
+def main() -> int:
+    parser = output.parser("analysis.studies", __doc__)
+    arguments = parser.parse_args()
+    found = load(arguments.path)
+    if len(found) > 1:
+        names = ", ".join(result.path.name for result in found)
+        raise UserError(f"{arguments.path} holds several studies ({names}); name one of them")
+    return output.emit(answer(found[0], arguments.peaks), None, arguments)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,40 @@
+"""Which study has which answer?
+
+An answer's rows are the data, its parts the tables; its notes begin with the verdict, a sentence a line.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.studies.result import Result
+from analysis.terminal import Answer
+from profiling.errors import UserError, did_you_mean
+
+# A result and the user's own peaks file.
+Maker = Callable[[Result, Path | None], Answer]
+
+QUESTIONS = {
+    "layers": "What does a layer cost?",
+}
+
+
+def answer(result: Result, own_peaks: Path | None = None) -> Answer:
+    """What a study says; the findings of the manifest stand behind the verdict.
+
+    Raises:
+        UserError: a study that this release does not know.
+    """
+    made = _maker(result)(result, own_peaks)
+    notes = [*made.notes, *(f"note: {finding}" for finding in result.manifest.findings)]
+    return replace(made, notes=notes)
+
+
+def _maker(result: Result) -> Maker:
+    from analysis.studies import layers
+
+    makers: dict[str, Maker] = {"layers": layers.answer}
+    name = result.manifest.study
+    if name not in makers:
+        raise UserError(f"{result.path}: no study {name!r} is known{did_you_mean(name, makers)}")
+    return makers[name]

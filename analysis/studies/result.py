@@ -1,0 +1,140 @@
+"""What did a single-node study measure, case by case?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analysis.statistics import Estimate, inside_run
+from analysis.terminal import Column, Rows, with_interval
+from jobs import store
+from jobs.store import StudyManifest
+from profiling import tables
+from profiling.errors import UserError
+
+Key = tuple[str, str]  # case, device
+
+
+class Quantity(NamedTuple):
+    """A figure; None where it could not be had, for the reason that the note says."""
+
+    value: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One study's result.
+
+    Attributes:
+        durations: in ns, by (case, device) and stage, in the order of their repetitions.
+        quantities: by (case, device) and name.
+    """
+
+    path: Path
+    manifest: StudyManifest
+    durations: dict[Key, dict[str, np.ndarray]] = field(default_factory=dict)
+    quantities: dict[Key, dict[str, Quantity]] = field(default_factory=dict)
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """All (case, device), in the order in which they were measured."""
+        return list(dict.fromkeys([*self.quantities, *self.durations]))
+
+    def quantity(self, key: Key, name: str) -> float | None:
+        """A figure of a case; None where it is not known."""
+        found = self.quantities.get(key, {}).get(name)
+        return found.value if found else None
+
+    def note(self, key: Key, name: str) -> str:
+        """What was said of a figure, or why there is none."""
+        found = self.quantities.get(key, {}).get(name)
+        return found.note if found else ""
+
+    def estimate(self, key: Key, stages: Iterable[str]) -> Estimate | None:
+        """The median duration of stages together, ms, with its 95 % interval; None if one was not timed."""
+        timed = self.durations.get(key, {})
+        wanted = list(stages)
+        if not wanted or any(stage not in timed for stage in wanted):
+            return None
+        return inside_run(np.sum([timed[stage] for stage in wanted], axis=0) / 1e6)
+
+
+def is_study(path: Path) -> bool:
+    """Whether a folder is a study's result."""
+    manifest = path / store.MANIFEST
+    return manifest.is_file() and (path / "quantities.parquet").is_file()
+
+
+def load(path: Path) -> list[Result]:
+    """The results in ``path``: one study's, or a folder of several, in the order of their names.
+
+    Raises:
+        UserError: there are none, or one is damaged; the message names the file.
+    """
+    if is_study(path):
+        return [read(path)]
+    found = [folder for folder in sorted(path.iterdir()) if is_study(folder)] if path.is_dir() else []
+    if not found:
+        raise UserError(f"{path} holds no study; python -m train.studies.layers, say, makes one")
+    return [read(folder) for folder in found]
+
+
+def read(path: Path) -> Result:
+    """One study's result.
+
+    Raises:
+        UserError: it is damaged; the message names the file.
+    """
+    result = Result(path, store.read_record(path / store.MANIFEST, StudyManifest))
+    for row in tables.read(path, "quantities").to_pylist():
+        of_case = result.quantities.setdefault((row["case"], row["device"]), {})
+        of_case[row["quantity"]] = Quantity(row["value"], row["note"] or "")
+    gathered: dict[Key, dict[str, list[tuple[int, int]]]] = {}
+    for row in tables.read(path, "durations").to_pylist():
+        stages = gathered.setdefault((row["case"], row["device"]), {})
+        stages.setdefault(row["stage"], []).append((row["repetition"], row["duration_ns"]))
+    for key, stages in gathered.items():
+        result.durations[key] = {
+            stage: np.array([duration for _, duration in sorted(pairs)], dtype=float)
+            for stage, pairs in stages.items()
+        }
+    return result
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+
+def interval_columns(name: str, found: Estimate | None) -> dict[str, float | None]:
+    """``name_ms``, ``name_low_ms`` and ``name_high_ms`` of a row."""
+    values = (found.value, found.low, found.high) if found else (None, None, None)
+    return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
+
+
+def interval_shown(header: str, name: str) -> Column:
+    """The terminal's column ``12.3 [12.1, 12.6]`` of what :func:`interval_columns` put into a row."""
+    return Column(
+        header,
+        lambda row: with_interval(row[f"{name}_ms"], row[f"{name}_low_ms"], row[f"{name}_high_ms"]),
+    )
+
+
+def timing(manifest: StudyManifest) -> str:
+    """How a study's durations were taken, in a sentence."""
+    return (
+        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with 95 % "
+        "intervals (block bootstrap)."
+    )
+
+
+def columns_of(rows: Rows) -> list[str]:
+    """The columns of an answer: those of its first row, which all others have."""
+    return list(rows[0]) if rows else []
+
+
+def known(values: Iterable[Any]) -> list[Any]:
+    """The values that are not None."""
+    return [value for value in values if value is not None]

@@ -1,0 +1,119 @@
+"""Where does a single-node study write, and how does it hand over to the command that answers?
+
+    results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
+                                             durations.parquet    every timed repetition
+                                             quantities.parquet   every other figure, or why there is none
+                                             log.txt              what the processes it started printed
+
+Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` answers.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jobs import store
+from jobs.outcome import facts
+from jobs.processes import become
+from jobs.store import StudyManifest
+from profiling import tables
+from profiling.errors import UserError
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class Recorder:
+    """What a study has measured so far.
+
+    Args:
+        study: its name, e.g. ``layers``.
+        settings: its flags, for the manifest.
+        directory: of its result (:func:`make_directory`).
+    """
+
+    def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
+        self.study, self.directory = study, directory
+        self.findings: list[str] = []
+        self._settings = {name: _plain(value) for name, value in settings.items()}
+        self._started = datetime.now(UTC)
+        self._durations: dict[str, list[Any]] = {name: [] for name in tables.SCHEMAS["durations"].names}
+        self._quantities: dict[str, list[Any]] = {name: [] for name in tables.SCHEMAS["quantities"].names}
+
+    def durations(self, case: str, device: str, stage: str, durations_ns: Iterable[int]) -> None:
+        """The timed repetitions of a stage of a case, in their order, in ns."""
+        for repetition, duration_ns in enumerate(durations_ns):
+            _append(self._durations, case, device, stage, repetition, int(duration_ns))
+
+    def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
+        """Any other figure of a case; of one that could not be had, None and why."""
+        _append(self._quantities, case, device, quantity, None if value is None else float(value), note)
+
+    def find(self, finding: str) -> None:
+        """Note, once, what a reader of the figures should know."""
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    @property
+    def devices(self) -> list[str]:
+        """What has been measured on, in order."""
+        return list(dict.fromkeys([*self._durations["device"], *self._quantities["device"]]))
+
+    def write(self, warmup: int, repetitions: int) -> None:
+        """Write the tables and, last, the manifest."""
+        tables.write(tables.as_table("durations", self._durations), self.directory, "durations")
+        tables.write(tables.as_table("quantities", self._quantities), self.directory, "quantities")
+        manifest = StudyManifest(
+            study=self.study,
+            settings=self._settings,
+            devices=self.devices,
+            warmup=warmup,
+            repetitions=repetitions,
+            command=[sys.executable, *sys.orig_argv[1:]],
+            findings=self.findings,
+            **facts({}, self._started, _ROOT),
+        )
+        store.write_record(self.directory / store.MANIFEST, manifest)
+
+
+def _append(columns: dict[str, list[Any]], *values: Any) -> None:
+    for column, value in zip(columns.values(), values, strict=True):
+        column.append(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def make_directory(study: str, device: str, wanted: Path | None) -> Path:
+    """The new directory of a study's result: ``wanted``, else one below results/studies that says the time.
+
+    Raises:
+        UserError: there is a result in ``wanted`` already.
+    """
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    directory = wanted or Path("results") / "studies" / f"{study}-{device}-{now}"
+    if (directory / store.MANIFEST).exists():
+        raise UserError(f"{directory} holds a result already; give another directory with --out")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def check_output(output: Path | None) -> None:
+    """Before a study measures: can its answer be written?
+
+    Raises:
+        UserError: ``output`` is in no folder that exists.
+    """
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise UserError(f"--output {output}: name a file in a folder that exists")
+
+
+def answer(directory: Path, form: str, output: Path | None) -> None:
+    """Become the command that answers from a study's result; it does not return."""
+    written = ["--output", str(output)] if output else []
+    print(f"{directory}", file=sys.stderr, flush=True)
+    become([sys.executable, "-m", "analysis.studies", str(directory), "--format", form, *written])

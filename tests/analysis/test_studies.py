@@ -1,0 +1,90 @@
+"""What a study's tables say: planted durations and figures come out again."""
+
+import numpy as np
+import pytest
+
+from analysis.report import studies as pages
+from analysis.report.render import render
+from analysis.studies import answers
+from analysis.studies.layers import bound, roofline_pct
+from analysis.studies.result import load, read
+from jobs.studies import Recorder, make_directory
+from profiling.errors import UserError
+from tests.analysis.commands import run
+
+LAYER = "Linear(4, 2)@8,4"
+
+
+def layers(directory, **planted):
+    """A study of one layer: 2 ms forward and 4 ms backward, 1 GFLOP and 10 MB each."""
+    directory.mkdir(parents=True)
+    recorder = Recorder("layers", {"batch": 8}, directory)
+    recorder.quantity("peaks", "cpu", "flops_per_s", 1e12)
+    recorder.quantity("peaks", "cpu", "bytes_per_s", 10e9)
+    recorder.quantity("peaks", "cpu", "idle_w", None, "RAPL is not on this machine")
+    recorder.durations(LAYER, "cpu", "forward", np.full(10, 2_000_000))
+    recorder.durations(LAYER, "cpu", "backward", [3_000_000, 5_000_000] * 5)
+    for stage in ("forward", "backward"):
+        recorder.quantity(LAYER, "cpu", f"{stage}_flops", 1e9)
+        recorder.quantity(LAYER, "cpu", f"{stage}_bytes", 10e6)
+    recorder.quantity(LAYER, "cpu", "peak_memory_bytes", planted.get("peak", 96))
+    recorder.find("sized down: batch 8, not 256")
+    recorder.write(5, 10)
+    return directory
+
+
+def test_a_layer_stands_on_the_roofline(tmp_path):
+    result = read(layers(tmp_path / "one"))
+    (row,) = answers.answer(result).rows
+    assert (row["forward_ms"], row["forward_low_ms"], row["forward_high_ms"]) == (2, 2, 2)
+    assert 3 <= row["backward_low_ms"] <= row["backward_ms"] <= row["backward_high_ms"] <= 5
+    assert row["forward_flops_per_byte"] == 100 and row["forward_bound"] == "memory"
+    assert row["forward_roofline_pct"] == pytest.approx(50)  # 1 ms for the arithmetic or the traffic
+    assert row["forward_gb_per_s"] == pytest.approx(5) and row["power_w"] is None
+
+
+def test_the_roof_is_the_lower_of_two():
+    assert bound(1e9, 1e6, 1e12, 1e10) == "compute" and bound(1e9, 1e8, 1e12, 1e10) == "memory"
+    assert roofline_pct(1e9, 1e8, 0.02, 1e12, 1e10) == pytest.approx(50)
+    assert roofline_pct(1e9, 1e8, 0.02, None, 1e10) is None
+
+
+def test_what_could_not_be_had_is_said(tmp_path):
+    made = answers.answer(read(layers(tmp_path / "one")))
+    assert "No power or energy: RAPL is not on this machine." in made.notes
+    assert "note: sized down: batch 8, not 256" in made.notes
+
+
+def test_the_command_and_the_report(tmp_path):
+    directory = layers(tmp_path / "studies" / "one")
+    told = run("analysis.studies.__main__", directory, "--format", "json")
+    assert told.code == 0 and [row["layer"] for row in told.json] == ["Linear(4, 2)"]
+    layers(tmp_path / "studies" / "two")
+    page = pages.page(tmp_path / "studies")
+    assert [section.heading for section in page.sections] == ["What does a layer cost?"] * 2
+    assert "50 % of what" in render(page) and len(page.summary) == 4
+    several = run("analysis.studies.__main__", tmp_path / "studies")
+    assert several.code == 2 and "several studies (one, two)" in several.err
+
+
+def test_a_study_that_is_not_known_is_one_line(tmp_path):
+    directory = layers(tmp_path / "one")
+    manifest = directory / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
+    with pytest.raises(UserError, match="did you mean 'layers'"):
+        answers.answer(read(directory))
+
+
+def test_a_result_is_not_written_over(tmp_path):
+    directory = layers(tmp_path / "one")
+    with pytest.raises(UserError, match="holds a result already"):
+        make_directory("layers", "cpu", directory)
+
+
+def test_damage_names_the_file(tmp_path):
+    directory = layers(tmp_path / "one")
+    (directory / "durations.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"durations\.parquet is not a readable"):
+        load(directory)
+    with pytest.raises(UserError, match="holds no study"):
+        load(tmp_path / "nowhere")

@@ -1,0 +1,203 @@
+"""The single-node studies on this CPU, for real, at a small size."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from profiling.errors import UserError
+from train.studies import common, layer_spec, memory, operators, power
+from train.studies.layers import LAYERS, Passes, specs_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+# --- what they share ----------------------------------------------------------------------------------
+
+
+class CountingClock:
+    """Time passes only where an action says so."""
+
+    def __init__(self):
+        self.now, self.ticks = 0, []
+
+    def start(self):
+        self.ticks.clear()
+
+    def tick(self):
+        self.ticks.append(self.now)
+
+    def instants_ns(self):
+        return np.array(self.ticks)
+
+
+def test_stages_of_cases_that_take_turns_are_told_apart():
+    clock, seen = CountingClock(), []
+
+    def case(name, forward, backward):
+        def action(tick):
+            seen.append(name)
+            clock.now += forward + len(seen)  # a machine that becomes slower
+            tick()
+            clock.now += backward
+            tick()
+
+        return action
+
+    cases = {"a": case("a", 100, 200), "b": case("b", 1000, 2000)}
+    timed = common.time_cases(cases, ("forward", "backward"), warmup=2, repetitions=4, clock=clock)
+    assert seen == ["a", "b"] * 2 + ["a", "b", "b", "a"] * 2
+    assert list(timed["a"]["forward"]) == [105, 108, 109, 112]
+    assert list(timed["b"]["forward"]) == [1006, 1007, 1010, 1011]
+    assert list(timed["a"]["backward"]) == [200] * 4 and list(timed["b"]["backward"]) == [2000] * 4
+
+
+def test_no_gpu_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [device.type for device in common.devices("auto", both=True)] == ["cpu"]
+    with pytest.raises(UserError, match="--device gpu: torch sees no GPU here"):
+        common.devices("gpu")
+
+
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [device.type for device in common.devices("auto")] == ["cuda"]
+    assert [device.type for device in common.devices("auto", both=True)] == ["cpu", "cuda"]
+    assert [device.type for device in common.devices("cpu", both=True)] == ["cpu"]
+
+
+# --- layers -------------------------------------------------------------------------------------------
+
+
+def test_a_spec_comes_back_as_it_was_written():
+    for text in [*LAYERS, "Conv2d(3, 64, (7, 3), stride=2)@256,3,224,224"]:
+        assert str(layer_spec.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Conv2d(3, 64, 7)", "after @ stands the shape"),
+        ("Conv2d(3, 64, 7)@3,x", "after @ stands the shape"),
+        ("ReLU()@0,3", "its input is empty"),
+        ("Conv2d@1,3,8,8", "no call of a class of torch.nn"),
+        ("torch.nn.ReLU()@3", "no call of a class of torch.nn"),
+        ("Conv2d(3, 64@1,3", "no call of a class of torch.nn"),
+        ("Linear(__import__('os').getpid(), 3)@4,4", "must be plain values"),
+        ("Linear(*[3, 3])@4,3", "must be plain values"),
+        ("Linear(**{'in_features': 3})@4,3", "must be plain values"),
+        ("Conv2D(3, 64, 7)@1,3,8,8", "did you mean 'Conv2d'?"),
+        ("Module()@3", "torch.nn has no layer 'Module'"),
+        ("Conv2d(3)@1,3,8,8", "Conv2d(3) does not build"),
+        ("Linear(5, 3)@4,4", "does not take its input"),
+        ("Bilinear(4, 4, 4)@4,4", "does not take its input"),
+    ],
+)  # fmt: skip
+def test_a_layer_that_cannot_be_is_one_line(text, said):
+    with pytest.raises(UserError) as caught:
+        layer_spec.check(layer_spec.parse(text))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_operators_are_counted_without_computing():
+    passes = Passes(layer_spec.parse("Conv2d(3, 128, 3, padding=1)@256,3,224,224"), torch.device("meta"))
+    forward, backward, unknown = operators.count(passes.forward, passes.backward)
+    output, data, weight = 256 * 128 * 224 * 224, 256 * 3 * 224 * 224, 128 * 27
+    assert not unknown
+    assert forward.flops == 2 * output * 27 and backward.flops == 2 * forward.flops
+    assert forward.bytes == 4 * (output + data + weight + 128)
+
+
+@pytest.mark.parametrize("text", ["Linear(25088, 4096)@256,25088", "MaxPool2d(2, 2)@8,3,32,32"])
+def test_bytes_of_a_layer_are_those_of_its_tensors(text):
+    passes = Passes(layer_spec.parse(text), torch.device("meta"))
+    forward, _, unknown = operators.count(passes.forward, passes.backward)
+    tensors = [passes.data, passes.gradient, *passes.layer.parameters()]
+    indices = 8 * passes.gradient.numel() if "Pool" in text else 0
+    assert forward.bytes == sum(tensor.nbytes for tensor in tensors) + indices and not unknown
+
+
+def test_memory_of_a_layer_is_what_its_tensors_take():
+    passes = Passes(layer_spec.parse("ReLU()@64,3,32,32"), torch.device("cpu"))
+    taken = memory.measure(passes.device, passes.forward, passes.backward)
+    one = 64 * 3 * 32 * 32 * 4
+    assert taken.retained == one  # the output, which the backward pass reads
+    assert taken.peak == 2 * one  # and the gradient
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_a_want_of_memory_is_known(error):
+    assert memory.is_out_of_memory(error)
+    assert not memory.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_power_is_the_mean_over_time():
+    recorded = iter([0.0, *[100.0, 300.0] * 1000])
+    used = power.sample(lambda: next(recorded), lambda: power.time.sleep(0.005), 0.2, period_s=0.01)
+    assert used.readings >= 5 and used.calls >= 10 and used.seconds >= 0.2
+    assert used.watts == pytest.approx(200, abs=60)
+
+
+def test_energy_counters_that_wrap_around(tmp_path):
+    for number, (start, whole) in enumerate([(900, 999), (0, 10_000_000)]):
+        package = tmp_path / f"intel-rapl:{number}"
+        package.mkdir()
+        (package / "energy_uj").write_text(str(start))
+        (package / "max_energy_range_uj").write_text(str(whole))
+    clock = iter([10.0, 12.0])
+    meter = power.Rapl(sorted(tmp_path.iterdir()), lambda: next(clock))
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100")  # 200 more, over the end
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("3000000")
+    assert meter.watts() == pytest.approx((200 + 3_000_000) / 1e6 / 2)
+
+
+def test_a_machine_without_a_meter_says_so(tmp_path):
+    assert power.open_meter(torch.device("cpu"), tmp_path) == (
+        None,
+        "RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)",
+    )
+
+
+def test_the_usual_layers_are_sized_and_it_is_said():
+    flags = common.study_parser("layers", "")
+    flags.add_argument("--layer", action="append")
+    notes = []
+    small = flags.parse_args(["--batch", "2", "--image-size", "32"])
+    assert [spec.shape for spec in specs_of(small, "cpu", notes)] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
+    assert notes == ["sized down: batch 2, not 256", "sized down: images of 32, not 224 pixels a side"]
+    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda", [])] == list(LAYERS)
+    assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu", [])} == {16}
+    with pytest.raises(UserError, match="says the shape of its input"):
+        specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu", [])
+
+
+def test_layers_from_the_command_line(tmp_path):
+    out = tmp_path / "layers"
+    answer = command(
+        "train.studies.layers", "--device", "cpu", "--layer", "ReLU()@2,3,32,32",
+        "--layer", "Linear(64, 8)@4,64", "--warmup", "1", "--repetitions", "4", "--threads", "1",
+        "--out", str(out), "--format", "csv",
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    header, *lines = answer.stdout.splitlines()
+    assert len(lines) == 2 and header.startswith("layer,input,device,forward_ms,forward_low_ms")
+    assert sorted(path.name for path in out.iterdir()) == [
+        "durations.parquet", "manifest.json", "quantities.parquet",
+    ]  # fmt: skip

@@ -1,0 +1,156 @@
+"""What have the single-node studies in common? Their flags, how they time, and how they end.
+
+A study makes a :class:`jobs.studies.Recorder`, times its cases with :func:`time_cases`, and ends with
+:func:`finish`, which writes the result and becomes the command that prints it.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs import studies
+from jobs.run import add_format_flags, make_parser
+from jobs.studies import Recorder
+from profiling.errors import UserError
+from train.timing import Clock, open_clock
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+# A study calls it when a stage of a repetition has ended.
+Tick = Callable[[], None]
+Action = Callable[[Tick], None]
+
+
+def study_parser(
+    study: str, description: str | None, warmup: int = 5, repetitions: int = 20, image_size: bool = True
+) -> argparse.ArgumentParser:
+    """A parser with the flags that all studies share; ``batch`` and ``image_size`` are None by default."""
+    parser = make_parser(f"python -m train.studies.{study}", description)
+    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto", help="[auto]")
+    parser.add_argument("--batch", type=count, metavar="N", help="batch size [the study's; fewer on a CPU]")
+    if image_size:
+        parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
+    parser.add_argument("--warmup", type=whole, default=warmup, metavar="N", help=f"untimed [{warmup}]")
+    parser.add_argument(
+        "--repetitions", type=count, default=repetitions, metavar="N", help=f"timed [{repetitions}]"
+    )
+    parser.add_argument("--threads", type=count, metavar="N", help="of the arithmetic on a CPU [all cores]")
+    parser.add_argument("--seed", type=whole, default=0, help="of weights and inputs [0]")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="for the result [results/studies/STUDY-DEVICE-TIME]"
+    )
+    add_format_flags(parser)
+    return parser
+
+
+def whole(text: str) -> int:
+    """A whole number from 0 on, as a flag's value."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, as a flag's value."""
+    if whole(text) == 0:
+        raise argparse.ArgumentTypeError("it must be at least 1")
+    return int(text)
+
+
+def start(study: str, arguments: argparse.Namespace, gpu: bool) -> Recorder:
+    """The recorder of a study whose flags are right.
+
+    Args:
+        gpu: it measures on a GPU, perhaps among others.
+    """
+    studies.check_output(arguments.output)
+    directory = studies.make_directory(study, "gpu" if gpu else "cpu", arguments.out)
+    return Recorder(study, vars(arguments), directory)
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Set the threads of the arithmetic and the seed, as the flags say."""
+    import torch
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed)
+
+
+def devices(wanted: str, both: bool = False) -> "list[torch.device]":
+    """The devices that ``--device`` asks for.
+
+    Args:
+        both: "auto" means the CPU and, where there is one, a GPU; else a GPU, or without one the CPU.
+
+    Raises:
+        UserError: a GPU is asked for and there is none.
+    """
+    import torch
+
+    has_gpu = wanted != "cpu" and torch.cuda.is_available()
+    if wanted == "gpu" and not has_gpu:
+        raise UserError("--device gpu: torch sees no GPU here; use --device cpu")
+    found = [torch.device("cuda", 0)] if has_gpu else []
+    return [torch.device("cpu"), *found] if not found or (both and wanted == "auto") else found
+
+
+def device_name(device: "torch.device") -> str:
+    """What tables call a device: "cpu", or the GPU's name."""
+    import torch
+
+    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def time_cases(
+    cases: Mapping[str, Action],
+    stages: Sequence[str],
+    warmup: int,
+    repetitions: int,
+    clock: Clock,
+) -> "dict[str, dict[str, np.ndarray]]":
+    """Durations in ns, by case and stage, shape (repetitions,).
+
+    Cases that are compared take turns, in an order that is turned round at every repetition, so that a drift
+    of the machine or what another case left in a cache meets all alike.
+
+    Args:
+        cases: what to do, by its name; each calls the tick it is given once at the end of every stage.
+        clock: of the device (:func:`clock_of`).
+    """
+    import numpy as np
+
+    for _ in range(warmup):
+        for action in cases.values():
+            action(_no_tick)
+    clock.start()
+    order = []
+    for repetition in range(repetitions):
+        for case in list(cases)[:: 1 if repetition % 2 == 0 else -1]:
+            clock.tick()
+            cases[case](clock.tick)
+            order.append(case)
+    instants = np.asarray(clock.instants_ns()).reshape(len(order), len(stages) + 1)
+    spent = np.diff(instants, axis=1)
+    turns = {case: [number for number, name in enumerate(order) if name == case] for case in cases}
+    return {
+        case: {stage: spent[turns[case], column] for column, stage in enumerate(stages)} for case in cases
+    }
+
+
+def _no_tick() -> None:
+    """A stage has ended, and nobody looks at the clock."""
+
+
+def clock_of(device: "torch.device") -> Clock:
+    """The clock of a device: CUDA events, or the host's."""
+    return open_clock(device.type)
+
+
+def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:
+    """Write the result and become the command that prints it; does not return."""
+    recorder.write(arguments.warmup, arguments.repetitions)
+    studies.answer(recorder.directory, arguments.format, arguments.output)

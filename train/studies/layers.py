@@ -1,0 +1,170 @@
+"""What does a layer cost: time, memory, energy, and where does it stand on the roofline?
+
+    python -m train.studies.layers
+    python -m train.studies.layers --device cpu --batch 8 --image-size 64
+    python -m train.studies.layers --layer "Conv2d(3, 64, 7, stride=2)@256,3,224,224" --layer "GELU()@64,1000"
+
+Without --layer: ReLU, MaxPool2d, Conv2d and Linear as they stand at the two ends of VGG16, batch 256 on a GPU
+and 16 on a CPU. --batch and --image-size size these; a layer of --layer says its own input. docs/studies.md
+says how each figure is measured.
+"""
+
+import argparse
+from dataclasses import replace
+
+import torch
+
+from jobs.studies import Recorder
+from profiling.errors import UserError, run_command
+from train.calibrate import copy_rate, gemm_rate
+from train.studies import common, layer_spec, memory, operators, power
+from train.studies.layer_spec import LayerSpec, output_of
+
+LAYERS = (
+    "ReLU()@256,3,224,224",
+    "MaxPool2d(2, 2)@256,3,224,224",
+    "Conv2d(3, 128, 3, padding=1)@256,3,224,224",
+    "Linear(25088, 4096)@256,25088",
+)
+BATCH_ON_CPU = 16
+STAGES = ("forward", "backward")
+PEAK_S = 0.3  # of measuring each peak
+METERED_S = 1.0  # of each layer under the power meter; NVML's own readings are up to 0.1 s apart
+
+
+def main() -> None:
+    parser = common.study_parser("layers", __doc__)
+    parser.add_argument("--layer", action="append", metavar="SPEC", help="instead of the four; repeatable")
+    arguments = parser.parse_args()
+    (device,) = common.devices(arguments.device)
+    notes: list[str] = []
+    specs = specs_of(arguments, device.type, notes)
+    for spec in specs:
+        layer_spec.check(spec)
+    recorder = common.start("layers", arguments, gpu=device.type == "cuda")
+    common.prepare(arguments)
+    for note in notes:
+        recorder.find(note)
+    measure(recorder, specs, device, arguments.warmup, arguments.repetitions)
+    common.finish(recorder, arguments)
+
+
+def specs_of(arguments: argparse.Namespace, kind: str, notes: list[str]) -> list[LayerSpec]:
+    """The layers that flags ask for; what they change of the usual sizes is noted.
+
+    Raises:
+        UserError: a spec is none, or sizes are given beside one.
+    """
+    if arguments.layer:
+        if arguments.batch or arguments.image_size:
+            raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
+        return [layer_spec.parse(text) for text in arguments.layer]
+    usual = [layer_spec.parse(text) for text in LAYERS]
+    batch = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None)
+    specs = [_sized(spec, batch, arguments.image_size) for spec in usual]
+    if batch and batch < usual[0].shape[0]:
+        notes.append(f"sized down: batch {batch}, not {usual[0].shape[0]}")
+    if arguments.image_size and arguments.image_size < usual[0].shape[-1]:
+        notes.append(f"sized down: images of {arguments.image_size}, not {usual[0].shape[-1]} pixels a side")
+    return specs
+
+
+def _sized(spec: LayerSpec, batch: int | None, image_size: int | None) -> LayerSpec:
+    shape = spec.shape if batch is None else (batch, *spec.shape[1:])
+    if image_size and len(shape) == 4:
+        shape = (*shape[:2], image_size, image_size)
+    return replace(spec, shape=shape)
+
+
+def measure(
+    recorder: Recorder, specs: list[LayerSpec], device: torch.device, warmup: int, repetitions: int
+) -> None:
+    """Measure each layer on a device, and the device's peaks."""
+    # Figures of fp32 stand beside the peak of fp32.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    name = common.device_name(device)
+    recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
+    recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
+    watts, meter = power.open_meter(device)
+    idle = power.sample(watts, lambda: power.time.sleep(power.PERIOD_S), METERED_S) if watts else None
+    recorder.quantity("peaks", name, "idle_w", idle.watts if idle else None, meter)
+    for spec in specs:
+        try:
+            passes = Passes(spec, device)
+            _measure_one(recorder, passes, name, warmup, repetitions)
+            if watts and idle:
+                _meter(recorder, passes, name, watts, idle.watts)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            recorder.quantity(str(spec), name, "peak_memory_bytes", None, "more than the device has")
+            recorder.find(f"{spec} does not fit in the memory of {name}; a smaller batch may")
+
+
+class Passes:
+    """A layer with its input, and its two passes."""
+
+    def __init__(self, spec: LayerSpec, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        with torch.device(device):
+            self.layer = layer_spec.build(spec)
+            self.data = torch.randn(spec.shape, requires_grad=True)
+            self.gradient = torch.randn_like(self.forward())
+
+    def forward(self) -> torch.Tensor:
+        output = output_of(self.layer(self.data))
+        assert output is not None  # layer_spec.check has seen one
+        return output
+
+    def backward(self, output: torch.Tensor) -> None:
+        """The gradients by weights and input; what was there before is replaced, not added to."""
+        self.drop_gradients()
+        output.backward(self.gradient)
+
+    def drop_gradients(self) -> None:
+        """Free the gradients that a backward pass has made."""
+        self.data.grad = None
+        self.layer.zero_grad(set_to_none=True)
+
+    def both(self) -> None:
+        self.backward(self.forward())
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, repetitions: int) -> None:
+    case, device = str(passes.spec), passes.device
+
+    def action(tick: common.Tick) -> None:
+        output = passes.forward()
+        tick()
+        passes.backward(output)
+        tick()
+
+    timed = common.time_cases({case: action}, STAGES, warmup, repetitions, common.clock_of(device))
+    for stage, durations in timed[case].items():
+        recorder.durations(case, name, stage, durations)
+    # What is freed must have been allocated before the eyes of who counts.
+    passes.drop_gradients()
+    taken = memory.measure(device, passes.forward, passes.backward)
+    recorder.quantity(case, name, "peak_memory_bytes", taken.peak)
+    recorder.quantity(case, name, "retained_memory_bytes", taken.retained)
+    theory = Passes(passes.spec, torch.device("meta"))
+    forward, backward, unknown = operators.count(theory.forward, theory.backward)
+    for stage, cost in zip(STAGES, (forward, backward), strict=True):
+        recorder.quantity(case, name, f"{stage}_flops", cost.flops)
+        recorder.quantity(case, name, f"{stage}_bytes", cost.bytes)
+    if unknown:
+        recorder.find(f"{case}: no FLOPs or bytes are counted of {', '.join(sorted(unknown))}")
+
+
+def _meter(recorder: Recorder, passes: Passes, name: str, watts: power.Watts, idle_w: float) -> None:
+    used = power.sample(watts, passes.both, METERED_S)
+    case = str(passes.spec)
+    recorder.quantity(case, name, "power_w", used.watts, f"{used.readings} readings in {used.seconds:.2f} s")
+    above = (used.watts - idle_w) * used.seconds / used.calls
+    recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
+
+
+if __name__ == "__main__":
+    run_command(main)
