@@ -1,7 +1,9 @@
 """Which kernels take the time, and how well do they use the device?
 
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
+    python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction
     python -m analysis.kernels A B --direction bprop             two side by side
+    python -m analysis.kernels A B --summary --format csv        what their difference adds up from
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
@@ -9,44 +11,54 @@ Corrected (the default): attributed batches only, a batch of a rank. Columns:
 
     run                          its id, where there are several
     kernel, class, direction     short name; gemm, convolution, ...; fprop, bprop, update, loader, none
+                                 (or what --by names; operator: e.g. aten::convolution; layer: layer1.0.conv1)
     calls_per_batch              launches a batch
     ms_per_batch                 their time, ms a batch; share_pct: of all kernels, %
     min_us, mean_us, max_us      of a launch, microseconds
     gflop_per_batch              credited FLOPs, 1e9 a batch; mbyte_per_batch: bytes, 1e6 a batch
     flops_efficiency_pct         FLOP rate over the datasheet's peak, %
     bandwidth_efficiency_pct     bytes a second over the datasheet's bandwidth, %
+    ..._of_measured_pct          the same over the peaks measured on this machine
+    intensity_flop_per_byte      FLOPs over bytes, of the model's launches whose bytes are known
+    bound                        compute or bandwidth: which of the two roofs is above that intensity
+    roof_pct                     the least time by the datasheet's roofline over theirs, %
 
-Two: ``kernel, class, direction``, then the metric of each (``a_``, ``b_``) and ``b_to_a``, their ratio.
+Two: what they are grouped by, then the metric of each (``a_``, ``b_``), ``b_to_a``, their ratio,
+``difference_ms`` (b less a), ``change`` (slower, faster, new, gone, same) and the calls of each; what differs
+most is first. Their total (--summary: it alone, as data; columns ``change, kernels, a_ms, b_ms,
+difference_ms``) is the sum of these kinds; what runs at once and the time in which no kernel runs then lead to
+the difference of the batch's wall time.
 
 Published (PyProf tables): ``kernel, a_s, b_s``: the sum of ``Sil(ns)`` by kernel name over all launches that
 PyProf calls by that direction, joined on the name, largest first; with ``--metric flops-efficiency``:
 ``kernel, duration_ns, flops, flops_per_s, flops_efficiency_pct``.
 """
 
+import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import kernels_published, output
-from analysis.kernels_of_run import kernels_of
+from analysis import kernel_difference, kernels_published, output, roofline
+from analysis.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of
 from analysis.load import load, no_result
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_places
 from jobs.run import make_parser
-from profiling.errors import UserError, run_command
+from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
-METRICS = ("duration", "flops-efficiency")
-NAMED = ("kernel", "class", "direction")
-COLUMNS = (
-    *NAMED, "calls_per_batch", "ms_per_batch", "share_pct", "min_us", "mean_us", "max_us", "gflop_per_batch",
-    "mbyte_per_batch", "flops_efficiency_pct", "bandwidth_efficiency_pct",
+MEASURES = (
+    "calls_per_batch", "ms_per_batch", "share_pct", "min_us", "mean_us", "max_us", "gflop_per_batch",
+    "mbyte_per_batch", "flops_efficiency_pct", "bandwidth_efficiency_pct", "flops_efficiency_of_measured_pct",
+    "bandwidth_efficiency_of_measured_pct", *roofline.COLUMNS,
 )  # fmt: skip
-_METRIC_COLUMN = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
+COLUMNS = (*DEFAULT_BY, *MEASURES)
 
 
 def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
@@ -66,7 +78,9 @@ def with_kernels(study: Study) -> list[Source]:
     return [source for source in study.sources if source.kind == "pyprof" or source.tables("kernels")]
 
 
-def rows(study: Study, run: str | None = None, direction: str | None = None) -> tuple[Rows, list[str]]:
+def rows(
+    study: Study, run: str | None = None, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> tuple[Rows, list[str]]:
     """The corrected answer's rows and columns; see :func:`table`."""
     sources = with_kernels(study)
     if run is not None:
@@ -76,10 +90,10 @@ def rows(study: Study, run: str | None = None, direction: str | None = None) -> 
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
     made = []
     for source in sources:
-        made += [{"run": source.id, **row} for row in kernels_of(study, source, direction)]
+        made += [{"run": source.id, **row} for row in kernels_of(study, source, direction, by)]
     if not made:
         raise UserError(_none(study, direction))
-    return made, ["run", *COLUMNS] if len(sources) > 1 else list(COLUMNS)
+    return made, [*(["run"] if len(sources) > 1 else []), *by, *MEASURES]
 
 
 def _none(study: Study, direction: str | None) -> str:
@@ -87,32 +101,6 @@ def _none(study: Study, direction: str | None) -> str:
         return no_result(study)
     which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
     return " ".join([f"{study.path} has {which}", *(f"({finding})" for finding in study.findings[:1])])
-
-
-# --- two side by side ---------------------------------------------------------------------------------
-
-
-def compared(
-    first: Study, second: Study, direction: str | None, metric: str = "duration"
-) -> tuple[Rows, list[str]]:
-    """Kernels of two runs beside each other; a kernel that one of them lacks has no figure there."""
-    column = _METRIC_COLUMN[metric]
-    sides = []
-    for study in (first, second):
-        source = _only(study)
-        sides.append({
-            tuple(row[name] for name in NAMED): row[column] for row in kernels_of(study, source, direction)
-        })  # fmt: skip
-    a, b = f"a_{column}", f"b_{column}"
-    made = []
-    for key in dict.fromkeys([*sides[0], *sides[1]]):
-        values = [side.get(key) for side in sides]
-        ratio = values[1] / values[0] if values[0] and values[1] is not None else None
-        made.append({**dict(zip(NAMED, key, strict=True)), a: values[0], b: values[1], "b_to_a": ratio})
-    if not made:
-        raise UserError(_none(first, direction))
-    made.sort(key=lambda row: -(row[a] if row[a] is not None else row[b] or 0))
-    return made, [*NAMED, a, b, "b_to_a"]
 
 
 def _only(study: Study) -> Source:
@@ -130,60 +118,113 @@ def _only(study: Study) -> Source:
 
 
 def main() -> int:
+    arguments = _parser().parse_args()
+    by = _by(arguments)
+    if arguments.top is not None and arguments.top < 1:
+        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+    study = load(arguments.path, arguments.peaks)
+    other = load(arguments.other, arguments.peaks) if arguments.other else None
+    answer = _answer(study, other, by, arguments)
+    if other is not None:
+        study.failed += other.failed
+        study.findings += other.findings
+    return output.emit(answer, study, arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m analysis.kernels", __doc__)
     parser.add_argument("path", type=Path, metavar="A", help="a run, a sweep, or a PyProf kernel table")
     parser.add_argument("other", type=Path, metavar="B", nargs="?", help="a run or table to set beside it")
+    parser.add_argument("--by", metavar="WHAT,...", help=f"of {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]")
     parser.add_argument("--direction", choices=DIRECTIONS, help="fprop, bprop, ... [all]")
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
-    parser.add_argument("--metric", choices=METRICS, default="duration", help="what to order by [duration]")
+    metrics = tuple(kernel_difference.METRICS)
+    parser.add_argument("--metric", choices=metrics, default="duration", help="what to order by [duration]")
+    parser.add_argument(
+        "--summary", action="store_true", help="of two runs: what the difference adds up from"
+    )
     parser.add_argument(
         "--top",
         type=int,
         metavar="N",
         help="the first N kernels of each run [all; table: 25 of one run, 5 of each of several]",
     )
-    arguments = output.add_output_flags(parser).parse_args()
-    if arguments.top is not None and arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
-    study = load(arguments.path, arguments.peaks)
-    other = load(arguments.other, arguments.peaks) if arguments.other else None
-    made, columns = _answer(study, other, arguments)
-    several = len({row["run"] for row in made}) if "run" in columns else 1
-    top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if arguments.format == "table" else None)
-    kept = _first_of_each(made, top)
-    note = f"({len(made) - len(kept)} more kernels; --top N shows more)" if len(made) > len(kept) else ""
-    if other is not None:
-        study.failed += other.failed
-        study.findings += other.findings
-    of_runs = arguments.method == "corrected" and other is None
+    return output.add_output_flags(parser)
+
+
+def _by(arguments: argparse.Namespace) -> list[str]:
+    names = [name.strip() for name in (arguments.by or "").split(",") if name.strip()]
+    for name in names:
+        if name not in GROUPS:
+            raise UserError(f"--by: kernels have no {name!r}{did_you_mean(name, list(GROUPS))}")
+    if arguments.by is not None and not names:
+        raise UserError("--by needs what to group kernels by, e.g. --by class")
+    if names and arguments.method == "published":
+        raise UserError("the published method groups kernels by name; leave --by out")
+    if arguments.summary and (
+        arguments.other is None or arguments.method == "published" or arguments.metric != "duration"
+    ):
+        raise UserError("--summary is of the durations of two runs, A and B, by the corrected method")
+    return list(dict.fromkeys(names)) or list(DEFAULT_BY)
+
+
+def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any) -> Answer:
     title = f"Kernels, {arguments.method} method"
     title += f", {arguments.direction}" if arguments.direction else ""
-    answer = Answer(
-        kept,
-        columns,
-        parts=_parts(kept, title) if of_runs else [],
-        title=title,
-        caption=f"a: {arguments.path.name}; b: {arguments.other.name}" if other else "",
-        notes=[note] if note and arguments.format == "table" else [],
-    )
-    return output.emit(answer, study, arguments)
-
-
-def _answer(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, list[str]]:
-    direction, metric = arguments.direction, arguments.metric
+    caption = f"a: {arguments.path.name}; b: {arguments.other.name}" if other else ""
     if arguments.method == "published":
-        if metric == "duration":
-            return kernels_published.durations(study, other, direction, _only)
-        if other is not None:
-            raise UserError("the published FLOPS efficiency of kernels is of one file; leave B out")
-        return kernels_published.efficiencies(study, direction, _only)
+        made, columns = _published(study, other, arguments)
+    elif other is not None:
+        return _difference(study, other, by, (title, caption), arguments)
+    else:
+        made, columns = rows(study, direction=arguments.direction, by=by)
+        if arguments.metric == "flops-efficiency":
+            runs = list(dict.fromkeys(row["run"] for row in made))
+            made.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
+    kept, notes = _first(made, columns, arguments)
+    parts = _parts(kept, by, title) if arguments.method == "corrected" else []
+    return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
+
+
+def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, list[str]]:
+    if arguments.metric == "duration":
+        return kernels_published.durations(study, other, arguments.direction, _only)
     if other is not None:
-        return compared(study, other, direction, metric)
-    made, columns = rows(study, direction=direction)
-    if metric == "flops-efficiency":
-        runs = list(dict.fromkeys(row["run"] for row in made))
-        made.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
-    return made, columns
+        raise UserError("the published FLOPS efficiency of kernels is of one file; leave B out")
+    return kernels_published.efficiencies(study, arguments.direction, _only)
+
+
+def _difference(
+    study: Study, other: Study, by: Sequence[str], said: tuple[str, str], arguments: Any
+) -> Answer:
+    """Two runs beside each other; ``said`` is the title and what a and b are."""
+    title, caption = said
+    a, b = (kernel_difference.side_of(each, _only(each), arguments.direction, by) for each in (study, other))
+    for each, side in ((study, a), (other, b)):
+        # A run without any kernel is not one of which all are gone; of a direction it may have none.
+        if not side.kernels and (arguments.direction is None or not (a.kernels or b.kernels)):
+            raise UserError(_none(each, arguments.direction))
+    made = kernel_difference.rows(a, b, arguments.metric, by)
+    columns = kernel_difference.columns_of(arguments.metric, by)
+    if arguments.metric != "duration":
+        kept, notes = _first(made, columns, arguments)
+        return Answer(kept, columns, title=title, caption=caption, notes=notes)
+    totals = kernel_difference.summary(made, a, b)
+    kept, notes = _first(made, columns, arguments)
+    parts = kernel_difference.parts(kept, totals, said, _naming(by))
+    if arguments.summary:
+        return Answer(totals, kernel_difference.SUMMARY_COLUMNS, parts=parts[:1])
+    return Answer(kept, columns, parts=parts, notes=notes)
+
+
+def _first(made: Rows, columns: Sequence[str], arguments: Any) -> tuple[Rows, list[str]]:
+    """The first rows of each run, as many as are asked for, and a note if there are more."""
+    several = len({row["run"] for row in made}) if "run" in columns else 1
+    as_table = arguments.format == "table"
+    top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
+    kept = _first_of_each(made, top)
+    more = len(made) - len(kept)
+    return kept, [f"({more} more kernels; --top N shows more)"] if more and as_table else []
 
 
 def _first_of_each(made: Rows, top: int | None) -> Rows:
@@ -197,31 +238,49 @@ def _first_of_each(made: Rows, top: int | None) -> Rows:
     return kept
 
 
-def _parts(kept: Rows, title: str) -> list[Part]:
+def _parts(kept: Rows, by: Sequence[str], title: str) -> list[Part]:
     """A table a run: its id is too long for a column."""
     runs = list(dict.fromkeys(row["run"] for row in kept))
-    columns = _shown()
+    columns = [*_naming(by), *_shown()]
     if len(runs) == 1:
         return [Part(title, kept, columns)]
     return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
 
 
-def _shown() -> list[Column]:
-    """The terminal's columns: what fits into 110."""
+def _naming(by: Sequence[str]) -> list[Column]:
+    """The terminal's columns of what kernels are grouped by."""
 
-    def named(row: Any) -> str:
-        return row["kernel"] if len(row["kernel"]) <= 46 else row["kernel"][:20] + "..." + row["kernel"][-23:]
+    def named(name: str) -> Any:
+        def text(row: Any) -> str:
+            value = row[name] or "(not known)"
+            return value if len(value) <= 40 else value[:17] + "..." + value[-20:]
+
+        return text
+
+    headers = {"direction": "pass"}
+    return [Column(headers.get(name, name), named(name), left=True, key=True) for name in by]
+
+
+def _shown() -> list[Column]:
+    """The terminal's columns of figures: what fits into 110 beside names."""
+
+    def rounded(name: str, places: int) -> Any:
+        return lambda row: with_places(row[name], places)
 
     return [
-        Column("kernel", named, left=True),
-        Column("class", lambda row: row["class"], left=True),
-        Column("pass", lambda row: row["direction"], left=True),
         Column("ms a\nbatch", lambda row: row["ms_per_batch"]),
-        Column("share\n%", lambda row: with_places(row["share_pct"], 1)),
-        Column("calls a\nbatch", lambda row: with_places(row["calls_per_batch"], 1)),
-        Column("mean\nus", lambda row: with_places(row["mean_us"], 1)),
-        Column("FLOPS\neff. %", lambda row: with_places(row["flops_efficiency_pct"], 2)),
+        Column("share\n%", rounded("share_pct", 1)),
+        Column("calls a\nbatch", rounded("calls_per_batch", 1)),
+        Column("mean\nus", rounded("mean_us", 1)),
+        Column("FLOPS\neff. %", rounded("flops_efficiency_pct", 2)),
+        Column("bound by", lambda row: row["bound"], left=True),
+        Column("roof\n%", _of_roof),
     ]
+
+
+def _of_roof(row: Any) -> str:
+    share = row["roof_pct"] if row["roof_pct"] is not None else row["roof_of_measured_pct"]
+    return with_places(share, 1)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,71 @@
 """What kernels does one run have in its attributed batches? Columns are explained in analysis/kernels.py."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from analysis import borrowed, costs
+from analysis import borrowed, costs, roofline
 from analysis.launches import batches_of
 from analysis.study import Source, Study
 from analysis.terminal import Rows
 from profiling.errors import UserError
 from profiling.tools import pyprof
 
+# What kernels can be grouped by, and the column of the table that says it.
+GROUPS = {
+    "kernel": "short_name",
+    "class": "class",
+    "operator": "operator",
+    "layer": "layer",
+    "direction": "direction",
+}
+DEFAULT_BY = ("kernel", "class", "direction")
+
 _CORRECTED = """
-select short_name::varchar, "class"::varchar, direction::varchar, count(*), sum(duration_ns)::double,
-    min(duration_ns), max(duration_ns), sum(coalesce(nullif(flops, 'nan'::double), 0)),
-    sum(coalesce(nullif(bytes, 'nan'::double), 0))
-from {launches} where {counted} and duration_ns is not null
-group by all order by sum(duration_ns) desc, short_name::varchar
+with launches as (
+    select *, coalesce(nullif(flops, 'nan'::double), 0) as work,
+        coalesce(nullif(bytes, 'nan'::double), 0) as moved
+    from {launches} where {counted} and duration_ns is not null
+)
+select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(duration_ns),
+    sum(work), sum(moved),
+    coalesce(sum(work) filter ({placed}), 0), coalesce(sum(moved) filter ({placed}), 0),
+    coalesce(sum(duration_ns) filter ({placed}), 0)::double,
+    (select sum(duration_ns) from launches)::double
+from launches where {wanted}
+group by {groups} order by sum(duration_ns) desc, {groups}
 """
 
 
-def kernels_of(study: Study, source: Source, direction: str | None) -> Rows:
-    """The kernels of a run, largest first; none, and a finding or a failed run says why, if it has none."""
-    found = _pyprof_rows(study, source) if source.kind == "pyprof" else _run_rows(study, source)
+def kernels_of(
+    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Rows:
+    """The kernels of a run, largest first; none, and a finding or a failed run says why, if it has none.
+
+    Args:
+        by: of :data:`GROUPS`; a value that the tool did not record is None.
+    """
+    wanted = f"direction::varchar = {direction!r}" if direction else "true"
+    groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
+    sql = (
+        _CORRECTED.replace("{groups}", groups)
+        .replace("{wanted}", wanted)
+        .replace("{placed}", roofline.PLACED)
+    )
+    found = _pyprof_rows(study, source, sql) if source.kind == "pyprof" else _run_rows(study, source, sql)
     if found is None:
         return []
     batches, launches = found
+    for place, name in enumerate(by):
+        if launches and all(row[place] is None for row in launches):
+            study.find(f"{source.id}: its tool says of no kernel which {name} it is of")
     bound = costs.bound_of(study, source)
-    whole = sum(row[4] for row in launches)
-    return [_row(row, batches, whole, bound) for row in launches if direction is None or row[2] == direction]
+    return [_row(row, by, batches, bound) for row in launches]
 
 
-def _row(row: tuple, batches: int, whole: float, bound: costs.Bound) -> dict[str, Any]:
-    name, kind, direction, calls, total, least, most, flops, moved = row
+def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dict[str, Any]:
+    calls, total, least, most, flops, moved, work, bytes_of_it, time_ns, whole = row[len(by) :]
     return {
-        "kernel": name,
-        "class": kind,
-        "direction": direction,
+        **dict(zip(by, row, strict=False)),
         "calls_per_batch": calls / batches,
         "ms_per_batch": total / batches / 1e6,
         "share_pct": 100 * total / whole if whole else None,
@@ -45,6 +76,9 @@ def _row(row: tuple, batches: int, whole: float, bound: costs.Bound) -> dict[str
         "mbyte_per_batch": moved / batches / 1e6,
         "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
         "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
+        "flops_efficiency_of_measured_pct": _efficiency(flops, total, bound.measured_flops_per_s),
+        "bandwidth_efficiency_of_measured_pct": _efficiency(moved, total, bound.measured_bytes_per_s),
+        **roofline.place(work, bytes_of_it, time_ns, bound),
     }
 
 
@@ -52,7 +86,7 @@ def _efficiency(total: float, time_ns: float, peak: float | None) -> float | Non
     return 100 * total / time_ns * 1e9 / peak if peak and time_ns else None
 
 
-def _pyprof_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
+def _pyprof_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
     batches = batches_of(study, [source]).get(source.path)
     if batches is None:
         return None
@@ -66,13 +100,12 @@ def _pyprof_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None
         return None
     study.connection.register("launches_of_pyprof", read)
     counted = f"batch_index >= {batches.first_attributed}"
-    sql = _CORRECTED.format(launches="launches_of_pyprof", counted=counted)
-    found = study.connection.execute(sql).fetchall()
+    found = study.connection.execute(sql.format(launches="launches_of_pyprof", counted=counted)).fetchall()
     study.connection.unregister("launches_of_pyprof")
     return batches.backward, found
 
 
-def _run_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
+def _run_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     launches = (
         f"(select * from {borrowed.launches(study, source)} semi join "
@@ -86,5 +119,5 @@ def _run_rows(study: Study, source: Source) -> tuple[int, list[tuple]] | None:
     count = costs.query(study, source, counted, **paths)
     if count is None or not count[0][0]:
         return None
-    found = costs.query(study, source, _CORRECTED.format(launches=launches, counted="true"), **paths)
+    found = costs.query(study, source, sql.format(launches=launches, counted="true"), **paths)
     return None if found is None else (count[0][0], found)

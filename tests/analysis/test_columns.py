@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from analysis import batches, efficiency, figures, kernels, reference, scaled, scaled_published, tau, use
+from analysis import (
+    batches,
+    efficiency,
+    figures,
+    kernel_difference,
+    kernels,
+    reference,
+    scaled,
+    scaled_published,
+    tau,
+    use,
+)
 from jobs.run import Run
 from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
@@ -19,7 +30,7 @@ COLUMNS = {
         *scaled_published.SCALED_COLUMNS,
     ),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
-    kernels: kernels.COLUMNS,
+    kernels: (*kernels.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
     batches: (*batches.FIGURES, *batches.TAU_COLUMNS),
 }
 

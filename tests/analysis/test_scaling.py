@@ -229,13 +229,3 @@ def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     assert row["gflop_per_batch"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
     assert found["share_pct"].sum() == pytest.approx(100)
     assert set(kernels.table(study, direction="fprop")["direction"]) == {"fprop"}
-
-
-def test_two_runs_side_by_side(planted: tuple[Path, Truth]) -> None:
-    study = load(planted[0])
-    paths = [source.path for source in kernels.with_kernels(study)][:2]
-    rows = run("analysis.kernels", *paths, "--format", "json").json
-    assert list(rows[0]) == ["kernel", "class", "direction", "a_ms_per_batch", "b_ms_per_batch", "b_to_a"]
-    assert all(
-        row["b_to_a"] == pytest.approx(1) for row in rows if row["a_ms_per_batch"] and row["b_ms_per_batch"]
-    )

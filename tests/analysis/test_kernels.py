@@ -1,0 +1,215 @@
+"""What kernels do, grouped as asked, beside their roofs; and what the difference of two runs adds up from."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import kernel_difference, kernels, roofline
+from analysis.costs import Bound
+from analysis.load import load
+from analysis.roofline import Roof, place
+from profiling import tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+
+# Of the planted A100: datasheet (analysis/peaks.yaml) and as measured (tests/analysis/synthetic.py).
+A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
+OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
+LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Path:
+    """A profiled run on one rank and one on two, with operators and layers."""
+    path = tmp_path_factory.mktemp("kernels")
+    write_sweep(path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)])
+    for file in path.glob("run_*/rank_*/kernels.parquet"):
+        table = tables.read(file.parent, "kernels")
+        names = table["short_name"].to_pylist()
+        for column, known in (("operator", OPERATORS), ("layer", LAYERS)):
+            values = pa.array([known.get(name) for name in names], pa.string()).dictionary_encode()
+            table = table.set_column(table.column_names.index(column), column, values)
+        tables.write(table, file.parent, "kernels")
+    return path
+
+
+def run_paths(path: Path) -> list[Path]:
+    return sorted(path.glob("run_*_torch_*"))
+
+
+# --- grouped ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "group", "ms"),
+    [
+        ("class", {"class": "convolution"}, 30),
+        ("operator", {"operator": "aten::convolution"}, 30),
+        ("layer", {"layer": "conv1"}, 30),
+        ("direction", {"direction": "fprop"}, 30),
+        ("kernel", {"kernel": "conv_bprop"}, 15),
+        ("layer,direction", {"layer": "conv1", "direction": "bprop"}, 15),
+    ],
+)
+def test_kernels_are_grouped_as_asked(planted: Path, by: str, group: dict[str, str], ms: float) -> None:
+    found = run("analysis.kernels", run_paths(planted)[0], "--by", by, "--format", "csv").csv
+    assert list(found[0])[: by.count(",") + 1] == by.split(",")
+    (row,) = [row for row in found if all(row[name] == value for name, value in group.items())]
+    assert float(row["ms_per_batch"]) == pytest.approx(ms)
+    # Whatever the groups, they hold every kernel: four of 15 ms and a copy of 2 ms.
+    assert sum(float(row["ms_per_batch"]) for row in found) == pytest.approx(62)
+    assert sum(float(row["share_pct"]) for row in found) == pytest.approx(100)
+
+
+def test_a_direction_alone_keeps_its_share_of_all(planted: Path) -> None:
+    arguments = ("--by", "class", "--direction", "bprop", "--format", "csv")
+    (row,) = run("analysis.kernels", run_paths(planted)[0], *arguments).csv
+    assert float(row["share_pct"]) == pytest.approx(100 * 15 / 62)
+
+
+def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
+    ran = run("analysis.kernels", write_pyprof(tmp_path), "--by", "layer")
+    assert "(not known)" in ran.out and "says of no kernel which layer" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--by", "operatr"), "operator"),
+        (("--by", ","), "--by needs"),
+        (("--by", "class", "--method", "published"), "leave --by out"),
+        (("--summary",), "two runs"),
+    ],
+)
+def test_wrong_groups_are_one_line(planted: Path, flags: tuple[str, ...], said: str) -> None:
+    assert said in one_line_error(run("analysis.kernels", planted, *flags))
+
+
+# --- the roofline -------------------------------------------------------------------------------------
+
+
+def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None:
+    found = kernels.table(load(run_paths(planted)[0])).set_index("kernel")
+    truth = Truth()
+    conv, relu = found.loc["conv_fprop"], found.loc["relu"]
+    assert conv["intensity_flop_per_byte"] == pytest.approx(truth.flops / 3 / (truth.bytes / 4))
+    assert conv["bound"] == "compute" and relu["bound"] == "bandwidth"
+    assert conv["roof_pct"] == pytest.approx(100 * truth.flops / 3 / 0.015 / 19.5e12)
+    assert conv["roof_pct"] == pytest.approx(conv["flops_efficiency_pct"])
+    assert relu["roof_pct"] == pytest.approx(100 * truth.bytes / 4 / 0.015 / 1.555e12)
+    assert conv["roof_of_measured_pct"] == pytest.approx(100 * truth.flops / 3 / 0.015 / 15e12)
+    assert conv["flops_efficiency_of_measured_pct"] == pytest.approx(conv["roof_of_measured_pct"])
+    assert relu["bandwidth_efficiency_of_measured_pct"] == pytest.approx(relu["roof_of_measured_pct"])
+    # A copy of the loader's is no work of the model.
+    assert found.loc["copy"][list(roofline.COLUMNS)].isna().all()
+
+
+def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"))
+    found = kernels.table(load(tmp_path)).set_index("kernel")
+    assert found.loc["conv_fprop"]["bound"] == "compute"
+    assert np.isnan(float(found.loc["conv_fprop"]["roof_pct"] or "nan"))
+    assert found.loc["conv_fprop"]["roof_of_measured_pct"] > 0
+
+
+def test_without_any_roof_the_intensity_remains() -> None:
+    found = place(8.0, 4.0, 1.0, Bound("x", None, None))
+    assert found == dict(zip(roofline.COLUMNS, (2.0, None, None, None), strict=True))
+
+
+def test_no_bytes_no_place() -> None:
+    assert set(place(8.0, 0.0, 1.0, A100).values()) == {None}
+
+
+@given(st.floats(1, 1e15), st.floats(1, 1e12), st.floats(1, 1e9))
+def test_a_roof_is_the_higher_of_the_two_efficiencies(flops: float, moved: float, time_ns: float) -> None:
+    found = place(flops, moved, time_ns, A100)
+    rates = (flops / time_ns * 1e9 / 19.5e12, moved / time_ns * 1e9 / 1.555e12)
+    assert found["roof_pct"] == pytest.approx(100 * max(rates))
+    assert found["bound"] == ("compute" if rates[0] >= rates[1] else "bandwidth")
+
+
+def test_the_roofs_meet_at_the_ridge() -> None:
+    roof = Roof(100.0, 10.0)
+    assert roof.ridge_flop_per_byte == 10
+    assert [roof.at(intensity) for intensity in (1.0, 10.0, 1e3)] == [10.0, 100.0, 100.0]
+    assert roof.least_s(1000.0, 10.0) == 10 and roof.least_s(10.0, 1000.0) == 100
+
+
+# --- two runs -----------------------------------------------------------------------------------------
+
+
+def test_two_runs_that_are_alike_differ_in_the_collective_alone(planted: Path) -> None:
+    rows = run("analysis.kernels", *run_paths(planted), "--format", "json").json
+    assert list(rows[0])[:7] == [
+        "kernel", "class", "direction", "a_ms_per_batch", "b_ms_per_batch", "b_to_a", "difference_ms",
+    ]  # fmt: skip
+    assert rows[0]["kernel"] == "ncclAllReduce" and rows[0]["change"] == "new"
+    assert all(row["b_to_a"] == 1 and row["change"] == "same" for row in rows[1:])
+
+
+def totals(a: Path, b: Path, *flags: str) -> dict[str, dict[str, float]]:
+    found = run("analysis.kernels", a, b, "--summary", "--format", "json", *flags).json
+    return {row.pop("change"): row for row in found}
+
+
+def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None:
+    """Kernels of 60 ms become 80, a collective of 20 ms is new, of which 15 ms are hidden; 2 ms of copies."""
+    a = write_run(tmp_path, run_of(profile="torch"), Truth(noise_ms=0))
+    truth = Truth(kernel_ms=80.0, noise_ms=0)
+    b = write_run(tmp_path, run_of(profile="torch", gpus_per_node=2), truth)
+    found = totals(a, b)
+    assert list(found) == [
+        "slower", "new", "same", "all kernels", "run at once", "no kernel runs", "batch",
+    ]  # fmt: skip
+    differences = {name: row["difference_ms"] for name, row in found.items()}
+    assert differences["slower"] == pytest.approx(20) and found["slower"]["kernels"] == 4
+    assert differences["new"] == pytest.approx(20) and found["new"]["kernels"] == 1
+    # The collective runs from 65 to 85 ms: beside kernels until 80, beside the copy until 82.
+    assert differences["run at once"] == pytest.approx(-17)
+    assert differences["batch"] == pytest.approx(1.25 * (110 - 100))
+    assert found["batch"]["a_ms"] == pytest.approx(125)
+    kinds = sum(differences.get(kind, 0.0) for kind in kernel_difference.KINDS)
+    assert kinds == pytest.approx(differences["all kernels"]) == pytest.approx(40)
+    parts = ("all kernels", "run at once", "no kernel runs")
+    assert sum(differences[name] for name in parts) == pytest.approx(differences["batch"])
+
+
+def test_what_is_gone_is_the_mirror_of_what_is_new(planted: Path) -> None:
+    one, two = run_paths(planted)
+    there, back = totals(one, two), totals(two, one)
+    assert back["gone"]["difference_ms"] == pytest.approx(-there["new"]["difference_ms"])
+    assert back["batch"]["difference_ms"] == pytest.approx(-there["batch"]["difference_ms"])
+
+
+def test_of_one_direction_the_kernels_alone_are_explained(planted: Path) -> None:
+    found = totals(*run_paths(planted), "--direction", "bprop")
+    assert list(found) == ["new", "same", "all kernels"]
+    said = run("analysis.kernels", *run_paths(planted), "--direction", "bprop").out
+    assert "How long a batch lasts beside its kernels is not known" in " ".join(said.split())
+
+
+def test_tables_without_a_place_in_time_explain_their_kernels(tmp_path: Path) -> None:
+    a, b = write_pyprof(tmp_path / "a"), write_pyprof(tmp_path / "b", nodes=8)
+    assert list(totals(a, b)) == ["same", "all kernels"]
+
+
+def test_classes_of_two_runs_beside_each_other(planted: Path) -> None:
+    rows = run("analysis.kernels", *run_paths(planted), "--by", "class", "--format", "json").json
+    changes = {row["class"]: row["change"] for row in rows}
+    assert changes == {
+        "communication": "new", "convolution": "same", "pointwise": "same", "optimizer": "same",
+        "memcpy": "same",
+    }  # fmt: skip
+
+
+def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path) -> None:
+    rows = run(
+        "analysis.kernels", *run_paths(planted), "--metric", "flops-efficiency", "--format", "json"
+    ).json
+    assert "difference_ms" not in rows[0]
+    assert rows[0]["kernel"] == "conv_bprop" and rows[0]["b_to_a"] == pytest.approx(1)
