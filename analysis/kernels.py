@@ -26,7 +26,7 @@ Corrected (the default): attributed batches only, a batch of a rank. Columns:
 Two: what they are grouped by, then the metric of each (``a_``, ``b_``), ``b_to_a``, their ratio,
 ``difference_ms`` (b less a), ``change`` (slower, faster, new, gone, same) and the calls of each; what differs
 most is first. Their total (--summary: it alone, as data; columns ``change, kernels, a_ms, b_ms,
-difference_ms``) is the sum of these kinds; what runs at once and the time in which no kernel runs then lead to
+difference_ms``) is the sum of these kinds; what runs at once and the time in which no kernel runs lead on to
 the difference of the batch's wall time.
 
 Published (PyProf tables): ``kernel, a_s, b_s``: the sum of ``Sil(ns)`` by kernel name over all launches that
