@@ -113,7 +113,7 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     Raises:
         UserError: nothing varies, or ``factors`` leaves out one that does.
     """
-    varying = [name for name in Run.model_fields if len({str(cell.fields.get(name)) for cell in cells}) > 1]
+    varying = varying_of(cells)
     left_out = [name for name in varying if factors and name not in factors]
     if left_out:
         raise UserError(
@@ -134,6 +134,11 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     ]
     _rank(made)
     return sorted(made, key=lambda row: (" x " in row["factor"], -row["omega_squared"]))
+
+
+def varying_of(cells: Sequence[Cell]) -> list[str]:
+    """The fields of a run that are not the same in all configurations."""
+    return [name for name in Run.model_fields if len({str(cell.fields.get(name)) for cell in cells}) > 1]
 
 
 def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
@@ -205,11 +210,12 @@ def main() -> int:
     study = load(arguments.path, arguments.peaks)
     what, cells = responses(study)
     made = rows(cells, factors)
-    part = Part(f"What moves {what}", made, _shown(), _caption(cells))
+    part = Part(f"What moves {what}", made, shown(), caption(cells))
     return output.emit(Answer(made, COLUMNS, parts=[part]), study, arguments)
 
 
-def _caption(cells: Sequence[Cell]) -> str:
+def caption(cells: Sequence[Cell]) -> str:
+    """What is said below the table."""
     counts = sorted({len(cell.responses) for cell in cells})
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     text = f"{len(cells)} configurations, repetitions of each: {span}. "
@@ -219,7 +225,9 @@ def _caption(cells: Sequence[Cell]) -> str:
     return text
 
 
-def _shown() -> list[Column]:
+def shown() -> list[Column]:
+    """The columns that a reader wants first."""
+
     def share(row: Mapping[str, Any]) -> str:
         return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
 

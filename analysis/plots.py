@@ -92,7 +92,7 @@ def parts(points: pd.DataFrame, colours: dict[str, str], title: str, label: str 
         for part, colour in colours.items()
         if f"{part}_ms" in points
     ]
-    return {"data": traces, "layout": _bars(title, "ms a batch", len(points))}
+    return {"data": traces, "layout": bars(title, "ms a batch", len(points))}
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -117,10 +117,16 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }
         )
-    layout = _bars(title, "ms a batch", len(top))
+    layout = bars(title, "ms a batch", len(top))
     order = [_shortened(kernel) for kernel in top["short_name"]]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
     return {"data": traces, "layout": layout}
+
+
+def layout(title: str) -> dict[str, Any]:
+    """What all charts have: margins, the legend above the plot, the title on the left."""
+    place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
+    return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
 
 
 def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
@@ -141,7 +147,7 @@ def _line(series: pd.DataFrame, name: str, index: int, column: str, unit: str) -
             "color": PALETTE[index % len(PALETTE)],
         },
         "line": {"color": PALETTE[index % len(PALETTE)], "width": 2},
-        "hovertemplate": f"{_escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>",
+        "hovertemplate": f"{escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>",
     }
     if f"{column}_low" in series:
         above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]
@@ -178,32 +184,17 @@ def _against_ranks(points: pd.DataFrame, title: str, unit: str, label: str = "la
     if points[label].nunique() > _MOST_ABOVE:
         beside = {"legend": {"x": 1.01, "y": 1}, "margin": {**_LAYOUT["margin"], "t": 48}, "height": 480}
     return {
-        **_LAYOUT,
+        **layout(title),
         **beside,
-        "title": {
-            "text": title,
-            "font": {"size": 15},
-            "x": 0.01,
-            "xanchor": "left",
-            "y": 0.98,
-            "yanchor": "top",
-        },
         "xaxis": xaxis,
         "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
     }
 
 
-def _bars(title: str, unit: str, count: int) -> dict[str, Any]:
+def bars(title: str, unit: str, count: int) -> dict[str, Any]:
+    """The layout of horizontal bars, the first on top."""
     return {
-        **_LAYOUT,
-        "title": {
-            "text": title,
-            "font": {"size": 15},
-            "x": 0.01,
-            "xanchor": "left",
-            "y": 0.98,
-            "yanchor": "top",
-        },
+        **layout(title),
         "height": 152 + 26 * max(count, 3),
         "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
         "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
@@ -214,11 +205,11 @@ def _bars(title: str, unit: str, count: int) -> dict[str, Any]:
 
 
 def _shortened(name: str, length: int = 48) -> str:
-    # Plotly reads a few HTML tags in labels: a kernel's name must stay text.
-    return _escaped(name if len(name) <= length else name[: length - 1] + "…")
+    return escaped(name if len(name) <= length else name[: length - 1] + "…")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that plotly shows as it is: it reads a few HTML tags in labels."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -35,7 +35,10 @@ def sweep(tmp_path):
 
 def test_all_sections_of_a_sweep(sweep):
     found = sections(sweep)
-    assert list(found) == ["scaling", "table", "stages", "anatomy", "communication", "kernels", "left-out"]
+    assert list(found) == [
+        "scaling", "table", "factors", "stages", "anatomy", "communication", "kernels", "roofline",
+        "left-out",
+    ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
 
@@ -89,7 +92,7 @@ def test_provenance_says_machine_versions_and_times(sweep):
 def test_pyprof_tables(tmp_path):
     write_pyprof(tmp_path)
     found = sections(tmp_path)
-    assert {"table", "kernels", "corrections", "left-out"} == set(found)
+    assert {"table", "kernels", "roofline", "corrections", "left-out"} == set(found)
     assert "dali::resize" in str(found["kernels"].tables)
 
 

@@ -1,0 +1,99 @@
+"""Which setting matters? A section of the report: what each factor explains of the throughput's variance."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis import factors, plots
+from analysis.report.render import Chart, Section
+from analysis.report.views import as_view, varied
+from analysis.study import Study
+from analysis.terminal import Part, Rows
+from profiling.errors import UserError
+
+HEADING = "Which setting matters?"
+LEAST = 2  # factors: what one explains, the scaling charts show
+SIGNIFICANCE = 0.05
+_COLOURS = {"main effect": "#0072B2", "interaction": "#E69F00"}
+
+
+def section(study: Study) -> Section | None:
+    """Share of the variance by factor with its interval, largest first; none where fewer than two vary."""
+    runs = varied(source.fields for source in study.of_kind("run"))
+    if len(runs) < LEAST and not study.tau_intervals:
+        return None
+    try:
+        what, cells = factors.responses(study)
+        if len(factors.varying_of(cells)) < LEAST:
+            return None
+        made = factors.rows(cells)
+    except UserError as error:
+        return Section("factors", HEADING, f"Not known: {error}.")
+    chart = Chart(
+        "factors", effects(made, what), "Share of the variance that each factor explains, largest first"
+    )
+    part = Part("", made, factors.shown(), factors.caption(cells))
+    return Section("factors", HEADING, _text(made, what), [chart], [as_view(part, "factor-table", ())])
+
+
+def effects(made: Rows, what: str) -> plots.Figure:
+    """Omega squared of each factor and pair as a bar with its 95 % interval, largest on top.
+
+    Args:
+        made: rows of :func:`analysis.factors.rows`.
+        what: the response.
+    """
+    order = sorted(made, key=lambda row: -row["omega_squared"])
+    traces = []
+    for kind, colour in _COLOURS.items():
+        rows = [row for row in order if (" x " in row["factor"]) == (kind == "interaction")]
+        if rows:
+            traces.append(_bars(rows, kind, colour))
+    layout = {
+        **plots.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
+        "barmode": "overlay",
+    }
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [row["factor"] for row in order]}
+    return {"data": traces, "layout": layout}
+
+
+def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "name": kind,
+        "y": [row["factor"] for row in rows],
+        "x": [row["omega_squared"] for row in rows],
+        "marker": {"color": colour},
+        "hovertemplate": "%{y}: %{x:.3f} of the variance<extra></extra>",
+    }
+    if all(row["omega_squared_low"] is not None for row in rows):
+        # A resampled interval need not hold the estimate where it is next to nothing.
+        above = [max(row["omega_squared_high"] - row["omega_squared"], 0.0) for row in rows]
+        below = [max(row["omega_squared"] - row["omega_squared_low"], 0.0) for row in rows]
+        ends = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
+        trace["error_x"] = {**ends, "thickness": 1.5, "width": 4}
+    return trace
+
+
+def _text(made: Rows, what: str) -> str:
+    main = [row for row in made if " x " not in row["factor"]]
+    first = max(main, key=lambda row: row["omega_squared"])
+    by_signal = next(row["factor"] for row in main if row["rank_by_signal"] == 1)
+    text = (
+        f"{first['factor']} explains most of the variance of {what}: {100 * first['omega_squared']:.0f} % "
+        f"(best: {first['best_level']}). "
+    )
+    text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
+    text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "
+    return text + _of_interactions(made)
+
+
+def _of_interactions(made: Sequence[Mapping[str, Any]]) -> str:
+    pairs = [row for row in made if " x " in row["factor"]]
+    if not pairs:
+        return "Whether factors depend on each other cannot be told: points ran once, or were not crossed."
+    found = [row["factor"] for row in pairs if row["p_value"] <= SIGNIFICANCE]
+    if not found:
+        return "No two factors were found to depend on each other."
+    named = ", ".join(found)
+    return f"The effect of one depends on the other in {named}: there, main effects hold on average only."

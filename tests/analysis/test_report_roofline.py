@@ -1,0 +1,136 @@
+"""The report's roofline and factors: charts hold what was planted, or words say why there are none."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.load import load
+from analysis.report import factors, roofline
+from analysis.report.build import build
+from analysis.report.render import Section
+from profiling import tables
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+
+
+def roofline_of(path: Path) -> Section | None:
+    return roofline.section(load(path), [])
+
+
+def traces(section: Section | None) -> dict[str, dict]:
+    assert section is not None
+    return {trace["name"]: trace for trace in section.charts[0].figure["data"]}
+
+
+# --- the roofline -------------------------------------------------------------------------------------
+
+
+def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
+    truth = write_sweep(tmp_path, [run_of(profile="torch")])
+    section = roofline_of(tmp_path)
+    found = traces(section)
+    assert list(found) == ["datasheet", "measured", "convolution"]
+    intensity = truth.flops / 3 / (truth.bytes / 4)
+    assert sorted(found["convolution"]["x"]) == pytest.approx([intensity, 2 * intensity])
+    # Rates of 15 ms of a third, and of two thirds, of the FLOPs, in GFLOP/s.
+    rates = [truth.flops * part / 3 / 0.015 / 1e9 for part in (1, 2)]
+    assert sorted(found["convolution"]["y"]) == pytest.approx(rates)
+    # An A100: flat at 19.5 TFLOP/s from its ridge on, at 1555 GB/s times the intensity before.
+    line = found["datasheet"]
+    assert line["x"][1] == pytest.approx(19.5e12 / 1.555e12)
+    assert line["y"][1:] == pytest.approx([19_500, 19_500])
+    assert line["y"][0] / line["x"][0] == pytest.approx(1555)
+    layout = section.charts[0].figure["layout"] if section else {}
+    assert layout["xaxis"]["type"] == layout["yaxis"]["type"] == "log"
+
+
+def test_points_are_as_large_as_their_time(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")])
+    for file in tmp_path.glob("run_*/rank_*/kernels.parquet"):
+        table = tables.read(file.parent, "kernels").to_pandas()
+        table.loc[table["short_name"] == "conv_bprop", "duration_ns"] *= 4
+        columns = {column: table[column].tolist() for column in table}
+        tables.write(tables.as_table("kernels", columns), file.parent, "kernels")
+    sizes = traces(roofline_of(tmp_path))["convolution"]["marker"]["size"]
+    assert max(sizes) == pytest.approx(2 * min(sizes))  # four times the area
+
+
+def test_shares_of_the_time_by_bound_are_said(tmp_path: Path) -> None:
+    """Two of four kernels credit FLOPs: 30 ms of 62 by arithmetic, 30 by bandwidth; 2 ms of copies."""
+    write_sweep(tmp_path, [run_of(profile="torch")])
+    section = roofline_of(tmp_path)
+    assert section is not None and "48 % is of kernels that the arithmetic bounds, 48 %" in section.text
+    assert "3 % is of kernels whose bytes are not known" in section.text
+    classes = [row.cells[0].text for row in section.tables[0].rows]
+    assert set(classes) == {"convolution", "pointwise", "optimizer"}
+
+
+def test_without_a_peak_it_says_so(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"), calibration=False)
+    section = roofline_of(tmp_path)
+    assert section is not None and not section.charts and "--peaks FILE" in section.text
+
+
+def test_without_flops_it_says_so(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0, bytes=0.0))
+    section = roofline_of(tmp_path)
+    assert section is not None and not section.charts and "no FLOPs and bytes" in section.text
+
+
+def test_without_kernels_there_is_no_section(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    assert roofline_of(tmp_path) is None
+
+
+def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
+    found = traces(roofline_of(write_pyprof(tmp_path)))
+    assert "convolution" in found and "measured" not in found
+
+
+# --- factors ------------------------------------------------------------------------------------------
+
+
+def sweep_of(path: Path, repetitions: int = 4) -> Path:
+    """Two ranks are slower by half; workers change nothing."""
+    truth = Truth(batch_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
+    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
+    write_sweep(path, runs, truth, repetitions={"none": repetitions})
+    return path
+
+
+def test_the_factor_that_matters_is_the_longest_bar(tmp_path: Path) -> None:
+    section = factors.section(load(sweep_of(tmp_path)))
+    assert section is not None and section.text.startswith("gpus_per_node explains most")
+    found = traces(section)
+    assert list(found) == ["main effect", "interaction"]
+    bars = dict(zip(found["main effect"]["y"], found["main effect"]["x"], strict=True))
+    assert bars["gpus_per_node"] > 0.95 and abs(bars["workers"]) < 0.05
+    ends = found["main effect"]["error_x"]
+    assert len(ends["array"]) == 2 and min(ends["array"] + ends["arrayminus"]) >= 0
+    order = section.charts[0].figure["layout"]["yaxis"]["categoryarray"]
+    assert order[0] == "gpus_per_node"
+    assert "No two factors were found to depend" in section.text
+
+
+def test_one_repetition_has_bars_without_intervals(tmp_path: Path) -> None:
+    section = factors.section(load(sweep_of(tmp_path, repetitions=1)))
+    assert "error_x" not in traces(section)["main effect"]
+    assert section is not None and "cannot be told" in section.text
+
+
+def test_one_factor_is_no_section(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
+    assert factors.section(load(tmp_path)) is None
+
+
+def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
+    for ranks, workers in ((1, 1), (2, 2)):
+        write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
+    section = factors.section(load(tmp_path))
+    assert section is not None and "no unprofiled run" in section.text
+
+
+def test_the_page_has_both(tmp_path: Path) -> None:
+    sweep_of(tmp_path)
+    write_run(tmp_path, run_of(profile="torch"), Truth())
+    ids = [section.id for section in build(load(tmp_path)).sections]
+    assert "factors" in ids and "roofline" in ids
