@@ -16,6 +16,7 @@ Maker = Callable[[Result, Path | None], Answer]
 
 QUESTIONS = {
     "layers": "What does a layer cost?",
+    "order": "Does the order matter?",
 }
 
 
@@ -31,9 +32,9 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
 
 
 def _maker(result: Result) -> Maker:
-    from analysis.studies import layers
+    from analysis.studies import layers, order
 
-    makers: dict[str, Maker] = {"layers": layers.answer}
+    makers: dict[str, Maker] = {"layers": layers.answer, "order": order.answer}
     name = result.manifest.study
     if name not in makers:
         raise UserError(f"{result.path}: no study {name!r} is known{did_you_mean(name, makers)}")

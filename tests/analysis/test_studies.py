@@ -75,6 +75,37 @@ def test_a_study_that_is_not_known_is_one_line(tmp_path):
         answers.answer(read(directory))
 
 
+def order(directory, other_ms):
+    directory.mkdir()
+    recorder = Recorder("order", {"model": "vgg16"}, directory)
+    for case, durations_ms in {"ReLU, MaxPool2d": [10, 11, 12, 13] * 5, "MaxPool2d, ReLU": other_ms}.items():
+        recorder.durations(case, "cpu", "forward", np.array(durations_ms) * 250_000)
+        recorder.durations(case, "cpu", "backward", np.array(durations_ms) * 750_000)
+        for name, value in {"pairs": 5, "batch": 2, "image_size": 32, "same_output": True}.items():
+            recorder.quantity(case, "cpu", name, value)
+        recorder.quantity(case, "cpu", "activation_memory_bytes", 3 << 20 if case[0] == "R" else 1 << 20)
+        recorder.quantity(case, "cpu", "peak_memory_bytes", 4 << 20)
+        recorder.quantity(case, "cpu", "largest_difference", 0)
+    recorder.write(5, 20)
+    return read(directory)
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ([0.5] * 20, "takes 0.500 [0.500, 0.500] of the time: pool first"),
+        ([1.2] * 20, "keep the usual order"),
+        ([0.9, 1.1] * 10, "no difference in time can be told"),
+    ],
+)
+def test_orders_are_compared_turn_by_turn(tmp_path, factors, said):
+    result = order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors)
+    made = answers.answer(result)
+    assert said in made.notes[0] and "2.000 MiB less of activations" in made.notes[0]
+    assert [row["order"] for row in made.rows] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
+    assert made.rows[0]["step_ms"] == pytest.approx(11.5)
+
+
 def test_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="holds a result already"):

@@ -1,24 +1,38 @@
 """The single-node studies on this CPU, for real, at a small size."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from jobs import studies
+from profiling import tables
 from profiling.errors import UserError
-from train.studies import common, layer_spec, memory, operators, power
+from tests.analysis.commands import run
+from train.studies import common, layer_spec, layers, memory, operators, order, power
 from train.studies.layers import LAYERS, Passes, specs_of
 
-ROOT = Path(__file__).resolve().parents[2]
 
+@pytest.fixture
+def answer_of(monkeypatch, tmp_path):
+    """Runs a study's command and the one that it becomes, in this process, and gives the latter's end."""
 
-def command(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    def run_study(main, *arguments):
+        became = []
+        monkeypatch.setattr(studies, "become", became.append)
+        flags = [*arguments, "--out", str(tmp_path / "result"), "--format", "csv", "--threads", "1"]
+        monkeypatch.setattr(sys, "argv", ["study", *flags])
+        threads = torch.get_num_threads()
+        try:
+            main()
+        finally:
+            torch.set_num_threads(threads)
+        ((python, _, module, *rest),) = became
+        assert python == sys.executable and module == "analysis.studies"
+        return run("analysis.studies.__main__", *rest)
+
+    return run_study
 
 
 # --- what they share ----------------------------------------------------------------------------------
@@ -188,16 +202,78 @@ def test_the_usual_layers_are_sized_and_it_is_said():
         specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu", [])
 
 
-def test_layers_from_the_command_line(tmp_path):
-    out = tmp_path / "layers"
-    answer = command(
-        "train.studies.layers", "--device", "cpu", "--layer", "ReLU()@2,3,32,32",
-        "--layer", "Linear(64, 8)@4,64", "--warmup", "1", "--repetitions", "4", "--threads", "1",
-        "--out", str(out), "--format", "csv",
+def test_layers_from_the_command_line(answer_of, tmp_path):
+    told = answer_of(
+        layers.main, "--device", "cpu", "--layer", "ReLU()@2,3,32,32", "--layer", "Linear(64, 8)@4,64",
+        "--warmup", "1", "--repetitions", "4",
     )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    header, *lines = answer.stdout.splitlines()
-    assert len(lines) == 2 and header.startswith("layer,input,device,forward_ms,forward_low_ms")
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert told.code == 0 and [row["layer"] for row in told.csv] == ["ReLU()", "Linear(64, 8)"]
+    for row in told.csv:
+        assert float(row["forward_low_ms"]) <= float(row["forward_ms"]) <= float(row["forward_high_ms"])
+        assert float(row["backward_ms"]) > 0 and float(row["forward_roofline_pct"]) > 0
+    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
         "durations.parquet", "manifest.json", "quantities.parquet",
     ]  # fmt: skip
+    assert tables.read(tmp_path / "result", "durations").num_rows == 2 * 2 * 4
+
+
+# --- order --------------------------------------------------------------------------------------------
+
+
+class Mixed(torch.nn.Module):
+    """Pairs in both orders, by layers and by functions, and a ReLU that something else reads, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu, self.pool = (
+            torch.nn.Conv2d(3, 3, 3, padding=1), torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(2),
+        )  # fmt: skip
+
+    def forward(self, images):
+        one = self.pool(self.relu(self.conv(images)))
+        two = self.relu(torch.nn.functional.max_pool2d(self.conv(one), 3, stride=1, padding=1))
+        read_twice = torch.relu(self.conv(two))
+        return (self.pool(read_twice).mean((2, 3)) + read_twice.mean((2, 3))).relu()
+
+
+def kinds_of(model):
+    return [kind for node in model.graph.nodes if (kind := order._kind(model, node))]
+
+
+def test_every_pair_is_put_into_one_order():
+    torch.manual_seed(0)
+    model, images = Mixed(), torch.randn(2, 3, 16, 16)
+    relu_first, pool_first = order.in_both_orders(model, "mixed").values()
+    lonely = ["ReLU", "MaxPool2d", "ReLU"]
+    assert kinds_of(relu_first) == ["ReLU", "MaxPool2d"] * 2 + lonely
+    assert kinds_of(pool_first) == ["MaxPool2d", "ReLU"] * 2 + lonely
+    expected = model(images)
+    assert torch.equal(relu_first(images), expected) and torch.equal(pool_first(images), expected)
+
+
+def test_a_model_without_a_pair_is_one_line():
+    with pytest.raises(UserError, match="plain has no ReLU beside a MaxPool2d"):
+        order.in_both_orders(torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), torch.nn.ReLU()), "plain")
+
+
+def test_saved_tensors_are_counted_once():
+    data = torch.randn(1000, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(1000))
+    known = {weight.untyped_storage().data_ptr()}
+    # The product keeps both factors, the square its base: 1,000 of data, 1,000 of the product.
+    assert memory.saved_bytes(lambda: (data * weight).square().sum(), known) == 2 * 4000
+
+
+def test_order_from_the_command_line(answer_of):
+    told = answer_of(
+        order.main, "--device", "cpu", "--model", "squeezenet1_1", "--batch", "1", "--image-size", "64",
+        "--warmup", "1", "--repetitions", "4",
+    )  # fmt: skip
+    assert told.code == 0, told.err
+    usual, other = told.csv
+    assert [usual["order"], other["order"]] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
+    assert {row["same_output"] for row in told.csv} == {"True"} and {row["pairs"] for row in told.csv} == {
+        "1.0"
+    }
+    assert float(usual["time_ratio"]) == 1 and float(other["step_ms"]) > 0
+    assert "gives the same output" in told.err and "sized down on cpu: batch 1, not 128" in told.err

@@ -76,3 +76,22 @@ def recorded(action: Callable[[], object]) -> np.ndarray:
     events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return np.cumsum([event.nbytes() for event in events], dtype=np.int64)
+
+
+def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:
+    """What autograd keeps of a forward pass, in bytes, each memory once.
+
+    Args:
+        known: addresses of memory that is there anyway (parameters).
+    """
+    kept: dict[int, torch.UntypedStorage] = {}  # storages stay alive, so that no address is used again
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept.setdefault(storage.data_ptr(), storage)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()
+    del result
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in known)

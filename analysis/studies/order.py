@@ -1,0 +1,104 @@
+"""Does the order of ReLU and MaxPool2d matter? The same output, in how much of the time and memory?"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.statistics import Estimate, inside_run
+from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
+from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
+
+STAGES = ("forward", "backward")
+FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with
+_MIB = 1 << 20
+_FIGURES = ("pairs", "batch", "image_size", "activation_memory_bytes", "peak_memory_bytes")
+
+
+def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
+    """A row a device and order; the verdict compares the orders on a device."""
+    rows = rows_of(result)
+    devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
+    shown = [
+        Column("device", lambda row: row["device"], left=True, key=True),
+        Column("order", lambda row: row["order"], left=True, key=True),
+        Column("batch", lambda row: int(row["batch"])),
+        Column("pixels", lambda row: int(row["image_size"])),
+        interval_shown("forward\nms", "forward"),
+        interval_shown("backward\nms", "backward"),
+        interval_shown("both\nms", "step"),
+        Column("of the usual\norder's time", _ratio_shown),
+        Column("activations\nMiB", lambda row: row["activation_memory_bytes"] / _MIB),
+        Column("peak\nMiB", lambda row: row["peak_memory_bytes"] / _MIB),
+        Column("same\noutput", lambda row: "yes" if row["same_output"] else "no", left=True),
+    ]
+    model = result.manifest.settings.get("model")
+    part = Part(
+        f"{model}: ReLU before or after MaxPool2d, on {devices}", rows, shown, timing(result.manifest)
+    )
+    return Answer(rows, columns_of(rows), [part], notes=verdicts(rows))
+
+
+def rows_of(result: Result) -> Rows:
+    """The data; the usual order's row comes first on each device."""
+    rows = []
+    for key in sorted(result.keys, key=lambda key: (key[1], key[0] != FIRST)):
+        row: dict[str, Any] = {
+            "model": result.manifest.settings.get("model"),
+            "device": key[1],
+            "order": key[0],
+        }
+        row |= {name: result.quantity(key, name) for name in _FIGURES}
+        for name in STAGES:
+            row |= interval_columns(name, result.estimate(key, [name]))
+        row |= interval_columns("step", result.estimate(key, STAGES))
+        found = ratio(result, key[1], key[0])
+        row |= {"time_ratio": found.value, "time_ratio_low": found.low, "time_ratio_high": found.high}
+        row["same_output"] = bool(result.quantity(key, "same_output"))
+        row["largest_difference"] = result.quantity(key, "largest_difference")
+        rows.append(row)
+    return rows
+
+
+def ratio(result: Result, device: str, case: str) -> Estimate:
+    """A case's time over the usual order's, repetition by repetition, which were taken in turns."""
+    timed = result.durations[case, device], result.durations[FIRST, device]
+    own, usual = (np.sum([stages[name] for name in STAGES], axis=0) for stages in timed)
+    return inside_run(own / usual)
+
+
+def _ratio_shown(row: Any) -> str:
+    if row["order"] == FIRST:
+        return "1"
+    return with_interval(row["time_ratio"], row["time_ratio_low"], row["time_ratio_high"], 3)
+
+
+def verdicts(rows: Rows) -> list[str]:
+    """What is to be said of each device."""
+    usual = {row["device"]: row for row in rows if row["order"] == FIRST}
+    return [_verdict(row, usual[row["device"]]) for row in rows if row["order"] != FIRST]
+
+
+def _verdict(row: dict[str, Any], usual: dict[str, Any]) -> str:
+    low, high = row["time_ratio_low"], row["time_ratio_high"]
+    spread = f"[{low:.3f}, {high:.3f}]"
+    if high < 1:
+        time = f"the step takes {row['time_ratio']:.3f} {spread} of the time: pool first"
+    elif low > 1:
+        time = f"the step takes {row['time_ratio']:.3f} {spread} of the time: keep the usual order"
+    elif low <= 1 <= high:
+        time = f"no difference in time can be told ({row['time_ratio']:.3f} {spread} of it)"
+    else:
+        time = "there are too few repetitions to tell the times apart"
+    saved = (usual["activation_memory_bytes"] - row["activation_memory_bytes"]) / _MIB
+    memory = (
+        f"{digits(abs(saved))} MiB {'less' if saved > 0 else 'more'} of activations"
+        if saved
+        else ("as much memory of activations")
+    )
+    same = (
+        "the same output"
+        if row["same_output"]
+        else (f"NOT the same output (it differs by {row['largest_difference']:.3g})")
+    )
+    return f"On {row['device']}, MaxPool2d before ReLU gives {same}; {time}; {memory}."

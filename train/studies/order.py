@@ -1,0 +1,199 @@
+"""Does the order of ReLU and MaxPool2d matter?
+
+    python -m train.studies.order
+    python -m train.studies.order --device cpu --batch 2 --image-size 64 --model alexnet
+
+Both give the same output, as the largest of some numbers stays the largest when the negative ones become 0;
+but ReLU after the pooling has a quarter of the elements to do. The model is rewritten (torch.fx): every
+adjacent pair stands in one order, then in the other, with the same weights. Without --batch it is 128 on a
+GPU and 4 on a CPU; without --device both are measured.
+"""
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from jobs.studies import Recorder
+from profiling.errors import UserError, run_command
+from train.models import build_model
+from train.studies import common, memory
+
+BATCH, BATCH_ON_CPU = 128, 4
+IMAGE_SIZE = 224
+CLASSES = 1000
+STAGES = ("forward", "backward")
+RELU, POOL = "ReLU", "MaxPool2d"
+ORDERS = {f"{RELU}, {POOL}": RELU, f"{POOL}, {RELU}": POOL}  # case -> which is first
+
+_FUNCTIONS = {
+    functional.relu: RELU, functional.relu_: RELU, torch.relu: RELU, torch.relu_: RELU,
+    functional.max_pool2d: POOL, torch.max_pool2d: POOL,
+}  # fmt: skip
+_METHODS = {"relu": RELU, "relu_": RELU}
+
+
+def main() -> None:
+    parser = common.study_parser("order", __doc__)
+    parser.add_argument("--model", default="vgg16", help="a torchvision classification model [vgg16]")
+    arguments = parser.parse_args()
+    devices = common.devices(arguments.device, both=True)
+    image_size = arguments.image_size or IMAGE_SIZE
+    common.prepare(arguments)
+    models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
+    recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
+    for device in devices:
+        batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
+        if batch < BATCH:
+            recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
+        if image_size < IMAGE_SIZE:
+            recorder.find(f"sized down: images of {image_size}, not {IMAGE_SIZE} pixels a side")
+        try:
+            measure(recorder, models, device, batch, image_size, arguments.warmup, arguments.repetitions)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
+            recorder.find(
+                f"batch {batch} does not fit on {common.device_name(device)}; give a smaller --batch"
+            )
+    common.finish(recorder, arguments)
+
+
+# --- rewriting ----------------------------------------------------------------------------------------
+
+
+def in_both_orders(model: nn.Module, name: str) -> dict[str, fx.GraphModule]:
+    """The model with every pair in one order, and in the other; they share their weights.
+
+    Raises:
+        UserError: it has no such pair, or torch.fx cannot follow it.
+    """
+    try:
+        made = {case: fx.symbolic_trace(model) for case in ORDERS}
+    except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"torch.fx cannot follow {name}, whose path depends on its data: {said}") from None
+    if not pairs(made[f"{RELU}, {POOL}"]):
+        raise UserError(f"{name} has no {RELU} beside a {POOL}: there is no order to change; try vgg16")
+    for case, first in ORDERS.items():
+        put_first(made[case], first)
+    return made
+
+
+def pairs(model: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
+    """Neighbours of which one is a ReLU and one a pooling, and the first is for the second alone."""
+    found = []
+    for node in model.graph.nodes:
+        inputs = node.all_input_nodes
+        if len(inputs) != 1 or len(inputs[0].users) != 1:
+            continue
+        if {_kind(model, node), _kind(model, inputs[0])} == {RELU, POOL}:
+            found.append((inputs[0], node))
+    return found
+
+
+def _kind(model: fx.GraphModule, node: fx.Node) -> str | None:
+    if node.op == "call_module":
+        layer = model.get_submodule(str(node.target))
+        if isinstance(layer, nn.MaxPool2d):
+            return None if layer.return_indices else POOL
+        return RELU if isinstance(layer, nn.ReLU) else None
+    if node.op == "call_function" and callable(node.target):
+        return _FUNCTIONS.get(node.target) if not node.kwargs.get("return_indices") else None
+    return _METHODS.get(str(node.target)) if node.op == "call_method" else None
+
+
+def put_first(model: fx.GraphModule, first: str) -> int:
+    """Swap the pairs that do not begin with ``first``; returns how many."""
+    swapped = 0
+    for before, after in pairs(model):
+        source = before.all_input_nodes[0]
+        # A ReLU that works in place would change what others read.
+        if _kind(model, before) == first or (first == RELU and len(source.users) > 1):
+            continue
+        after.replace_all_uses_with(before)
+        after.replace_input_with(before, source)
+        before.replace_input_with(source, after)
+        before.prepend(after)
+        swapped += 1
+    model.graph.lint()
+    model.recompile()
+    return swapped
+
+
+# --- measuring ----------------------------------------------------------------------------------------
+
+
+def measure(
+    recorder: Recorder,
+    models: dict[str, fx.GraphModule],
+    device: torch.device,
+    batch: int,
+    image_size: int,
+    warmup: int,
+    repetitions: int,
+) -> None:
+    """Measure both orders on a device: the same output, times in turns, memory of activations."""
+    name = common.device_name(device)
+    with torch.device(device):
+        images = torch.randn(batch, 3, image_size, image_size)
+        labels = torch.randint(CLASSES, (batch,))
+    for model in models.values():
+        model.to(device)
+    difference = largest_difference(models, images)
+    steps = {case: Step(model, images, labels) for case, model in models.items()}
+    actions = {case: step.action for case, step in steps.items()}
+    timed = common.time_cases(actions, STAGES, warmup, repetitions, common.clock_of(device))
+    for case, step in steps.items():
+        for stage, durations in timed[case].items():
+            recorder.durations(case, name, stage, durations)
+        step.drop_gradients()
+        taken = memory.measure(device, step.forward, step.backward)
+        recorder.quantity(case, name, "pairs", len(pairs(step.model)))
+        recorder.quantity(case, name, "batch", batch)
+        recorder.quantity(case, name, "image_size", image_size)
+        recorder.quantity(case, name, "activation_memory_bytes", step.saved_bytes())
+        recorder.quantity(case, name, "peak_memory_bytes", taken.peak)
+        recorder.quantity(case, name, "same_output", difference == 0)
+        recorder.quantity(case, name, "largest_difference", difference)
+        step.drop_gradients()
+
+
+def largest_difference(models: dict[str, fx.GraphModule], images: torch.Tensor) -> float:
+    """Between the models' outputs for the same images, without dropout."""
+    with torch.no_grad():
+        first, second = (model.eval()(images) for model in models.values())
+    for model in models.values():
+        model.train()
+    return float((first - second).abs().max())
+
+
+class Step:
+    """Forward and backward pass of a model, with its loss."""
+
+    def __init__(self, model: fx.GraphModule, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.model, self.images, self.labels = model, images, labels
+
+    def forward(self) -> torch.Tensor:
+        return functional.cross_entropy(self.model(self.images), self.labels)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.drop_gradients()
+        loss.backward()
+
+    def drop_gradients(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+
+    def action(self, tick: common.Tick) -> None:
+        loss = self.forward()
+        tick()
+        self.backward(loss)
+        tick()
+
+    def saved_bytes(self) -> int:
+        """Bytes of the tensors that the forward pass keeps for the backward one, each memory once."""
+        known = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
+        return memory.saved_bytes(self.forward, known)
+
+
+if __name__ == "__main__":
+    run_command(main)
