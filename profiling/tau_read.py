@@ -62,14 +62,14 @@ class Reading:
             yield "atomics", atomics_table(rank, number, pa.array(profile.events), profile.atomics)
 
     def _xml(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        reader, tables = Reader(path), Tables(self._rank)
+        reader, tables = Reader(path), Tables(path, self._rank)
         for profile in reader:
             self._met(profile.thread[0])
-            metrics = metrics_of(profile, reader.common)
+            metrics = metrics_of(profile)
             for place, name in enumerate(metrics):
                 if place != clock_of(metrics):
                     self.tell_metric(name, path)
-            yield from tables.add(profile, reader.common)
+            yield from tables.add(profile)
         yield from tables.pieces()
         self._snapshots += reader.snapshots
         if reader.unended:

@@ -15,11 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from profiling.chunks import open_text
 from profiling.errors import UserError
-from profiling.number_text import parse_numbers
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -49,7 +46,8 @@ class Definitions:
 
     Attributes:
         thread: whose; None: every thread's.
-        changes: how often anything was defined.
+
+    What a profile was given is not changed any more: later definitions are added to a copy.
     """
 
     event: dict[int, str] = field(default_factory=dict)
@@ -57,13 +55,33 @@ class Definitions:
     metric: dict[int, str] = field(default_factory=dict)
     group: dict[int, str] = field(default_factory=dict)
     thread: Thread | None = None
-    changes: int = 0
+
+    def copy(self) -> "Definitions":
+        """The same, to be added to."""
+        return Definitions(
+            dict(self.event), dict(self.userevent), dict(self.metric), dict(self.group), self.thread
+        )
 
     def name(self, kind: str, number: int, common: "Definitions") -> str:
         """A name, the thread's own before the common one."""
         own: dict[int, str] = getattr(self, kind)
         shared: dict[int, str] = getattr(common, kind)
         return own.get(number) or shared.get(number) or f"({kind} {number})"
+
+
+@dataclass
+class Section:
+    """Lines of numbers, as they stand in the file.
+
+    Attributes:
+        at: where its tag begins in the file's text, in bytes.
+    """
+
+    text: bytes = b""
+    at: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.text.strip())
 
 
 @dataclass
@@ -76,16 +94,17 @@ class Profile:
         metrics: numbers of the metrics, in the order of the columns.
         intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
         atomics: rows of number, count, maximum, minimum, mean, sum of squares.
-        own: what is defined for this thread only.
+        own, common: what is defined for this thread only, and for every thread.
     """
 
     thread: Thread
     name: str
     timestamp_us: int
     metrics: list[int]
-    intervals: np.ndarray
-    atomics: np.ndarray
+    intervals: Section
+    atomics: Section
     own: Definitions
+    common: Definitions
 
 
 class Reader:
@@ -113,29 +132,34 @@ class Reader:
         before: Profile | None = None  # the snapshot before that, of the same thread
         for kind, attributes, text, at in _sections(self.path):
             if kind == b"end":
-                current = before if current is not None and not len(current.intervals) else current
+                current = before if current is not None and not current.intervals else current
                 self._truncated(current, at)
             elif kind == b"definitions":
                 if current is not None and self._whose(attributes, at) not in (None, current.thread):
-                    yield current
+                    yield self._defined(current)
                     current = None
                 self._define(attributes, text, at)
             elif kind == b"profile":
                 began = self._begin(attributes, text, at)
                 # A later snapshot of a thread holds all that an earlier one did.
                 if current is not None and current.thread != began.thread:
-                    yield current
+                    yield self._defined(current)
                 before = current if current is not None and current.thread == began.thread else None
                 current = began
             elif current is None:
                 raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers of no thread")
             elif kind == b"interval_data":
                 current.metrics = [int(one) for one in re.findall(rb"\d{1,6}", attributes)] or [0]
-                current.intervals = _numbers(text, 3 + 2 * len(current.metrics), self.path, at)
+                current.intervals = Section(text, at)
             else:
-                current.atomics = _numbers(text, 6, self.path, at)
+                current.atomics = Section(text, at)
         if current is not None:
-            yield current
+            yield self._defined(current)
+
+    def _defined(self, profile: Profile) -> Profile:
+        profile.common = self.common
+        profile.own = self._own if self._own.thread == profile.thread else profile.own
+        return profile
 
     def _truncated(self, current: Profile | None, at: int) -> None:
         # A process that was killed leaves the snapshots that it had finished. A merged profile, which has
@@ -150,10 +174,10 @@ class Reader:
 
     def _define(self, attributes: bytes, text: bytes, at: int) -> None:
         whose = self._whose(attributes, at)
-        if whose is not None and whose != self._own.thread:
-            self._own = Definitions(thread=whose)
-        target = self.common if whose is None else self._own
-        target.changes += 1
+        if whose is None:
+            target = self.common = self.common.copy()
+        else:
+            target = self._own = self._own.copy() if whose == self._own.thread else Definitions(thread=whose)
         for kind, number, name, group in _DEFINED.findall(text):
             getattr(target, kind.decode())[int(number)] = _text(name)
             if group:
@@ -167,7 +191,7 @@ class Reader:
             self.snapshots.append((thread, name, timestamp))
         if self._own.thread != thread:
             self._own = Definitions(thread=thread)
-        return Profile(thread, name, timestamp, [0], np.empty((0, 5)), np.empty((0, 6)), self._own)
+        return Profile(thread, name, timestamp, [0], Section(), Section(), self._own, self.common)
 
 
 def _thread(said: bytes, path: Path, at: int) -> Thread:
@@ -182,21 +206,6 @@ def _text(written: bytes) -> str:
     parts = _CDATA.split(written.decode("utf-8", "replace"))  # what stands in CDATA is every second one
     plain = "".join(part if place % 2 else html.unescape(part) for place, part in enumerate(parts))
     return " ".join(plain.split())
-
-
-def _numbers(text: bytes, width: int, path: Path, at: int) -> np.ndarray:
-    """Rows of numbers.
-
-    Raises:
-        UserError: something else is among them, or a row is not whole.
-    """
-    try:
-        values = parse_numbers(text)
-    except ValueError:
-        raise UserError(f"{path} is damaged at byte {at} of its text: no numbers") from None
-    if len(values) % width:
-        raise UserError(f"{path} is damaged at byte {at} of its text: a row of other than {width} numbers")
-    return values.reshape(-1, width)
 
 
 def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
