@@ -30,12 +30,33 @@ class Calls:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """By how much a clock is ahead of rank 0's: ``offset_ns + slope x (t - middle_ns)``, t on rank 0's."""
+
+    offset_ns: float = 0.0
+    slope: float = 0.0
+    middle_ns: int = 0
+
+    def at(self, reference_ns: np.ndarray) -> np.ndarray:
+        """In ns, at times of rank 0's clock."""
+        return np.rint(self.offset_ns + self.slope * (reference_ns - self.middle_ns)).astype(np.int64)
+
+    def remove(self, own_ns: np.ndarray) -> np.ndarray:
+        """Times of the rank's own clock, as rank 0's clock shows them (ns)."""
+        # Since the middle, so that a float holds them to the nanosecond.
+        since = own_ns - self.middle_ns
+        ahead = (self.offset_ns + self.slope * since) / (1 + self.slope)
+        return own_ns - np.rint(ahead).astype(np.int64)
+
+
+@dataclass(frozen=True)
 class Matched:
-    """The same collectives on all ranks: arrays (ranks, calls), on rank 0's clock."""
+    """The same collectives on all ranks, arrays (ranks, calls) on rank 0's clock; each rank's own clock."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
     residual_ns: float
+    ahead: tuple[Ahead, ...]
 
     @property
     def transfer_ns(self) -> np.ndarray:
@@ -64,31 +85,30 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
     start = np.stack([one.start_ns for one in ranks])
     end = np.stack([one.end_ns for one in ranks])
     if len(ranks) == 1 or not len(first.kind):
-        return Matched(start, end, 0.0)
+        return Matched(start, end, 0.0, (Ahead(),) * len(ranks))
     together = np.isin(first.kind, TOGETHER)
     used = together if together.any() else np.ones(len(first.kind), dtype=bool)
-    offset = np.stack([_offset(end[0], one, used) for one in end])
+    ahead = tuple(_ahead(end[0], one, used) for one in end)
+    offset = np.stack([one.at(end[0]) for one in ahead])
     residual = float(np.median(np.abs(end - offset - end[0])[1:, used]))
-    return Matched(start - offset, end - offset, residual)
+    return Matched(start - offset, end - offset, residual, ahead)
 
 
-def _offset(reference: np.ndarray, own: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """By how much a rank's clock is ahead of the reference's at each of its calls, in ns.
+def _ahead(reference: np.ndarray, own: np.ndarray, used: np.ndarray) -> Ahead:
+    """By how much a rank's clock is ahead of the reference's.
 
     Args:
         reference, own: ends of the same calls, in order.
         used: which of them tell.
     """
     ahead, at = (own - reference)[used], reference[used]
-    offset = float(np.median(ahead))
+    constant = Ahead(float(np.median(ahead)))
     third = len(ahead) // 3
     if third < _MANY // 3:
-        return np.full(len(own), round(offset))
+        return constant
     early, late = float(np.median(ahead[:third])), float(np.median(ahead[-third:]))
-    middle = float(np.median(at))
     slope = (late - early) / (float(np.median(at[-third:])) - float(np.median(at[:third])) or 1.0)
-    drifting = offset + slope * (reference - middle)
+    drifting = Ahead(constant.offset_ns, slope, int(np.median(at)))
     # A line through scatter is no drift: it must explain most of what the constant does not.
-    rest, rest_drifting = (float(np.median(np.abs(ahead - line))) for line in (offset, drifting[used]))
-    line = drifting if rest_drifting < rest / 2 else np.full(len(own), offset)
-    return np.rint(line).astype(np.int64)
+    rest, rest_drifting = (float(np.median(np.abs(ahead - one.at(at)))) for one in (constant, drifting))
+    return drifting if rest_drifting < rest / 2 else constant

@@ -2,12 +2,13 @@
 
 python -m analysis.report DIR                      writes DIR/report.html
 python -m analysis.report DIR --output FILE
+python -m analysis.report DIR --trace              and a run's timeline for Perfetto, DIR/trace.pftrace.gz
 """
 
 import sys
 from pathlib import Path
 
-from analysis import output
+from analysis import output, timeline
 from analysis.load import load
 from analysis.report import studies
 from analysis.report.build import build
@@ -16,6 +17,8 @@ from jobs.run import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
+_BESIDE = Path()  # --trace without a name
+
 
 def main() -> int:
     parser = make_parser("python -m analysis.report", __doc__)
@@ -23,14 +26,30 @@ def main() -> int:
         "path", type=Path, metavar="DIR", help="a sweep's results, a run, studies, or reference files"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="[DIR/report.html]")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        nargs="?",
+        const=_BESIDE,
+        metavar="FILE",
+        help=f"write a run's timeline of all ranks too, for Perfetto [DIR/{timeline.FILE}]",
+    )
+    timeline.add_run_flag(parser)
     output.add_peaks_flag(parser)
     arguments = parser.parse_args()
-    target = arguments.output or default_output(arguments.path)
+    target = arguments.output or beside(arguments.path, "report.html")
+    if arguments.run and not arguments.trace:
+        raise UserError("--run says whose timeline is written: it goes with --trace")
     if studies.holds_studies(arguments.path):
         _write(target, studies.page(arguments.path, arguments.peaks))
+        if arguments.trace:
+            raise UserError(f"{arguments.path} holds studies: --trace draws the ranks of a run")
         return EXIT_DONE
     study = load(arguments.path, arguments.peaks)
     _write(target, build(study))
+    if arguments.trace:
+        own = arguments.trace if arguments.trace != _BESIDE else beside(arguments.path, timeline.FILE)
+        timeline.write_of(study, own, arguments.run)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         print(f"{len(failed)} points failed; the report names them", file=sys.stderr)
@@ -45,9 +64,9 @@ def _write(target: Path, page: Page) -> None:
     print(target)
 
 
-def default_output(path: Path) -> Path:
-    """Beside the results; beside the file, if the results are one file."""
-    return (path.parent if path.is_file() else path) / "report.html"
+def beside(path: Path, name: str) -> Path:
+    """A file beside the results; beside the file, if the results are one file."""
+    return (path.parent if path.is_file() else path) / name
 
 
 if __name__ == "__main__":

@@ -1,0 +1,288 @@
+"""The timeline of a run: everything in the tables is in it, on one clock, and Perfetto opens it."""
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import timeline
+from analysis.clocks import Ahead
+from analysis.load import load
+from analysis.perfetto import Slices, TraceWriter, Words
+from analysis.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from profiling import tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.perfetto_page import opened
+from tests.analysis.synthetic import MS, START_NS, run_of, write_pyprof, write_sweep
+from tests.analysis.test_report import EVIL, plant_kernel_name
+
+RANKS = 4
+AHEAD_NS = 12_345_678  # of rank 2's clock, planted
+
+
+def shift(directory: Path, by_ns: int) -> None:
+    """Let a rank's clock be ahead: all its times are later."""
+    for name, columns in (("batches", ["start_ns", "end_ns"]), ("kernels", ["start_ns"])):
+        table = tables.read(directory, name)
+        for column in columns:
+            at = table.column_names.index(column)
+            later = pa.array(table[column].to_numpy() + by_ns)
+            table = table.set_column(at, column, later)
+        tables.write(table, directory, name)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    """Two profiled runs, the larger with a clock ahead and a name that is markup; its twin."""
+    directory = tmp_path_factory.mktemp("sweep")
+    runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, RANKS)]
+    write_sweep(directory, [*runs, run_of(gpus_per_node=RANKS)])
+    plant_kernel_name(directory, EVIL)
+    shift(next(directory.glob("run_*_1_4_*_torch_*")) / "rank_0002", AHEAD_NS)
+    return directory
+
+
+def parsed(path: Path):
+    """The trace by Perfetto's published schema."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    trace = Trace()
+    trace.ParseFromString(gzip.decompress(path.read_bytes()))
+    return trace
+
+
+# --- in Perfetto ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def perfetto(sweep):
+    assert run("analysis.report.__main__", sweep, "--trace").code == 0
+    with opened(sweep / timeline.FILE) as trace:
+        yield trace
+
+
+def test_perfetto_takes_the_trace_without_an_error(perfetto):
+    assert perfetto.rows("select name, value from stats where severity != 'info' and value > 0") == []
+
+
+def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
+    found = dict(
+        perfetto.rows("select t.name, count(*) from slice s join track t on t.id = s.track_id group by 1")
+    )
+    batches, recorded = 40 * RANKS, 20 * RANKS
+    assert found == {
+        "about": 1,
+        "batches": batches,
+        "stages": 5 * batches,
+        "GPU 0 · stream 7": 4 * recorded,
+        "loader · stream 7": recorded,
+        "communication · stream 20": recorded,
+    }
+    rows = [
+        tables.read(path.parent, "kernels").num_rows
+        for path in sweep.glob("run_*_1_4_*/rank_*/kernels.parquet")
+    ]
+    assert sum(rows) == 6 * recorded
+
+
+def test_a_process_is_a_rank_with_its_node_and_device(perfetto):
+    processes = dict(perfetto.rows("select pid, name from process where name is not null"))
+    assert processes == {rank: f"rank {rank} · node0 · NVIDIA A100-SXM4-40GB" for rank in range(RANKS)}
+
+
+def test_ranks_are_on_one_clock_to_the_nanosecond(perfetto):
+    rows = perfetto.rows(
+        "select s.name, s.ts, count(distinct s.track_id) from slice s join track t on t.id = s.track_id "
+        "where t.name = 'communication · stream 20' group by 1, 2"
+    )
+    assert len(rows) == 20 and {ranks for _, _, ranks in rows} == {RANKS}
+    about = dict(perfetto.rows(
+        "select key, real_value from args join slice using (arg_set_id) where slice.name like 'run_%'"
+    ))  # fmt: skip
+    assert about["debug.clock_residual_ns"] == 0
+    assert about["debug.clock_of_rank_2_ahead_ns"] == AHEAD_NS
+
+
+def test_kernels_keep_their_times_and_arguments(perfetto, sweep):
+    directory = next(sweep.glob("run_*_1_4_*_torch_*")) / "rank_0002"
+    kernels = tables.read(directory, "kernels").to_pylist()
+    planted = Counter(
+        (
+            k["start_ns"] - AHEAD_NS,
+            k["duration_ns"],
+            k["short_name"],
+            k["class"],
+            k["direction"],
+            round(k["flops"]),
+        )
+        for k in kernels
+    )
+    rows = perfetto.rows(
+        "select ts, dur, s.name, category, extract_arg(s.arg_set_id, 'debug.direction'), "
+        "extract_arg(s.arg_set_id, 'debug.flops') from slice s join process_track t on t.id = s.track_id "
+        "join process p using (upid) where p.pid = 2 and category not in ('batch', 'recorded batch', 'stage')"
+    )
+    assert Counter(rows) == planted
+    assert any(name == EVIL for _, _, name, *_ in rows)  # as it is: no markup was made of it, none was lost
+
+
+def test_arrows_join_a_collective_of_all_ranks(perfetto):
+    rows = perfetto.rows(
+        "select count(*), count(distinct trace_id), min(a.ts = b.ts) from flow f "
+        "join slice a on a.id = f.slice_out join slice b on b.id = f.slice_in"
+    )
+    assert rows == [(20 * (RANKS - 1), 20, 1)]
+
+
+# --- without it -----------------------------------------------------------------------------------------
+
+
+def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
+    made = timeline.write(timeline.choose(load(sweep)), tmp_path / "t.gz")
+    packets = parsed(made.path).packet
+    kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
+    assert kinds[1] == kinds[2] == sum(made.slices.values()) and kinds[3] == 1
+    assert not any(packet.FindInitializationErrors() for packet in packets)
+
+
+def test_of_a_sweep_the_largest_profiled_run_is_chosen(sweep, tmp_path):
+    ran = run("analysis.timeline", sweep, "--output", tmp_path / "t.gz")
+    assert ran.code == 0 and ran.out.strip() == str(tmp_path / "t.gz")
+    assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "within 0 us" in ran.err
+
+
+def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
+    name = next(sweep.glob("run_*_1_1_*_torch_*")).name
+    assert name in run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
+    error = one_line_error(run("analysis.timeline", sweep, "--run", name + "x"))
+    assert f"did you mean '{name}'" in error
+
+
+def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
+    name = next(sweep.glob("run_*_1_4_*_none_*")).name
+    ran = run("analysis.timeline", sweep / name, "--output", tmp_path / "t.gz")
+    assert ran.code == 0 and "160 batches, 800 stages;" in ran.err
+    assert "no profiler watched the run" in ran.err
+
+
+def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
+    import shutil
+
+    copy = tmp_path / next(sweep.glob("run_*_1_4_*_torch_*")).name
+    shutil.copytree(next(sweep.glob("run_*_1_4_*_torch_*")), copy)
+    (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
+    (copy / "rank_0003" / "batches.parquet").unlink()
+    made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
+    assert made.slices["batches"] == 3 * 40 and made.slices["kernels"] == 2 * 120
+    assert any("rank 3 is left out" in note for note in made.notes)
+    assert any("rank_0001 has no kernels" in note for note in made.notes)
+    assert any("clocks are not aligned" in note for note in made.notes)
+    assert made.clock_residual_ns is None
+
+
+def test_reference_files_have_no_timeline(tmp_path):
+    write_pyprof(tmp_path)
+    assert "no run whose batches have a place in time" in one_line_error(run("analysis.timeline", tmp_path))
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(sweep, tmp_path):
+    error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "absent" / "t.gz"))
+    assert "cannot write" in error and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_only_named_with_a_trace(sweep):
+    assert "--trace" in one_line_error(run("analysis.report.__main__", sweep, "--run", "any"))
+
+
+def test_kernels_without_a_time_are_counted():
+    table = tables.as_table("kernels", {
+        "start_ns": [START_NS, None, START_NS + 5], "duration_ns": [3, 4, None], "class": ["gemm"] * 3,
+    })  # fmt: skip
+    found = of_kernels(table.select(list(KERNEL_COLUMNS)), joined=False)
+    assert (len(found.slices), found.timeless) == (1, 2)
+
+
+# --- parts ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20)), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_slices_of_a_lane_never_overlap(rows):
+    rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
+    track, start, length = np.array(rows, np.int64).reshape(-1, 3).T
+    lane = lanes(track, start, start + length)
+    assert len(lane) == len(rows)
+    for key in set(zip(track.tolist(), lane.tolist(), strict=True)):
+        mine = (track == key[0]) & (lane == key[1])
+        assert (start[mine][1:] >= (start + length)[mine][:-1]).all()
+    if len(rows) and (start[1:] >= (start + length)[:-1])[np.diff(track) == 0].all():
+        assert not lane.any()  # what is in order stays on one track
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=1, max_size=20), st.data())
+@settings(max_examples=40, deadline=None)
+def test_what_is_written_is_read_back(starts, data):
+    """Any names, times and numbers, absent ones too, by the published schema."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    rows = len(starts)
+    known = data.draw(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4))
+    codes = np.array(
+        data.draw(st.lists(st.integers(-1, len(known) - 1), min_size=rows, max_size=rows)), np.int32
+    )
+    moved = np.array(data.draw(st.lists(st.integers(-1, 2**62), min_size=rows, max_size=rows)), np.int64)
+    loss = np.array(data.draw(st.lists(st.floats(allow_infinity=False), min_size=rows, max_size=rows)))
+    start = np.array(starts, np.int64)
+
+    class Kept(list):
+        def write(self, content: bytes) -> None:
+            self.append(content)
+
+    file = Kept()
+    writer = TraceWriter(file)
+    track = np.full(rows, writer.track(None, "here"))
+    words = Words(codes, known)
+    writer.slices(
+        Slices(track, start, start + 1, words, words, {"word": words, "bytes": moved, "loss": loss})
+    )
+    trace = Trace()
+    trace.ParseFromString(b"".join(file))
+    numbered = {}
+    events = []
+    for packet in trace.packet:
+        for field, values in packet.interned_data.ListFields():
+            for value in values:
+                text = value.str.decode() if isinstance(getattr(value, "str", None), bytes) else value.name
+                numbered[field.name, value.iid] = text
+        if packet.HasField("track_event"):
+            events.append(packet)
+    for row, (begin, end) in enumerate(zip(events[::2], events[1::2], strict=True)):
+        assert (begin.timestamp, end.timestamp) == (starts[row], starts[row] + 1)
+        expected = known[codes[row]] if codes[row] >= 0 else None
+        event = begin.track_event
+        assert numbered.get(("event_names", event.name_iid)) == expected
+        assert [numbered["event_categories", iid] for iid in event.category_iids] == (
+            [expected] if expected is not None else []
+        )
+        found = {numbered["debug_annotation_names", one.name_iid]: one for one in event.debug_annotations}
+        assert ("word" in found, "bytes" in found, "loss" in found) == (
+            codes[row] >= 0, moved[row] >= 0, not np.isnan(loss[row]),
+        )  # fmt: skip
+        if "bytes" in found:
+            assert found["bytes"].int_value == moved[row]
+        if "loss" in found:
+            assert found["loss"].double_value == loss[row]
+        if "word" in found:
+            assert numbered["debug_annotation_string_values", found["word"].string_value_iid] == expected
+
+
+def test_a_drifting_clock_is_set_back_to_the_nanosecond():
+    """A clock that is 1 part in 10,000 fast shows rank 0's time when what it is ahead is removed."""
+    clock = Ahead(5e6, 1e-4, START_NS)
+    true = START_NS + np.arange(0, 60_000 * MS, 777 * MS + 13)
+    assert np.abs(clock.remove(true + clock.at(true)) - true).max() <= 1
