@@ -45,8 +45,8 @@ def parse_texts(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     others = in_one & in_two
     others &= in_three
     others &= in_four
-    strange = digits > 9
-    if strange.any():
+    if digits.max() > 9:
+        strange = digits > 9
         for back in range(_DIGITS):
             others |= strange[_DIGITS - back : -1 - back]
     others = others[places]

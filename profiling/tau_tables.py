@@ -54,17 +54,26 @@ def intervals_table(
     Args:
         timed: the metric is wall time; else the times are null.
     """
-    times = np.where(np.abs(rows[:, 2:]) < _LONGEST_US, rows[:, 2:], np.nan) * (_NS if timed else np.nan)
+    exclusive, inclusive = (
+        _possible(rows[:, column]) if timed else np.full(len(rows), np.nan) for column in (2, 3)
+    )
     columns = {
         "rank": _each(rank, len(rows)),
         "thread": _each(thread, len(rows)),
         "function": functions,
         "calls": rows[:, 0],
         "subcalls": rows[:, 1],
-        "exclusive_ns": times[:, 0],
-        "inclusive_ns": times[:, 1],
+        "exclusive_ns": exclusive,
+        "inclusive_ns": inclusive,
     }
     return as_table("intervals", columns)
+
+
+def _possible(times_us: np.ndarray) -> np.ndarray:
+    times_ns = times_us * _NS
+    if not (np.abs(times_ns) < _LONGEST_US * _NS).all():
+        times_ns[~(np.abs(times_ns) < _LONGEST_US * _NS)] = np.nan
+    return times_ns
 
 
 def atomics_table(rank: Each, thread: Each, events: pa.Array, rows: np.ndarray) -> pa.Table:
@@ -220,9 +229,8 @@ class Tables:
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
         self._path, self._rank = path, rank
-        self._intervals: dict[
-            tuple[int | None, int], Gathered
-        ] = {}  # by which metric is the clock, and columns
+        # By which of the metrics is the clock, and how many columns there are.
+        self._intervals: dict[tuple[int | None, int], Gathered] = {}
         self._atomics = Gathered(path, "userevent", 6)
 
     def add(self, profile: Profile) -> Iterator[tuple[str, pa.Table]]:
