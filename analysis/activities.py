@@ -3,6 +3,7 @@
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
     python -m analysis.activities PATH --by rank        ranks apart; also batch_index
     python -m analysis.activities PATH --shares         communication and copies over GPUs and batch size
+    python -m analysis.activities PATH --shares --chart FILE.html    and drawn, a line a GPU count
 
 Columns of the summary, as nvprof prints them:
 
@@ -15,10 +16,10 @@ Columns of the summary, as nvprof prints them:
     class                  gemm, convolution, communication, memcpy, ... (see profiling/classify.py)
     name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
 
-Columns of the shares, one row a GPU count and batch size: ``gpus, batch, runs, time_s, communication_pct,
-copies_pct, compute_pct``: of the time of GPU activities. Of a table that holds only the first rows of its
-summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages count, and
-``time_s`` is that of all activities by them.
+Columns of the shares, one row a GPU count, batch size and backend: ``gpus, batch, backend, runs, time_s,
+communication_pct, copies_pct, compute_pct``: of the time of GPU activities. Of a table that holds only the
+first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed
+percentages count, and ``time_s`` is that of all activities by them.
 """
 
 from collections import defaultdict
@@ -58,6 +59,17 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
     if any(table.name in ("kernels.parquet", "intervals.parquet") for table in tables):
         return [_of_folder(path, by)], None
     study = load(path)
+    found = of_study(study, by)
+    if not found:
+        raise UserError(
+            f"{path} has no activities: it needs a run whose profiler records kernels (profile: torch, "
+            "nsys, nvprof or cupti)"
+        )
+    return found, study
+
+
+def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
+    """The activities of the runs of a study that have some."""
     found = []
     for source in study.sources:
         kernels = source.tables("kernels")
@@ -67,14 +79,9 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
             rows = of_kernels(str(source.path / "rank_*" / "kernels.parquet"), by)
         else:
             continue
-        gpus = source.world_size
-        found.append(Profile(source.id, rows, gpus, source.fields.get("batch")))
-    if not found:
-        raise UserError(
-            f"{path} has no activities: it needs a run whose profiler records kernels (profile: torch, "
-            "nsys, nvprof or cupti)"
-        )
-    return found, study
+        fields = source.fields
+        found.append(Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend")))
+    return found
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
@@ -115,15 +122,20 @@ def main() -> int:
         "--shares", action="store_true", help="of communication and copies, by GPUs and batch"
     )
     parser.add_argument("--top", type=int, metavar="N", help=f"rows of each type [all; table: {TOP}]")
+    parser.add_argument(
+        "--chart", type=Path, metavar="FILE", help="with --shares: draw them into this HTML file"
+    )
     arguments = parser.parse_args()
+    if arguments.chart and not arguments.shares:
+        raise UserError("--chart draws shares; give --shares too")
     by = _levels(arguments.by)
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
         if printed is not None:
-            return output.emit(_shares_answer(printed), None, arguments)
+            return _emit_shares(printed, None, arguments)
     found, study = profiles(arguments.path, by)
     if arguments.shares:
-        return output.emit(_shares_answer(shares(found)), study, arguments)
+        return _emit_shares(shares(found), study, arguments)
     return output.emit(_answer(found, by, arguments.top, arguments.format), study, arguments)
 
 
@@ -177,8 +189,16 @@ def _shown(by: list[str]) -> list[Column]:
     ]
 
 
-def _shares_answer(rows: Rows) -> Answer:
-    return Answer(rows, SHARES, title="Communication and copies in the time of GPU activities")
+def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:
+    notes = []
+    if arguments.chart:
+        from analysis.report.activities import page
+        from analysis.report.render import render
+
+        output.write_bytes(render(page(rows, arguments.path.name)).encode(), arguments.chart)
+        notes.append(f"drawn in {arguments.chart}")
+    title = "Communication and copies in the time of GPU activities"
+    return output.emit(Answer(rows, SHARES, title=title, notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

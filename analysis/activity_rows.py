@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
-SHARES = ("gpus", "batch", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct")
+SHARES = ("gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct")
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
 
@@ -34,6 +34,7 @@ class Profile:
     rows: Rows
     gpus: int | None = None
     batch: int | None = None
+    backend: str | None = None
     findings: list[str] = field(default_factory=list)
 
 
@@ -147,27 +148,32 @@ def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def shares(found: Iterable[Profile]) -> Rows:
-    """Communication and copies in GPU time (a CPU's operators where there is no GPU), by GPUs and batch size.
+    """Communication and copies in GPU time (a CPU's operators where there is no GPU), by GPUs, batch size
+    and backend.
 
     Times are summed over runs first, ratios are formed last.
     """
     groups: dict[tuple, list[Profile]] = defaultdict(list)
     for profile in found:
-        groups[profile.gpus, profile.batch].append(profile)
+        groups[profile.gpus, profile.batch, profile.backend].append(profile)
     rows = []
-    for (gpus, batch), members in sorted(groups.items(), key=lambda item: [one or 0 for one in item[0]]):
+    for point, members in sorted(groups.items(), key=_in_order):
         activities = [row for member in members for row in member.rows if row["type"] in (GPU, CPU)]
         total = sum(row["time_s"] for row in activities)
         part = {kind: sum(row["time_s"] for row in activities if row["class"] in kind)
                 for kind in (("communication",), _COPIES)}  # fmt: skip
         communication, copies = (100 * time_s / total if total else None for time_s in part.values())
-        rows.append(_share(gpus, batch, len(members), total, communication, copies))
+        rows.append(_share(point, len(members), total, communication, copies))
     return rows
 
 
+def _in_order(group: tuple[tuple, list[Profile]]) -> tuple[int, int, str]:
+    gpus, batch, backend = group[0]
+    return gpus or 0, batch or 0, backend or ""
+
+
 def _share(
-    gpus: int | None,
-    batch: int | None,
+    point: tuple,
     runs: int,
     time_s: float,
     communication: float | None,
@@ -175,7 +181,7 @@ def _share(
 ) -> dict[str, Any]:
     known = communication is not None and copies is not None
     compute = 100 - communication - copies if known else None  # type: ignore[operator]
-    return dict(zip(SHARES, (gpus, batch, runs, time_s, communication, copies, compute), strict=True))
+    return dict(zip(SHARES, (*point, runs, time_s, communication, copies, compute), strict=True))
 
 
 def printed_shares(path: Path) -> Rows | None:
@@ -204,5 +210,5 @@ def printed_shares(path: Path) -> Rows | None:
         largest = max(members, key=lambda row: float(row["time_pct"]))
         total = float(largest["time_s"]) / float(largest["time_pct"]) * 100
         copies = sum(percent[kind] for kind in _COPIES)
-        rows.append(_share(gpus, batch, 1, total, percent["communication"], copies))
+        rows.append(_share((gpus, batch, None), 1, total, percent["communication"], copies))
     return rows

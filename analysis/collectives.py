@@ -109,6 +109,11 @@ def ranks_of(study: Study, source: Source) -> list[Calls]:
 
 def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | None:
     """The same collectives on all ranks, on one clock; None, and a finding says why, if that is not known."""
+    if source.gpus_per_rank > 1:
+        study.find(
+            f"{source.id}: wait and transfer are not known: one process made the collectives of all its GPUs"
+        )
+        return None
     whole = len(ranks) == source.world_size
     matched = match(ranks) if whole else None
     if matched is None:

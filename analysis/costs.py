@@ -1,7 +1,8 @@
 """What did a batch's kernels cost: time, FLOPs and bytes?
 
 Costs are of steady, attributed batches and of the model's own kernels; the loader's kernels, collectives and
-copies are apart. They are a batch of a rank, so that tables with more batches do not weigh more in a sum.
+copies are apart. They are a batch of a rank (of DataParallel's one rank: a GPU's), so that tables with more
+batches do not weigh more in a sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -186,7 +187,8 @@ def _of_run(study: Study, source: Source) -> Costs | None:
         study.find(f"{source.id}: its kernels belong to no attributed batch, so no cost is counted")
         return None
     # Only ranks that have a table of kernels count: attribution may be on for some ranks alone.
-    share = len(kernels) / len(batches)
+    # One rank of DataParallel has the kernels of all its GPUs.
+    share = len(kernels) / len(batches) * source.gpus_per_rank
     return Costs(count, *(float(value or 0) / (count * share) for value in sums))
 
 

@@ -96,7 +96,7 @@ def _write(answer: Answer, form: str, output: Path | None) -> None:
     elif form == "json":
         _write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n", output)
     else:
-        _write_bytes(_as_parquet(rows, answer.columns), output)
+        write_bytes(_as_parquet(rows, answer.columns), output)
 
 
 def _rounded(value: Any) -> Any:
@@ -125,10 +125,15 @@ def _write_text(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
     else:
-        _write_bytes(text.encode(), output)
+        write_bytes(text.encode(), output)
 
 
-def _write_bytes(content: bytes, output: Path | None) -> None:
+def write_bytes(content: bytes, output: Path | None) -> None:
+    """Write to a file, whole or not at all, or to standard output.
+
+    Raises:
+        UserError: the file cannot be written, or binary data would go to a terminal.
+    """
     if output is None:
         if sys.stdout.isatty():
             raise UserError("Parquet is not for a terminal; give --output FILE, or pipe it")

@@ -129,6 +129,37 @@ def layout(title: str) -> dict[str, Any]:
     return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
 
 
+def shares(points: pd.DataFrame, label: str = "label") -> Figure:
+    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a ``label``.
+
+    Args:
+        points: columns ``batch, communication_pct, copies_pct, facts``.
+    """
+    traces = []
+    for index, (name, series) in enumerate(points.sort_values("batch").groupby(label, sort=False)):
+        for part, dash in (("communication", "solid"), ("copies", "dash")):
+            traces.append(
+                {
+                    "x": _plain(series["batch"]),
+                    "y": _plain(series[f"{part}_pct"]),
+                    "name": f"{name}: {part}",
+                    "mode": "lines+markers",
+                    "meta": series["facts"].iloc[0],
+                    "marker": {
+                        "symbol": SYMBOLS[index % len(SYMBOLS)],
+                        "size": 9,
+                        "color": PALETTE[index % len(PALETTE)],
+                    },
+                    "line": {"color": PALETTE[index % len(PALETTE)], "width": 2, "dash": dash},
+                    "hovertemplate": f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>",
+                }
+            )
+    placed = _against(
+        points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time", label
+    )
+    return {"data": traces, "layout": placed}
+
+
 def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
     ordered = points.sort_values("world_size")
     return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
@@ -170,16 +201,22 @@ def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dic
 
 
 def _against_ranks(points: pd.DataFrame, title: str, unit: str, label: str = "label") -> dict[str, Any]:
-    ranks = _plain(sorted(points["world_size"].unique()))
-    # Node counts double, so the axis is logarithmic; the ticks are the measured counts.
+    return _against(points, "world_size", "ranks (P)", title, unit, label)
+
+
+def _against(
+    points: pd.DataFrame, column: str, what: str, title: str, unit: str, label: str
+) -> dict[str, Any]:
+    measured = _plain(sorted(points[column].unique()))
+    # Counts double, so the axis is logarithmic; the ticks are what was measured.
     xaxis = {
-        "title": {"text": "ranks (P)"},
+        "title": {"text": what},
         "type": "log",
-        "tickvals": ranks,
-        "ticktext": [str(r) for r in ranks],
+        "tickvals": measured,
+        "ticktext": [str(value) for value in measured],
     }
-    if len(ranks) == 1:
-        xaxis = {"title": {"text": "ranks (P)"}, "tickvals": ranks}
+    if len(measured) == 1:
+        xaxis = {"title": {"text": what}, "tickvals": measured}
     beside: dict[str, Any] = {}
     if points[label].nunique() > _MOST_ABOVE:
         beside = {"legend": {"x": 1.01, "y": 1}, "margin": {**_LAYOUT["margin"], "t": 48}, "height": 480}

@@ -29,6 +29,8 @@ ENOUGH_RUNS = 6
 WIDE_SCATTER = 0.1
 # In these the runs of one point may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
+# In these a point may differ from its base: its size, and for how long it ran.
+_NOT_ALIKE = ("nodes", "gpus_per_node", "batches")
 POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
 
 
@@ -182,7 +184,7 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
     point of one rank with its own, the one with any other stands in.
     """
     alike = [other for other in points if _key(other, scaling) == _key(point, scaling)]
-    base = min(alike, key=_size)
+    base = min(alike, key=lambda other: (*_size(other), other.fields["batches"] != point.fields["batches"]))
     if base.world_size > 1:
         ones = [
             other
@@ -206,6 +208,4 @@ def _key(point: Point, scaling: Scaling, *without: str) -> tuple:
     fields = dict(point.fields)
     if scaling == "strong":
         fields["batch"] *= point.world_size  # the global batch
-    return tuple(
-        str(value) for name, value in fields.items() if name not in ("nodes", "gpus_per_node", *without)
-    )
+    return tuple(str(value) for name, value in fields.items() if name not in (*_NOT_ALIKE, *without))

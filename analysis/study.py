@@ -51,6 +51,11 @@ class Source:
         nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
         return nodes * gpus if nodes and gpus else None
 
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs that one process drove: one, but for DataParallel."""
+        return self.manifest.run.gpus_per_rank if self.manifest else 1
+
     def tables(self, name: str) -> list[Path]:
         """The paths of table ``name`` of all ranks, in their order; those that exist."""
         return sorted(self.path.glob(f"rank_*/{name}.parquet"))

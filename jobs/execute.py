@@ -180,7 +180,7 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
     path = execution.directory / store.CALIBRATION
     if path.exists():
         return
-    largest = max((point.run for point in todo), key=lambda run: run.world_size)
+    largest = max((point.run for point in todo), key=lambda run: (run.world_size, run.ranks))
     console.print("measuring this machine's peaks (arithmetic, memory, allreduce) ...", style="dim")
     scratch = execution.directory / f".calibration-{socket.gethostname()}-{os.getpid()}"
     scratch.mkdir(exist_ok=True)

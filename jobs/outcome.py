@@ -77,7 +77,7 @@ def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict
 def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
     """What the ranks say of themselves, and what is wrong with that ("" if nothing)."""
     reports, wrong = [], ""
-    for rank in range(run.world_size):
+    for rank in range(run.ranks):
         try:
             path = tables.rank_directory(directory, rank) / store.RANK_REPORT
             reports.append(store.read_record(path, RankReport))
@@ -91,7 +91,7 @@ def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> s
     wrong = store.why_not_right(run, reports)
     if wrong:
         return wrong
-    for rank in range(run.world_size):
+    for rank in range(run.ranks):
         try:
             rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
         except UserError as error:

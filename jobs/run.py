@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from jobs.schedule import parse_schedule, why_no_schedule
 from jobs.validation import explain, literal_options
 from profiling.errors import UserError, did_you_mean
 
@@ -43,7 +44,9 @@ class Run(BaseModel):
 
     nodes: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of nodes")
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description="ranks a node, one a GPU (without GPUs: one a share of the CPU cores)"
+        1,
+        description="GPUs a node, each a rank's (without GPUs: ranks, each with a share of the CPU cores; "
+        "backend dp: one rank drives them all)",
     )
     # Case is kept: the reference wrote both "ib" and "IB", and an id must come back as it was.
     network: Annotated[str, Field(pattern=r"^(?i:ib|eth)$")] = Field(
@@ -59,8 +62,10 @@ class Run(BaseModel):
     grad: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="precision of gradients on the wire")
     compute: Precision = Field("fp32", description="precision of the arithmetic")
 
-    backend: Literal["auto", "single", "ddp", "horovod"] = Field(
-        "auto", description="how ranks exchange gradients; auto: single for one rank, else ddp"
+    backend: Literal["auto", "single", "ddp", "horovod", "dp"] = Field(
+        "auto",
+        description="how gradients are exchanged; auto: single for one rank, else ddp; dp: by "
+        "torch.nn.DataParallel, one process for all GPUs of a node",
     )
     threads: Annotated[int, Field(ge=0, le=1024)] = Field(
         0,
@@ -85,6 +90,11 @@ class Run(BaseModel):
     profile_kernels: Annotated[str, Field(max_length=256)] = Field(
         "", description="a regular expression: only kernels of such names have their counters read"
     )
+    profile_schedule: Annotated[str, Field(pattern=r"^(\d{1,7},\d{1,7},\d{1,7},\d{1,7})?$")] = Field(
+        "",
+        description="batches the torch profiler waits, warms up and records, and how often it does so, e.g. "
+        "1,2,5,2; by default it records from attribute_from on",
+    )
     learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(0.01, description="of SGD with momentum 0.9")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         0, description="of weights, data order and augmentation"
@@ -102,6 +112,12 @@ class Run(BaseModel):
             raise ValueError(
                 f"attribute_from ({self.attribute_from}) must be less than batches ({self.batches})"
             )
+        if self.profile_schedule and (
+            wrong := why_no_schedule(self.profile_schedule, self.profile, self.batches, self.attribute_from)
+        ):
+            raise ValueError(wrong)
+        if self.backend == "dp":
+            self._check_dp()
         if self.backend == "single" and self.world_size > 1:
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
@@ -112,15 +128,57 @@ class Run(BaseModel):
             raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use dali-cpu")
         return self
 
+    def _check_dp(self) -> None:
+        if self.nodes > 1:
+            raise ValueError(f"backend dp drives the GPUs of one node, not of {self.nodes}; use ddp")
+        if self.grad != "fp32":
+            raise ValueError(f"backend dp adds gradients up in fp32; for grad {self.grad} use ddp")
+        if self.compile:
+            raise ValueError("backend dp copies the model for each GPU, which a compiled one does not bear")
+
     @property
     def world_size(self) -> int:
-        """P: the number of ranks."""
+        """P: the number of GPUs (without any: of ranks)."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes a node: one a GPU, but for DataParallel, whose one drives them all."""
+        return 1 if self.backend == "dp" else self.gpus_per_node
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs that one process drives."""
+        return self.world_size // self.ranks
+
+    @property
+    def rank_batch(self) -> int:
+        """Images that one process takes for a batch: those of all its GPUs."""
+        return self.batch * self.gpus_per_rank
 
     @property
     def first_attributed(self) -> int:
         """The first batch a profiler records; the later half by default, so that warm-up is outside it."""
+        if self.profile_schedule:
+            return self.recordings[0].start
         return self.batches // 2 if self.attribute_from is None else self.attribute_from
+
+    @property
+    def recordings(self) -> list[range]:
+        """The batches that a profiler records, a range each time it is switched on."""
+        if self.profile_schedule:
+            return parse_schedule(self.profile_schedule).recordings
+        return [range(self.first_attributed, self.batches)]
+
+    @property
+    def profiler_warm_up(self) -> int:
+        """Batches before each recording in which the profiler is on already and keeps nothing."""
+        return parse_schedule(self.profile_schedule).warm_up if self.profile_schedule else 0
 
 
 def _check_profile(profile: str, mode: str) -> None:

@@ -119,11 +119,11 @@ def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:
 
     All ranks did all batches, their losses are finite, and they ended with the same parameters.
     """
-    if len(reports) != run.world_size:
-        return f"{len(reports)} of {run.world_size} ranks left a report"
+    if len(reports) != run.ranks:
+        return f"{len(reports)} of {run.ranks} ranks left a report"
     for report in reports:
-        if report.world_size != run.world_size:
-            return f"rank {report.rank} saw {report.world_size} ranks, not {run.world_size}"
+        if report.world_size != run.ranks:
+            return f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}"
         if report.batches_done != run.batches:
             return f"rank {report.rank} did {report.batches_done} of {run.batches} batches"
         if not report.losses_finite:

@@ -21,6 +21,9 @@ class RangeCapture:
         self._nvtx = nvtx_emitter(environment) if self._by == BY_RANGE else None
         self._running = False
 
+    def prepare(self, model: Any = None) -> None:
+        """Nothing: a profiler from outside takes no schedule."""
+
     def start(self, model: Any = None, first_batch: int = 0) -> None:
         """Switch the profiler on; nothing where it records all."""
         if self._by and not self._running:

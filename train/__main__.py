@@ -103,12 +103,12 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
         UserError: the flags say another number of ranks than were started.
     """
     said = arguments.nodes is not None or arguments.gpus_per_node is not None
-    if not said:
+    if not said and run.backend != "dp":
         return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})
-    if run.world_size != world.size:
+    if run.ranks != world.size:
         raise UserError(
-            f"{run.nodes} x {run.gpus_per_node} ranks asked, {world.size} started ({world.launcher}); use "
-            f"torchrun, mpirun -np {run.world_size} or python -m jobs.sweep, or leave both flags out"
+            f"{run.nodes} x {run.ranks_per_node} ranks asked, {world.size} started ({world.launcher}); use "
+            f"torchrun, mpirun -np {run.ranks} or python -m jobs.sweep, or leave both flags out"
         )
     return run
 

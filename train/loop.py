@@ -3,7 +3,7 @@
 Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,7 @@ def train(
     """Train for ``run.batches`` batches.
 
     Args:
-        capture: starts at the run's first attributed batch and records to the end.
+        capture: records the batches that the run says (``Run.recordings``).
         on_batch: is told of each batch's index and loss (a tensor on the device) when it has been issued.
     """
     criterion = torch.nn.CrossEntropyLoss()
@@ -48,13 +48,13 @@ def train(
     synchronize = torch.cuda.synchronize if run.sync_stages and device.type == "cuda" else _no_wait
     # Losses stay on the device: reading one would wait for it.
     losses = torch.zeros(run.batches, device=device)
+    recordings = run.recordings
     model.train()
     clock.start()
     # A batch's stages lie between its six ticks: load, forward, backward, update, end. What a profiler takes
     # to start lies between two batches, in none of them.
     for index in range(run.batches):
-        if index == run.first_attributed:
-            capture.start(getattr(model, "module", model), first_batch=index)
+        switch(capture, recordings, run.profiler_warm_up, index, getattr(model, "module", model))
 
         clock.tick()
         images, labels = next(batches)
@@ -87,6 +87,24 @@ def train(
     instants_ns = clock.instants_ns()
     capture.stop()
     return Recorded(instants_ns, losses.tolist())
+
+
+def switch(
+    capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: torch.nn.Module
+) -> None:
+    """Batch ``index`` is about to begin: end, prepare or begin a recording.
+
+    Args:
+        recordings: the batches of each.
+        warm_up: batches before each in which the profiler is on and keeps nothing.
+    """
+    for recording in recordings:
+        if index == recording.stop:
+            capture.stop()
+        if warm_up and index == recording.start - warm_up:
+            capture.prepare(model)
+        if index == recording.start:
+            capture.start(model, first_batch=index)
 
 
 def _no_wait() -> None:

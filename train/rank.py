@@ -20,7 +20,7 @@ from train import loop, timing
 from train.backends import open_backend, peers_lost
 from train.device import choose_device, set_threads
 from train.loaders import build_loader
-from train.locality import bind_near
+from train.locality import Place, bind_near
 from train.models import build_model, flops_per_image, why_it_does_not_fit
 from train.precision import Precision
 from train.report import Ended, parameter_digest, report_of, why_wrong
@@ -70,7 +70,8 @@ def _run_rank(
     run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None], stack: ExitStack
 ) -> Finished:
     device = choose_device(run, world)
-    place = bind_near(device, os.environ)
+    # What is near one of its GPUs is far from another.
+    place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
     set_threads(run, device, world)
     torch.manual_seed(run.seed)
     directory = tables.rank_directory(out, world.rank)
@@ -95,7 +96,7 @@ def _run_rank(
     recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
-    findings = capture.write() + loader.findings
+    findings = [*capture.write(), *loader.findings, *backend.findings]
     _write_batches(run, world, directory, recorded)
     findings += set_clock(directory, run.profile)
     # From here on no rank waits for another.
@@ -141,9 +142,9 @@ def _users_fault(error: Exception, run: Run) -> str:
 
 
 def _write_batches(run: Run, world: World, directory: Path, recorded: loop.Recorded) -> None:
-    first = None if run.profile == "none" else run.first_attributed
+    recordings = [] if run.profile == "none" else run.recordings
     columns = timing.batch_columns(
-        recorded.instants_ns, world.rank, run.batch, recorded.losses, first_attributed=first
+        recorded.instants_ns, world.rank, run.rank_batch, recorded.losses, recordings
     )
     tables.write(tables.as_table("batches", columns), directory, "batches")
 

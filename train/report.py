@@ -62,7 +62,7 @@ def report_of(ended: Ended) -> RankReport:
         backend=ended.backend.description,
         threads=torch.get_num_threads(),
         batches_done=len(losses),
-        images_done=len(losses) * run.batch,
+        images_done=len(losses) * run.rank_batch,
         images_corrupt=ended.loader.images_corrupt,
         losses_finite=bool(np.isfinite(losses).all()),
         parameter_digest=ended.digests[world.rank],

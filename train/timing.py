@@ -90,14 +90,14 @@ def open_clock(device_type: str) -> Clock:
 
 
 def batch_columns(
-    instants_ns: np.ndarray, rank: int, images: int, losses: Sequence[float], first_attributed: int | None
+    instants_ns: np.ndarray, rank: int, images: int, losses: Sequence[float], recordings: Sequence[range]
 ) -> dict[str, Any]:
     """The columns of the ``batches`` table (:mod:`profiling.tables`).
 
     Args:
         instants_ns: shape (6 x batches,), as a clock gives them.
         images: of one batch.
-        first_attributed: the first batch that was recorded by a profiler; None if none was.
+        recordings: the batches that a profiler recorded.
     """
     start, forward, backward, update, updated, end = instants_ns.reshape(-1, INSTANTS).T
     batches = len(start)
@@ -113,5 +113,5 @@ def batch_columns(
         "end_ns": end,
         "images": np.full(batches, images),
         "loss": np.asarray(losses, dtype=float),
-        "attributed": index >= first_attributed if first_attributed is not None else np.zeros(batches, bool),
+        "attributed": np.isin(index, [batch for recording in recordings for batch in recording]),
     }

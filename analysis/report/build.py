@@ -6,8 +6,8 @@ from statistics import median
 
 from analysis import scaled
 from analysis.explain import explain
+from analysis.report import activities, roofline, sections, utilization
 from analysis.report import factors as of_factors
-from analysis.report import roofline, sections
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
 from analysis.study import Study
@@ -45,6 +45,8 @@ def build(study: Study) -> Page:
         sections.collectives(study, factors) if own else None,
         sections.top_kernels(study, factors) if study.sources else None,
         roofline.section(study, factors),
+        utilization.section(study, factors),
+        activities.section(study, factors),
         # What own runs correct is said in the published rows only, where there are some.
         sections.corrections(explain(study, own)) if others else None,
         sections.left_out(study),

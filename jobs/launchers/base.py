@@ -48,13 +48,13 @@ class Launcher(Protocol):
 def why_node_cannot(run: Run, machine: Machine) -> str | None:
     """Why a node like ``machine`` cannot hold its share of ``run``'s ranks; None if it can."""
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
-    ranks = run.gpus_per_node
+    ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
         return "device gpu asked, but this machine has no usable GPU (python -m jobs.doctor says why)"
     if gpus == 0 and run.loader in GPU_LOADERS:
         return f"loader {run.loader} needs a GPU, and this machine has none; dali-cpu does without"
-    if gpus and ranks > gpus:
-        return f"{ranks} GPUs asked, but this machine has {gpus}"
+    if gpus and wanted > gpus:
+        return f"{wanted} GPUs asked, but this machine has {gpus}"
     if not gpus and ranks > machine.cores:
         return f"{ranks} ranks asked, but this machine has {machine.cores} CPU cores and no GPU"
     if run.loader.startswith("dali") and not machine.has_dali:
@@ -66,7 +66,7 @@ def thread_environment(run: Run, cores: int) -> dict[str, str]:
     """Variables that give each of a node's ranks its share of the node's ``cores``."""
     return {
         # Ranks that share cores must not each start a thread for every core.
-        "OMP_NUM_THREADS": str(run.threads or max(1, cores // run.gpus_per_node)),
+        "OMP_NUM_THREADS": str(run.threads or max(1, cores // run.ranks_per_node)),
         # GNU OpenMP's threads wait for each other by spinning. With as many threads as cores, one other busy
         # process slows ResNet18 30-fold (2 cores, 64 x 64: 165 -> 5 images/s), with a short spin 4-fold.
         "GOMP_SPINCOUNT": "10000",

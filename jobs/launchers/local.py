@@ -36,7 +36,7 @@ class Local:
         return why_node_cannot(run, self.machine)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
-        ranks = run.gpus_per_node
+        ranks = run.ranks_per_node
         shared = {
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),

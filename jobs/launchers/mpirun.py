@@ -159,9 +159,9 @@ class Mpirun:
         added = self._environment(run, cores, nodes, directory)
         gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
         handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
-        share = cores // run.gpus_per_node
+        share = cores // run.ranks_per_node
         layout = Layout(
-            nodes, run.nodes, run.gpus_per_node, 0 if gpus else share, handed_on, self.root,
+            nodes, run.nodes, run.ranks_per_node, 0 if gpus else share, handed_on, self.root,
             slurm=self.allocation is not None,
         )  # fmt: skip
         words = next(say for kind, say in KINDS.values() if kind == self.kind)(layout)

@@ -57,9 +57,9 @@ class Slurm:
             left_out = self.allocation.asked - len(nodes)
             failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
             return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
-        if run.gpus_per_node > self.allocation.cpus:
+        if run.ranks_per_node > self.allocation.cpus:
             has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
-            return f"{run.gpus_per_node} ranks a node asked, but {has}"
+            return f"{run.ranks_per_node} ranks a node asked, but {has}"
         if self.site.gpus_per_node and run.device != "cpu" and run.gpus_per_node > self.site.gpus_per_node:
             has = f"a node of {self.site.name} has {self.site.gpus_per_node}"
             return f"{run.gpus_per_node} GPUs asked, but {has}"
@@ -73,10 +73,10 @@ class Slurm:
             "srun",
             f"--nodes={run.nodes}",
             f"--nodelist={','.join(nodes)}",
-            f"--ntasks={run.world_size}",
-            f"--ntasks-per-node={run.gpus_per_node}",
+            f"--ntasks={run.ranks}",
+            f"--ntasks-per-node={run.ranks_per_node}",
             "--distribution=block",
-            f"--cpus-per-task={max(1, cores // run.gpus_per_node)}",
+            f"--cpus-per-task={max(1, cores // run.ranks_per_node)}",
             # Tasks without GPUs stay on their own cores; with GPUs a rank binds itself (train.locality).
             f"--cpu-bind={'none' if gpus else 'cores'}",
             *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if gpus else []),

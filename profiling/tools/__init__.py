@@ -109,7 +109,13 @@ def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Co
 
 
 class Capture(Protocol):
-    """A recording of one rank from inside its process; the training loop starts and stops it."""
+    """A recording of one rank from inside its process; the training loop starts and stops it.
+
+    A tool that takes a schedule is started and stopped several times.
+    """
+
+    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+        """Be on from now on, but keep nothing until :meth:`start`: the tool's own warm-up."""
 
     def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``; layers of ``model`` are named."""

@@ -127,6 +127,9 @@ class CuptiCapture:
         """The rank's own file of records."""
         return self.directory / "raw" / _FILE
 
+    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+        """Nothing: it takes no schedule."""
+
     def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``.
 

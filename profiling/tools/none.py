@@ -9,6 +9,9 @@ from profiling.tools import Options
 class NoCapture:
     """A capture that records nothing; it has the methods of :class:`profiling.tools.Capture`."""
 
+    def prepare(self, model: Any = None) -> None:
+        """Nothing is warmed up."""
+
     def start(self, model: Any = None, first_batch: int = 0) -> None:
         """Nothing begins."""
 

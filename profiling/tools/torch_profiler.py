@@ -11,11 +11,12 @@ wire, so their union is the time of communication, not their sum.
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profiling.tables import write
+from profiling.tables import Writer
 from profiling.tools import Converted, collect, rank_of
 
 if TYPE_CHECKING:
@@ -75,10 +76,16 @@ class TorchCapture:
 
     def __init__(self, directory: Path, rank: int, keep_raw: bool = False, memory: bool = False) -> None:
         self.directory, self.rank, self.keep_raw, self.memory = directory, rank, keep_raw, memory
-        self.first_batch = 0
-        self._profiler: Any = None
+        self._recorded: list[tuple[int, Any]] = []  # first batch, and what recorded from there on
+        self._warm: Any = None  # on, but what it sees is not kept yet
         self._running = False
         self._hooks: list[Any] = []
+
+    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+        """Switch the profiler on; it keeps nothing before :meth:`start`."""
+        self._warm = self._profiler()
+        self._warm.prepare_trace()
+        self._name_layers(model)
 
     def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record, at the start of batch ``first_batch``.
@@ -87,51 +94,67 @@ class TorchCapture:
             model: its leaf modules get hooks that open a range with the layer's name; not if it is compiled,
                 for a hook would break the graph.
         """
+        self._name_layers(model)
+        profiler, self._warm = self._warm, None
+        if profiler is None:
+            profiler = self._profiler()
+            profiler.prepare_trace()
+        profiler.start_trace()
+        self._recorded.append((first_batch, profiler))
+        self._running = True
+
+    def _profiler(self) -> Any:
         import torch
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self.first_batch = first_batch
-        if model is not None and not _is_compiled(model):
+        return profile(activities=activities, record_shapes=True, profile_memory=self.memory)
+
+    def _name_layers(self, model: "torch.nn.Module | None") -> None:
+        if model is not None and not self._hooks and not _is_compiled(model):
             self._hooks = _name_layers(model)
-        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=self.memory)
-        self._profiler.start()
-        self._running = True
 
     def stop(self) -> None:
         """Cease to record and take the hooks off the model; a second call does nothing."""
         if self._running:
             self._running = False
-            self._profiler.stop()
+            self._recorded[-1][1].stop_trace()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def write(self) -> list[str]:
         """Write the tables to the rank's directory; what was found on the way is returned."""
+        self.stop()
+        if not self._recorded:
+            return ["the profiler never ran: no batch was to be attributed"]
+        findings: list[str] = []
+        with Writer(self.directory) as writer:
+            for number, (first_batch, profiler) in enumerate(self._recorded):
+                converted = self._converted(number, first_batch, profiler)
+                findings += [finding for finding in converted.findings if finding not in findings]
+                for name, table in converted.tables.items():
+                    writer.add(name, table)
+        self._recorded = []
+        return findings
+
+    def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
         from profiling.attribute import attribute
         from profiling.checks import world_size_of
 
-        self.stop()
-        if self._profiler is None:
-            return ["the profiler never ran: no batch was to be attributed"]
-        trace = self._trace()
+        trace = self._trace(profiler, f"trace{number or ''}.json.gz")
         trace.world_size = max(trace.world_size, world_size_of(os.environ))
-        converted = attribute(trace, self.rank, self.first_batch, subject="torch profiler")
-        for name, table in converted.tables.items():
-            write(table, self.directory, name)
-        self._profiler = None
-        return converted.findings
+        return attribute(trace, self.rank, first_batch, subject="torch profiler")
 
-    def _trace(self) -> "Trace":
+    def _trace(self, profiler: Any, name: str) -> "Trace":
         """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
 
         What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
         much memory was allocated in all.
         """
-        results = self._profiler.profiler.kineto_results.events()
+        results = profiler.profiler.kineto_results.events()
         in_json_only = self.memory or _has_device(results)
         if not in_json_only and not self.keep_raw:
             return _trace_of(results)
@@ -140,9 +163,9 @@ class TorchCapture:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             if self.keep_raw:
-                path = self.directory / "raw" / "trace.json.gz"
+                path = self.directory / "raw" / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._profiler.export_chrome_trace(str(path))  # a second call would be refused
+            profiler.export_chrome_trace(str(path))  # a second call would be refused
             return read_trace(path) if in_json_only else _trace_of(results)
 
 
@@ -167,15 +190,18 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     from profiling.context import LAYER_PREFIX
 
     hooks: list[Any] = []
-    open_ranges: list[Any] = []  # leaves do not nest, but a leaf may be called within another's hook
+    # Leaves do not nest, but a leaf may be called within another's hook; DataParallel's replicas run in
+    # threads, and share the hooks.
+    of_thread = threading.local()
 
     def leave(*_: Any) -> None:
-        open_ranges.pop().__exit__(None, None, None)
+        of_thread.open.pop().__exit__(None, None, None)
 
     def enter_as(label: str) -> Any:
         def enter(*_: Any) -> None:
-            open_ranges.append(record_function(label))
-            open_ranges[-1].__enter__()
+            of_thread.open = getattr(of_thread, "open", [])
+            of_thread.open.append(record_function(label))
+            of_thread.open[-1].__enter__()
 
         return enter
 

@@ -4,9 +4,13 @@ import sqlite3
 
 import pytest
 
-from analysis.activity_rows import Profile, of_kernels, shares
+from analysis.activity_rows import Profile, of_kernels, printed_shares, shares
+from analysis.load import load
+from analysis.report.activities import of_shares
+from analysis.report.build import build
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.samples import nsys_database, nvprof_database
 from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
 
@@ -68,6 +72,38 @@ def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_
     assert float(rows[4, 16]["copies_pct"]) == 6.98 and float(rows[2, 128]["copies_pct"]) == 9.62
     assert all(float(rows[1, batch]["communication_pct"]) == 0 for batch in (8, 16, 32, 128))
     assert float(rows[4, 16]["time_s"]) == pytest.approx(0.3991 / 0.306)
+
+
+def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
+    path, page = shared_data / "nvprof/alexnet_gpu_activities.csv", tmp_path / "chart.html"
+    answer = run(MODULE, path, "--shares", "--chart", page, "--format", "csv")
+    assert answer.code == 0 and f"drawn in {page}" in answer.err
+    assert "What do communication and copies take?" in page.read_text()
+    (chart,) = of_shares(printed_shares(path)).charts
+    lines = {trace["name"]: trace for trace in chart.figure["data"]}
+    assert lines["1 GPU: communication"]["x"] == [8, 16, 32, 128]
+    assert lines["4 GPUs: communication"]["x"] == [16, 128]
+    assert lines["4 GPUs: communication"]["y"] == pytest.approx([30.6 + 6.48, 16.7 + 3.64])
+    assert lines["2 GPUs: copies"]["y"] == [9.62]
+    assert "--chart draws shares" in one_line_error(run(MODULE, path, "--chart", page))
+
+
+def test_a_study_of_several_batch_sizes_has_the_chart_with_a_line_a_backend(tmp_path):
+    runs = [
+        run_of(gpus_per_node=2, batch=batch, backend=backend, profile="torch")
+        for batch in (8, 32)
+        for backend in ("ddp", "horovod")
+    ]
+    for each in runs:  # the backend is no part of the id
+        write_run(tmp_path / "sweep", each, Truth(), repetition=runs.index(each))
+    section = {one.id: one for one in build(load(tmp_path / "sweep")).sections}["activities"]
+    names = [trace["name"] for trace in section.charts[0].figure["data"]]
+    assert names == [f"2 GPUs, {backend}: {part}" for backend in ("ddp", "horovod")
+                     for part in ("communication", "copies")]  # fmt: skip
+    for trace in section.charts[0].figure["data"]:
+        # Of 82 ms of activities collectives take 20 and copies 2; see Truth.
+        share = 20 if "communication" in trace["name"] else 2
+        assert trace["x"] == [8, 32] and trace["y"] == pytest.approx([100 * share / 82] * 2, rel=0.01)
 
 
 def test_the_same_from_a_database_a_trace_and_the_tables_made_of_them(shared_data, tmp_path):

@@ -44,6 +44,7 @@ ON_IB = {"nodes": 2, "gpus_per_node": 2, "network": "ib"}
 LAUNCHES = {
     "local": (Local(CPU_NODE), {"gpus_per_node": 2}),
     "slurm": (Slurm(EXAMPLE, FOUR, NODE, USER), ON_IB),
+    "slurm_dp": (Slurm(EXAMPLE, FOUR, NODE, USER), {"gpus_per_node": 2, "backend": "dp"}),
     "slurm_cpu": (Slurm(Site(), FOUR, CPU_NODE, {}), {"nodes": 4, "gpus_per_node": 2, "threads": 3}),
     "open_mpi_4": (mpirun("Open MPI 4", root=True), ON_IB),
     "open_mpi_5": (mpirun("Open MPI 5", hosts=("a", "b", "c"), allocation=None), {**ON_IB, "network": "eth"}),

@@ -55,6 +55,7 @@ def runs(draw: st.DrawFn) -> Run:
                 "bucket_mb": st.floats(0, 4096, exclude_min=True),
                 "sync_stages": st.booleans(),
                 "profile_mode": st.just("auto"),
+                "profile_schedule": st.just(""),
                 "profile_kernels": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
             }
         )
@@ -62,8 +63,12 @@ def runs(draw: st.DrawFn) -> Run:
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
     modes = getattr(tool(values["profile"]), "MODES", ["auto"])
     values["profile_mode"] = draw(st.sampled_from(sorted(modes)))
+    if values["profile"] in ("torch", "none") and values["attribute_from"] is None:
+        values["profile_schedule"] = draw(st.sampled_from(["", "0,0,1,2", "1,0,1,1"]))
     if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
         values["backend"] = "auto"
+    if values["backend"] == "dp":
+        values |= {"nodes": 1, "grad": "fp32", "compile": False}
     if values["grad"] == "bf16" and values["backend"] == "horovod":
         values["backend"] = "auto"
     if values["loader"] in ("dali-gpu", "dali-cpu-to-gpu") and values["device"] == "cpu":
@@ -134,6 +139,17 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"model": "../resnet50"}, "model"),
         ({"batches": 4, "attribute_from": 4}, "must be less than batches"),
         ({"gpus_per_node": 2, "backend": "single"}, "use ddp"),
+        ({"nodes": 2, "backend": "dp"}, "the GPUs of one node, not of 2; use ddp"),
+        ({"grad": "fp16", "backend": "dp"}, "for grad fp16 use ddp"),
+        ({"compile": True, "backend": "dp"}, "copies the model for each GPU"),
+        ({"profile": "torch", "profile_schedule": "1,2,5"}, "profile_schedule = '1,2,5'"),
+        ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
+        (
+            {"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 15},
+            "takes 16 batches, and there are 15",
+        ),
+        ({"profile": "nsys", "profile_schedule": "1,2,5,2"}, "profile nsys has none"),
+        ({"profile": "torch", "profile_schedule": "1,2,5,2", "attribute_from": 3}, "give one"),
         ({"backend": "horovod", "grad": "bf16"}, "Horovod sends no bf16"),
         ({"device": "cpu", "loader": "dali-gpu"}, "needs a GPU"),
     ],
@@ -163,6 +179,33 @@ def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_doc
 def test_the_later_half_is_attributed_unless_told_otherwise():
     assert make_run({"batches": 51}).first_attributed == 25
     assert make_run({"batches": 51, "attribute_from": 3}).first_attributed == 3
+
+
+def test_a_schedule_waits_warms_up_and_records_as_often_as_it_says():
+    run = make_run({"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 64})
+    assert run.recordings == [range(3, 8), range(11, 16)]
+    assert (run.first_attributed, run.profiler_warm_up) == (3, 2)
+    plain = make_run({"profile": "torch", "batches": 8, "attribute_from": 6})
+    assert (plain.recordings, plain.profiler_warm_up) == ([range(6, 8)], 0)
+
+
+def test_one_process_of_dataparallel_drives_all_gpus_of_its_node():
+    run = make_run({"backend": "dp", "gpus_per_node": 4, "batch": 8})
+    assert (run.world_size, run.ranks, run.ranks_per_node, run.gpus_per_rank, run.rank_batch) == (
+        4,
+        1,
+        1,
+        4,
+        32,
+    )
+    run = make_run({"backend": "ddp", "nodes": 2, "gpus_per_node": 4, "batch": 8})
+    assert (run.world_size, run.ranks, run.ranks_per_node, run.gpus_per_rank, run.rank_batch) == (
+        8,
+        8,
+        4,
+        1,
+        8,
+    )
 
 
 def test_a_profiler_is_asked_only_for_what_it_has():

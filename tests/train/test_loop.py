@@ -51,6 +51,9 @@ class Story:
         return ["the instants"]
 
     # the capture
+    def prepare(self, model=None):
+        self.told.append("capture warms up")
+
     def stop(self):
         self.told.append("stop")
 
@@ -103,6 +106,18 @@ def test_the_second_half_is_recorded_unless_said_otherwise():
     story = Story(batches=5)
     story.happen()
     assert "capture from 2" in story.told
+
+
+def test_a_schedule_switches_the_capture_on_and_off_between_batches():
+    story = Story(batches=10, profile="torch", profile_schedule="1,1,2,2")
+    story.happen()
+    batches = iter(range(10))
+    told = [next(batches) if one == "load" else one for one in story.told]
+    switched = [one for one in told if isinstance(one, int) or "capture" in one or one == "stop"]
+    assert switched == [
+        0, "capture warms up", 1, "capture from 2", 2, 3, "stop",
+        4, "capture warms up", 5, "capture from 6", 6, 7, "stop", 8, 9, "stop",
+    ]  # fmt: skip
 
 
 def test_the_profiler_is_given_the_model_within_its_wrapper():

@@ -10,6 +10,7 @@ from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import tables
 from profiling.errors import UserError
 from train import models, rank
+from train.backends import open_backend
 from train.device import choose_device
 from train.rank import run_rank
 from train.report import parameter_digest
@@ -121,6 +122,50 @@ def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
     within = kernels[kernels.batch_index == 3]
     assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
+
+
+def test_a_schedule_of_the_profiler_is_kept_in_one_table_of_kernels(data_set, tmp_path):
+    run = tiny(data_set, loader="synthetic", profile="torch", batches=8, profile_schedule="1,1,1,2")
+    finished, batches, _ = do(run, tmp_path)
+    assert np.flatnonzero(batches.attributed).tolist() == [2, 5]
+    assert all("clock" in finding for finding in finished.report.findings)
+    kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
+    assert set(kernels.batch_index.dropna()) == {2, 5}
+    products = kernels[kernels["class"].isin(["gemm", "convolution"])]
+    flops = products.groupby("batch_index").flops.sum() / run.batch
+    assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
+
+
+def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_says_so(data_set, tmp_path):
+    run = tiny(data_set, loader="synthetic", backend="dp", gpus_per_node=2, batches=2)
+    finished, batches, _ = do(run, tmp_path)
+    assert (batches.images == 2 * run.batch).all() and finished.report.images_done == 2 * 2 * run.batch
+    assert finished.report.backend == "dp/no device" and finished.wrong == ""
+    assert f"on batches of {2 * run.batch} images: nothing was broadcast" in finished.report.findings[0]
+    assert why_not_right(run, [finished.report], tmp_path) == ""
+
+
+class _Gpus:
+    """What DataParallel is asked for, where there is no GPU to ask it of."""
+
+    def __init__(self, monkeypatch, count):
+        self.device_ids = None
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.nn, "DataParallel", self)
+
+    def __call__(self, model, device_ids):
+        self.device_ids = device_ids
+        return model
+
+
+def test_dataparallel_drives_as_many_gpus_as_the_run_has_and_refuses_more(data_set, monkeypatch):
+    gpus, cuda = _Gpus(monkeypatch, 2), torch.device("cuda", 0)
+    pair = tiny(data_set, backend="dp", gpus_per_node=2)
+    backend = open_backend(pair, World(), cuda)
+    backend.wrap(torch.nn.Flatten())
+    assert gpus.device_ids == [0, 1] and backend.description == "dp/2 GPUs" and not backend.findings
+    with pytest.raises(UserError, match="is to drive 4 GPUs, and this process sees 2; the one rank"):
+        open_backend(tiny(data_set, backend="dp", gpus_per_node=4), World(), cuda)
 
 
 def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):

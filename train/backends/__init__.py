@@ -1,6 +1,7 @@
 """How do ranks exchange gradients? One file a backend, one line in :data:`BACKENDS`."""
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ BACKENDS = {
     "single": "train.backends.single",
     "ddp": "train.backends.ddp",
     "horovod": "train.backends.horovod",
+    "dp": "train.backends.dp",
 }
 
 
@@ -26,6 +28,7 @@ class Backend(Protocol):
     """What the training loop asks of a backend."""
 
     description: str  # e.g. "ddp/gloo"
+    findings: Sequence[str]  # what a reader of the results should know of it
 
     def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
         """The model whose backward pass exchanges gradients."""

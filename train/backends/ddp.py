@@ -1,6 +1,7 @@
 """PyTorch's DistributedDataParallel: NCCL between GPUs, Gloo between CPUs."""
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +23,8 @@ _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 class Ddp:
     """Ranks joined in torch.distributed's default group."""
+
+    findings: Sequence[str] = ()
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         self._run, self._device = run, device

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _BY_MPI = ("PMIX_RANK", "PMI_RANK")  # srun has set MPI up: --mpi=pmix or pmi2
 
 class Horovod:
     """Ranks joined by Horovod. The gradients are exchanged when the backward pass is done, within it."""
+
+    findings: Sequence[str] = ()
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         hvd = import_horovod()

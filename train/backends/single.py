@@ -1,5 +1,6 @@
 """One rank: there is nobody to exchange gradients with."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobs.run import Run
@@ -13,6 +14,7 @@ class Single:
     """The backend of one rank."""
 
     description = "single"
+    findings: Sequence[str] = ()
 
     def wrap(self, model: "torch.nn.Module") -> "torch.nn.Module":
         return model

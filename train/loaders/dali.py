@@ -56,7 +56,7 @@ def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: 
     on_gpu = run.loader != "dali-cpu"
 
     @_dali().pipeline_def(
-        batch_size=run.batch,
+        batch_size=run.rank_batch,
         num_threads=max(1, run.workers),
         device_id=device.index if on_gpu else None,
         seed=seed,

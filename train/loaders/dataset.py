@@ -106,7 +106,7 @@ def reached(samples: list[Sample], run: Run, rank: int) -> list[Sample]:
 
     Files are drawn at random; records are taken from the first on, since they are read in file order.
     """
-    most = run.batches * run.batch + READ_AHEAD_IMAGES
+    most = run.batches * run.rank_batch + READ_AHEAD_IMAGES
     if len(samples) <= most or run.data_format == "tfrecord":
         return samples[:most]
     drawn = random.Random(data_seed(run, rank)).sample(range(len(samples)), most)

@@ -71,7 +71,7 @@ class Batches:
         seed = data_seed(run, rank)
         loader = DataLoader(
             Images(shard, run.image_size),
-            batch_size=run.batch,
+            batch_size=run.rank_batch,
             sampler=Endless(len(shard.samples), seed),
             num_workers=run.workers,
             # A forked worker has torchvision as it was imported here (train.models); what newer Pythons start

@@ -12,9 +12,9 @@ class Synthetic:
 
     def __init__(self, run: Run, rank: int, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(data_seed(run, rank))
-        size = (run.batch, 3, run.image_size, run.image_size)
+        size = (run.rank_batch, 3, run.image_size, run.image_size)
         self._images = torch.randn(size, generator=generator).to(device)
-        self._labels = torch.randint(CLASSES, (run.batch,), generator=generator).to(device)
+        self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
         self.images_corrupt = 0
         self.findings: list[str] = []
 

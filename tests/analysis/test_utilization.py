@@ -1,0 +1,159 @@
+"""analysis.utilization: are the TensorBoard plugin's three figures what they are by its definitions?"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import utilization
+from analysis.load import load
+from analysis.report.build import build
+from analysis.utilization import Kernels
+from profiling import convert, tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+MODULE = "analysis.utilization"
+
+
+def kernels(*rows) -> Kernels:
+    """Kernels of (start, end, blocks a multiprocessor, occupancy)."""
+    start, end, blocks, occupancy = (np.array(column) for column in zip(*rows, strict=True))
+    collective = np.zeros(len(start), dtype=bool)
+    return Kernels(start, end, collective, blocks.astype(float), occupancy.astype(float))
+
+
+def windows(*pairs):
+    start, end = zip(*pairs, strict=True)
+    return np.array(start), np.array(end)
+
+
+def test_each_figure_of_kernels_that_are_known():
+    # Two at once from 20 to 30; one lasts until after the window; 25 of 100 ns nothing runs.
+    made = kernels((0, 30, 0.5, 50.0), (20, 50, 0.25, 20.0), (75, 120, 8.0, 100.0))
+    whole = windows((0, 100))
+    assert utilization.gpu_utilization_pct(made, whole) == 75
+    blocks = 20 * 0.5 + 10 * 0.75 + 20 * 0.25 + 25 * 1.0
+    assert utilization.sm_efficiency_pct(made, whole) == pytest.approx(blocks)
+    occupancy = (30 * 50 + 30 * 20 + 25 * 100) / 85
+    assert utilization.achieved_occupancy_pct(made, whole) == pytest.approx(occupancy)
+    made.collective[1] = True
+    assert utilization.communication_pct(made, whole) == pytest.approx(100 * 30 / 85)
+
+
+def test_what_lies_between_two_recordings_counts_nowhere():
+    made = kernels((0, 100, 2.0, 40.0))
+    halves = windows((10, 20), (50, 80))
+    assert utilization.gpu_utilization_pct(made, halves) == 100
+    assert utilization.sm_efficiency_pct(made, halves) == pytest.approx(100)
+    assert utilization.achieved_occupancy_pct(kernels((30, 40, 1.0, 5.0)), halves) is None
+
+
+def test_kernels_without_blocks_are_left_out_and_without_any_nothing_is_known():
+    nan = float("nan")
+    made = kernels((0, 10, nan, nan), (10, 20, 1.0, 30.0))
+    assert utilization.sm_efficiency_pct(made, windows((0, 20))) == 50
+    assert utilization.achieved_occupancy_pct(made, windows((0, 20))) == 30
+    assert utilization.sm_efficiency_pct(kernels((0, 10, nan, nan)), windows((0, 20))) is None
+
+
+@settings(deadline=None, max_examples=50)  # of a busy machine
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.sampled_from([0.25, 0.5, 2.0])), min_size=1)
+)
+def test_sm_efficiency_is_the_mean_over_every_nanosecond(rows):
+    made = kernels(*((start, start + length, blocks, 1.0) for start, length, blocks in rows))
+    level = np.zeros(100)
+    for start, length, blocks in rows:
+        level[start : start + length] += blocks
+    found = utilization.sm_efficiency_pct(made, windows((10, 90)))
+    assert found == pytest.approx(100 * np.minimum(level, 1)[10:90].mean())
+    assert utilization.gpu_utilization_pct(made, windows((10, 90))) == pytest.approx(
+        100 * (level > 0)[10:90].mean()
+    )
+
+
+def plant(sweep, **columns):
+    """Give every kernel of a sweep's tables such values."""
+    import pyarrow as pa
+
+    for path in sweep.glob("run_*/rank_*"):
+        if tables.table_path(path, "kernels").exists():
+            table = tables.read(path, "kernels")
+            for name, value in columns.items():
+                place = table.schema.get_field_index(name)
+                values = pa.array([value] * len(table), table.schema.field(name).type)
+                table = table.set_column(place, name, values)
+            tables.write(table, path, "kernels")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    runs = [
+        run_of(gpus_per_node=ranks, profile=profile, batches=batches, profile_schedule="1,2,5,2")
+        for ranks, batches in ((1, 80), (2, 40))
+        for profile in ("none", "torch")
+    ]
+    write_sweep(tmp_path / "planted", runs, Truth(perturbation=1.0, noise_ms=0.01))
+    return tmp_path / "planted"
+
+
+def test_a_row_a_rank_with_the_runs_speedup_over_one_gpu_though_it_ran_for_fewer_batches(sweep):
+    plant(sweep, blocks_per_sm=0.5, occupancy_pct=25.0)
+    ran = run(MODULE, sweep, "--format", "json")
+    assert ran.code == 0, ran.err
+    rows = {(row["gpus_per_node"], row["rank"]): row for row in ran.json}
+    assert sorted(rows) == [(1, 0), (2, 0), (2, 1)]
+    # Kernels take 60 of 100 ms on one GPU; of 110 ms on two, where collectives run 5 ms beyond them.
+    assert rows[1, 0]["gpu_utilization_pct"] == pytest.approx(60, rel=0.01)
+    assert rows[2, 1]["gpu_utilization_pct"] == pytest.approx(100 * 65 / 110, rel=0.01)
+    assert rows[1, 0]["sm_efficiency_pct"] == pytest.approx(30, rel=0.01)
+    # While both run there is a block for each multiprocessor.
+    assert rows[2, 0]["sm_efficiency_pct"] == pytest.approx((45 * 50 + 15 * 100 + 5 * 50) / 110, rel=0.01)
+    assert rows[2, 0]["achieved_occupancy_pct"] == 25 and rows[2, 0]["unknown"] == ""
+    assert rows[2, 0]["communication_pct"] == pytest.approx(100 * 20 / 80, rel=0.01)
+    assert rows[1, 0]["speedup"] == 1
+    assert rows[2, 0]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
+    section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
+    assert len(section.tables[0].rows) == 3 and not section.notes
+
+
+def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_known(sweep):
+    rows = run(MODULE, sweep, "--format", "json").json
+    assert all(row["sm_efficiency_pct"] is None and "did not record blocks" in row["unknown"] for row in rows)
+    assert all(row["gpu_utilization_pct"] is not None for row in rows)
+    plant(sweep, device=-1)
+    ran = run(MODULE, sweep)
+    assert "not known: a CPU has no multiprocessors" in ran.out
+    section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
+    assert "a CPU has no multiprocessors" in section.notes[0]
+
+
+def test_without_a_run_on_one_gpu_there_is_no_speedup_and_a_line_says_so(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
+    ran = run(MODULE, tmp_path, "--format", "json")
+    assert all(row["speedup"] is None for row in ran.json) and "so no speedup" in ran.err
+
+
+def test_a_real_trace_by_every_nanosecond(shared_data):
+    path = shared_data / "kineto/resnet_kineto.json.gz"
+    (found,) = run(MODULE, path, "--format", "json").json
+    table = convert.read(path).tables["kernels"].to_pandas()
+    table = table[~table["class"].isin(["memcpy", "memset"])]
+    edges = [(row.start_ns, row.blocks_per_sm) for row in table.itertuples()]
+    edges += [(row.start_ns + row.duration_ns, -row.blocks_per_sm) for row in table.itertuples()]
+    running, level, busy, working, before = 0, 0.0, 0, 0.0, 0
+    for time, blocks in sorted(edges):
+        busy += (time - before) * (running > 0)
+        working += (time - before) * (min(level, 1) if running else 0)
+        running, level, before = running + (1 if blocks > 0 else -1), level + blocks, time
+    whole = max(edges)[0] - min(edges)[0]
+    assert found["gpu_utilization_pct"] == pytest.approx(100 * busy / whole)
+    assert found["sm_efficiency_pct"] == pytest.approx(100 * working / whole, rel=1e-6)
+    mean = (table.occupancy_pct * table.duration_ns).sum() / table.duration_ns.sum()
+    assert found["achieved_occupancy_pct"] == pytest.approx(mean)
+
+
+def test_results_without_a_profiler_are_one_line(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert "needs a run under a profiler" in one_line_error(run(MODULE, tmp_path))

@@ -1,0 +1,44 @@
+"""torch.nn.DataParallel: one process copies the model to all GPUs of its node for each batch.
+
+The scheme that DDP replaced, kept to show what its broadcasts cost: before each batch the first GPU's
+parameters go to all, the batch is cut into a piece for each, and the gradients are added up on the first. On
+a CPU there are no devices to copy to: the model runs as it is, on the whole batch, and a finding says so.
+"""
+
+import torch
+
+from jobs.run import Run
+from profiling.errors import UserError
+from train.backends.single import Single
+from train.world import World
+
+
+class DataParallel(Single):
+    """The backend of one process with several GPUs; like :class:`Single` it has no other rank."""
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self._gpus = run.gpus_per_node if device.type == "cuda" else 0
+        self.description = f"dp/{self._gpus} GPUs" if self._gpus else "dp/no device"
+        if self._gpus > (seen := torch.cuda.device_count()):
+            raise UserError(
+                f"backend dp is to drive {self._gpus} GPUs, and this process sees {seen}; "
+                "the one rank of a node needs them all (CUDA_VISIBLE_DEVICES, --gpu-bind=none)"
+            )
+        if not self._gpus:
+            self.findings = [
+                "backend dp: on a CPU DataParallel has no devices; the model ran plainly, in one process, on "
+                f"batches of {run.rank_batch} images: nothing was broadcast"
+            ]
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        # It takes every GPU it sees for its own, also where the run is on the CPU.
+        return torch.nn.DataParallel(model, device_ids=list(range(self._gpus))) if self._gpus else model
+
+
+def open_backend(run: Run, world: World, device: torch.device) -> DataParallel:
+    """The backend of one process that drives all GPUs of its node.
+
+    Raises:
+        UserError: it does not see as many as the run has.
+    """
+    return DataParallel(run, device)
