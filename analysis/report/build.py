@@ -6,7 +6,7 @@ from statistics import median
 
 from analysis import scaled
 from analysis.explain import explain
-from analysis.report import activities, roofline, sections, utilization
+from analysis.report import activities, roofline, sections, stragglers, utilization
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
@@ -43,6 +43,7 @@ def build(study: Study) -> Page:
         sections.stages(own, factors),
         sections.batch_anatomy(study, factors) if own else None,
         sections.collectives(study, factors) if own else None,
+        stragglers.section(study, factors) if own else None,
         sections.top_kernels(study, factors) if study.sources else None,
         roofline.section(study, factors),
         utilization.section(study, factors),

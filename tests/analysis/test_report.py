@@ -36,8 +36,8 @@ def sweep(tmp_path):
 def test_all_sections_of_a_sweep(sweep):
     found = sections(sweep)
     assert list(found) == [
-        "scaling", "table", "factors", "stages", "anatomy", "communication", "kernels", "roofline",
-        "utilization", "left-out",
+        "scaling", "table", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
+        "roofline", "utilization", "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 

@@ -1,0 +1,151 @@
+"""Why is a rank late: its node, its loader, its GPU, or what feeds the GPU?
+
+The evidence is what the rank's own stages and kernels took longer than those of the others, against how late
+it was. Kernels are compared with the same kernels (by direction and name, launched as often) of the other
+ranks; a run without a profiler borrows that comparison from a profiled run of its point.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.costs import APART, query_arrays
+from analysis.lateness import Lateness, over_others
+from analysis.scaling import POINT_FIELDS
+from analysis.study import Source, Study
+from analysis.terminal import digits
+
+# A part is the cause if it makes up this share of the lateness or more.
+MOST = 0.5
+
+_KERNELS = f"""
+select rank, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
+    sum(duration_ns)::double as ns,
+    (select count(distinct batch_index) from read_parquet($batches) where attributed) as batches
+from read_parquet($kernels)
+semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+where "class"::varchar not in {APART!r} and duration_ns is not null
+group by all
+"""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Of the kernels that all ranks launched equally often, by rank.
+
+    Attributes:
+        over_ns: how much longer than on the others they take, in ns a batch; ratio: how many times as long.
+        borrowed: from another run of the point.
+    """
+
+    over_ns: np.ndarray
+    ratio: np.ndarray
+    borrowed: bool
+
+
+def kernel_times(study: Study, source: Source) -> KernelTimes | None:
+    """How a run's ranks compare in the same kernels; None if no run of its point recorded them."""
+    alike = [
+        other
+        for other in study.of_kind("run")
+        if other.fields["profile"] != "none"
+        and all(other.fields[name] == source.fields[name] for name in POINT_FIELDS)
+    ]
+    for one in sorted(alike, key=lambda other: other is not source):
+        found = _times_of(study, one, one is not source)
+        if found is not None:
+            return found
+    return None
+
+
+def _times_of(study: Study, source: Source, borrowed: bool) -> KernelTimes | None:
+    kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
+    if len(kernels) != ranks or len(batches) != ranks:
+        return None
+    rows = query_arrays(study, source, _KERNELS, kernels=kernels, batches=batches)
+    return None if rows is None else compare(rows, ranks, borrowed)
+
+
+def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) -> KernelTimes | None:
+    """Ranks compared in the kernels that all launched equally often; None if there are none.
+
+    Args:
+        rows: ``rank, name, calls, ns``, a row a kernel of a rank, summed over ``batches``.
+    """
+    if not len(rows["rank"]):
+        return None
+    names, name = np.unique(rows["name"].astype(str), return_inverse=True)
+    calls = np.zeros((ranks, len(names)), dtype=np.int64)
+    times = np.zeros((ranks, len(names)))
+    calls[rows["rank"], name] = rows["calls"]
+    times[rows["rank"], name] = rows["ns"]
+    same = (calls == calls[0]).all(axis=0)
+    own = times[:, same].sum(axis=1) / rows["batches"][0]
+    if not own.all():
+        return None
+    over = over_others(own)
+    return KernelTimes(over, own / (own - over), borrowed)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """In one word or two, and the figures that say so."""
+
+    cause: str
+    evidence: str
+
+
+def cause_of(
+    place: int,
+    lateness: Lateness,
+    kernels: KernelTimes | None,
+    device: str,
+    node: Sequence[int],
+    node_name: str,
+) -> Cause:
+    """The likely cause of a rank's lateness.
+
+    Args:
+        place: the rank's, in the arrays of ``lateness``.
+        device: the rank's; ``cpu`` has a processor for a GPU.
+        node: the places of all late ranks of its node, if those are all the ranks of the node and there are
+            several, on several nodes; else empty.
+    """
+    own = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU")
+    if not node:
+        return own
+    each = sorted(_mean_late(lateness, one) for one in node)
+    text = f"all {len(node)} ranks of {node_name} are late, by {_ms(each[0])} to {_ms(each[-1])} ms"
+    return Cause("node", f"{text}; of this one: {own.evidence}")
+
+
+def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> Cause:
+    late = _mean_late(lateness, place)
+    when = lateness.late[place]
+    parts = {name: float(over[place, when].mean()) for name, over in lateness.parts_ns.items()}
+    if parts["load"] >= MOST * late:
+        return Cause(
+            "loader", f"its load stage takes {_ms(parts['load'])} ms longer, of {_ms(late)} ms lateness"
+        )
+    longest = max(parts, key=lambda name: parts[name])
+    stage = f"its {longest} stage takes {_ms(parts[longest])} ms longer"
+    if kernels is None:
+        return Cause(
+            f"{device} or host", f"{stage}; a run of this point under a profiler (profile: torch) would tell"
+        )
+    where = "in the profiled run of this point the" if kernels.borrowed else "the"
+    same = f"{where} same kernels take {kernels.ratio[place]:.2f} times as long as on the others"
+    if kernels.over_ns[place] >= MOST * late:
+        return Cause(
+            device, f"{same} (+{_ms(kernels.over_ns[place])} ms a batch), of {_ms(late)} ms lateness"
+        )
+    return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
+
+
+def _mean_late(lateness: Lateness, place: int) -> float:
+    return float(lateness.late_ns[place, lateness.late[place]].mean())
+
+
+def _ms(nanoseconds: float) -> str:
+    return digits(nanoseconds / 1e6, 3)

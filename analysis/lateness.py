@@ -1,0 +1,143 @@
+"""By how much was each rank late in each batch, and did the others wait for it?
+
+Two records tell. Where collectives were recorded: all ranks leave a collective of all together, so that the
+one that was in it shortest came last, and for as long as it was in it shorter than the others they waited for
+it; no clock is needed. Elsewhere the stages of the batches tables: a rank is late by what it needed longer
+than the others from the end of one exchange of gradients to the end of its forward pass (or of its load
+stage: the forward pass may begin with a broadcast), and the others waited as much of that as their time after
+it was longer than its own. A backward pass that is itself slow is not seen there: that lateness is a lower
+bound.
+
+"The others" are the median of all other ranks, so that each rank of a slow node is late too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.batches import Series
+from analysis.clocks import TOGETHER, Calls, Matched
+
+BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
+PARTS = ("update", "load", "forward")  # of a rank's own time before others can wait for it
+
+# Late: the others waited for the rank for this share of a batch or more.
+LATE_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Arrays (ranks, batches) in ns, above 0 for late; the batches are those that tell.
+
+    Attributes:
+        told_by: :data:`BY_COLLECTIVES` or :data:`BY_STAGES`.
+        batch_index: of each batch.
+        late_ns: how long the others waited for the rank.
+        behind_ns: how far it was behind the others, whether they waited or not; by collectives as the ranks'
+            clocks have it.
+        alone_ns: of the last rank of each batch, how long it alone held up all others; 0 elsewhere.
+        parts_ns: of :data:`PARTS`, what the rank's took longer than the others'.
+        batch_ns: median duration of a batch of the job.
+        residual_ns: of each rank, to within what nine of ten of its ends of collectives agree with the
+            others' when clocks are aligned; 0 by stages, which need no clocks.
+    """
+
+    told_by: str
+    batch_index: np.ndarray
+    late_ns: np.ndarray
+    behind_ns: np.ndarray
+    alone_ns: np.ndarray
+    parts_ns: dict[str, np.ndarray]
+    batch_ns: float
+    residual_ns: np.ndarray
+
+    @property
+    def late(self) -> np.ndarray:
+        """Which rank was late in which batch."""
+        return self.late_ns >= LATE_SHARE * self.batch_ns
+
+
+def over_others(values: np.ndarray) -> np.ndarray:
+    """Each rank's value less the median of the other ranks'; the first axis is the ranks (two or more)."""
+    ordered = np.sort(values, axis=0)
+    place = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    others = len(values) - 1
+
+    def left(number: int) -> np.ndarray:
+        # The number-th of the others: beyond the rank's own place they move up by one.
+        return np.where(number < place, ordered[number], ordered[min(number + 1, others)])
+
+    return values - (left((others - 1) // 2) + left(others // 2)) / 2
+
+
+def _widest(arrival: np.ndarray) -> np.ndarray:
+    """Of arrivals (ranks, points, batches) the point at which the last rank is latest, by batch."""
+    return over_others(arrival).max(axis=0).argmax(axis=0)
+
+
+def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
+    """By how much the last rank of each batch came after the second last, as far as others waited for it."""
+    order = np.argsort(arrival, axis=0, kind="stable")
+    last, second = order[-1], order[-2]
+    batches = np.arange(arrival.shape[1])
+    ahead = np.minimum(arrival[last, batches] - arrival[second, batches], late[last, batches])
+    found = np.zeros(arrival.shape)
+    found[last, batches] = np.maximum(ahead, 0)
+    return found
+
+
+def of_stages(series: Series) -> Lateness | None:
+    """From a run's batches tables: its steady batches that follow another; None if there is none."""
+    used = np.flatnonzero(series.steady)
+    used = used[used > 0]
+    if not len(used) or len(series.rank_ns) < 2:
+        return None
+    own = _own_parts(series, used)
+    arrival = np.stack([own["update"] + own["load"], sum(own.values())], axis=1)
+    whole = arrival[:, 1] + series.rank_stages["backward"][:, used]
+    chosen = np.take_along_axis(arrival, _widest(arrival)[None, None, :], axis=1)[:, 0]
+    behind = over_others(chosen)
+    late = np.minimum(behind, -over_others(whole - chosen))
+    parts = {name: over_others(values) for name, values in own.items()}
+    batch_ns = float(np.median(series.step_ns[used]))
+    exact = np.zeros(len(late))
+    return Lateness(BY_STAGES, used, late, behind, _alone(chosen, late), parts, batch_ns, exact)
+
+
+def _own_parts(series: Series, batches: np.ndarray) -> dict[str, np.ndarray]:
+    """The stages of each rank from the end of the exchange of gradients before; (ranks, batches), ns."""
+    stages = series.rank_stages
+    after = series.rank_ns - stages["load"] - stages["forward"] - stages["backward"]
+    # Of the very first batch nothing came before.
+    before = np.where(batches > 0, after[:, np.maximum(batches - 1, 0)], 0)
+    return {"update": before, "load": stages["load"][:, batches], "forward": stages["forward"][:, batches]}
+
+
+def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> Lateness | None:
+    """From the collectives of attributed batches; None if there is none that all ranks leave together.
+
+    A batch is judged by the collective at which the last rank was latest: a rank late for several of them is
+    late once.
+
+    Args:
+        ranks: of a run, in order; ``matched`` is of the same.
+    """
+    told = np.flatnonzero(np.isin(ranks[0].kind, TOGETHER))
+    if not len(told) or len(ranks) < 2:
+        return None
+    lasted = np.stack([(one.end_ns - one.start_ns)[told] for one in ranks]).astype(float)
+    of_call = ranks[0].batch_index[told].astype(int)
+    batches = np.unique(of_call)
+    chosen = []
+    for batch in batches:
+        calls = np.flatnonzero(of_call == batch)
+        chosen.append(calls[_widest(-lasted[:, calls, None])[0]])
+    late = over_others(-lasted[:, chosen])
+    behind = over_others(matched.start_ns[:, told[chosen]] - matched.start_ns[:, told[chosen]].min(axis=0))
+    parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}
+    alone = _alone(-lasted[:, chosen], late)
+    batch_ns = float(np.median(series.step_ns[batches]))
+    ends = matched.end_ns[:, told]
+    residual = np.percentile(np.abs(ends - np.median(ends, axis=0)), 90, axis=1)
+    return Lateness(BY_COLLECTIVES, batches, late, behind, alone, parts, batch_ns, residual)

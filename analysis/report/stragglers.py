@@ -1,0 +1,111 @@
+"""The report's section "Who is slow?": a heat map of ranks by batches of the widest run, and its ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis import stragglers
+from analysis.lateness import LATE_SHARE, Lateness
+from analysis.plots import Figure, bars, escaped
+from analysis.report.render import Chart, Section
+from analysis.report.views import as_view, called, facts
+from analysis.study import Source, Study
+from analysis.terminal import Part, Rows
+from profiling.errors import UserError
+
+# Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
+DIVERGING = ((0.0, "#0072B2"), (0.5, "#F2F2F2"), (1.0, "#D55E00"))
+MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
+_HEADING = "Who is slow?"
+
+
+def section(study: Study, factors: Sequence[str]) -> Section | None:
+    """Who is slow, in the runs of most ranks; none where no run has several."""
+    try:
+        runs = stragglers.runs_of(study)
+    except UserError:
+        return None
+    most = max(source.world_size or 1 for source in runs)
+    widest = [source for source in runs if source.world_size == most]
+    made: list[tuple[Source, Lateness, Rows]] = []
+    for source in widest:
+        lateness = stragglers.lateness_of(study, source)
+        if lateness is not None:
+            made.append((source, lateness, stragglers.rows_of(study, source, lateness)))
+    if not made:
+        return Section("stragglers", _HEADING, "Not known: no run's batches tell who was late.")
+    # A profiler slows what it watches: the run without one shows more of what users see.
+    source, lateness, of_ranks = min(made, key=lambda one: one[0].fields["profile"] != "none")
+    name = called(source.fields, factors)
+    figure = _figure(source, lateness, facts(source.fields, factors))
+    chart = Chart("lateness", figure, _label(lateness, most))
+    rows = [{**source.fields, **row} for row in of_ranks]
+    part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
+    text = (
+        f"Run {source.id} ({name}), one of {len(made)} on {most} ranks, the most there are. Above 0 the "
+        "other ranks waited for this one, below 0 it waited. A rank is named if the others waited for it for "
+        f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance lets equal ranks be late."
+    )
+    notes = stragglers.sentences([{"id": one.id, **row} for one, _, of_run in made for row in of_run])
+    view = as_view(part, "straggler-table", factors)
+    return Section("stragglers", _HEADING, text, [chart], [view], notes)
+
+
+def _label(lateness: Lateness, ranks: int) -> str:
+    return (
+        f"How long the other ranks waited for each of {ranks} ranks, in {len(lateness.batch_index)} batches"
+    )
+
+
+def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
+    index, late_ms = narrowed(lateness.batch_index, lateness.late_ns / 1e6)
+    nodes = stragglers.nodes_of(source)
+    several = len(set(nodes)) > 1
+    names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
+    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring batches"
+    # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
+    full = max(2 * LATE_SHARE * lateness.batch_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
+    return heat_map(late_ms, index.tolist(), names, f"Lateness of ranks{shared}", "ms", full, meta)
+
+
+def narrowed(index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values (ranks, batches) in :data:`MOST_COLUMNS` or less: medians of neighbours, by their first."""
+    size = -(-values.shape[1] // MOST_COLUMNS)
+    starts = np.arange(0, values.shape[1], size)
+    columns = [np.median(values[:, start : start + size], axis=1) for start in starts]
+    return index[starts], np.stack(columns, axis=1)
+
+
+def heat_map(
+    values: np.ndarray,
+    columns: Sequence[int],
+    names: Sequence[str],
+    title: str,
+    unit: str,
+    full: float,
+    meta: dict[str, Any],
+) -> Figure:
+    """Values around 0 of ranks by batches, rank 0 on top.
+
+    Args:
+        values: (ranks, batches); ``columns`` and ``names`` are the batches' and the ranks'.
+        full: the value of full colour, on either side.
+        meta: what the filters look at.
+    """
+    trace = {
+        "type": "heatmap",
+        "z": [[float(f"{value:.3g}") if np.isfinite(value) else None for value in row] for row in values],
+        "x": list(columns),
+        "y": [escaped(name) for name in names],
+        "zmin": -full,
+        "zmax": full,
+        "colorscale": [list(stop) for stop in DIVERGING],
+        "colorbar": {"title": {"text": unit}, "thickness": 12},
+        "hovertemplate": f"rank %{{y}}, batch %{{x}}: %{{z}} {unit}<extra></extra>",
+        "meta": meta,
+    }
+    shape = bars(title, "batch", 0)
+    shape |= {"height": 152 + 12 * max(len(names), 8)}
+    shape["yaxis"] |= {"title": {"text": "rank"}, "type": "category"}
+    return {"data": [trace], "layout": shape}

@@ -1,0 +1,279 @@
+"""Who is slow?
+
+    python -m analysis.stragglers DIR                   a row a rank of each run of several ranks
+    python -m analysis.stragglers DIR --by batch        a row a rank and batch
+
+Runs without a profiler suffice; where collectives were recorded, these tell. A rank is late in a batch if the
+others (their median) waited for it for 2 % of a batch or more; what it was behind without anybody waiting is
+not held against it. Columns:
+
+    rank, node, told_by        collectives, or stages of the batches (see analysis/lateness.py)
+    judged_batches, batch_ms   those that tell; median duration of a batch of the job
+    lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its 95 %
+                               interval inside the run; below 0: it waited
+    mean_lateness_ms           the mean: a rank that is late only at times has a median near 0
+    late_pct, last_pct         share of the batches in which it was late; in which it came last
+    held_up_ms                 how long it alone held up all others, a batch: the last less the second last
+    chance                     how probable it is that some rank of equal ranks is late as often
+    verdict                    straggler, may be chance, too few batches, nobody waited, clock, no: see
+                               analysis/late_verdicts.py; only stragglers are named
+    cause, evidence            of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are),
+                               host (the same kernels take as long, but come late), or what is not told apart
+
+With ``--by batch``: ``batch_index``, ``lateness_ms``, ``behind_ms``, ``late``, and what its update, load and
+forward stages took longer than the others'.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis import late_causes, output, statistics
+from analysis.batches import series_of
+from analysis.clocks import Calls
+from analysis.collectives import matched_of, ranks_of
+from analysis.late_verdicts import STRAGGLER, judge
+from analysis.lateness import LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
+from analysis.load import load
+from analysis.study import Source, Study
+from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
+from jobs.run import Run
+from profiling.errors import UserError, run_command
+
+COLUMNS = (
+    "rank", "node", "told_by", "judged_batches", "batch_ms", "lateness_ms", "lateness_ms_low",
+    "lateness_ms_high", "mean_lateness_ms", "late_pct", "last_pct", "held_up_ms", "chance", "verdict",
+    "cause", "evidence",
+)  # fmt: skip
+BATCH_COLUMNS = (
+    "rank", "node", "batch_index", "lateness_ms", "behind_ms", "late",
+    *(f"{name}_longer_ms" for name in PARTS),
+)  # fmt: skip
+_RESAMPLES = 500  # for an interval of each of many ranks
+
+
+# --- of a study ---------------------------------------------------------------------------------------
+
+
+def runs_of(study: Study) -> list[Source]:
+    """The runs of several ranks.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [source for source in study.of_kind("run") if (source.world_size or 1) > 1]
+    if not found:
+        raise UserError(f"{study.path} holds no run of several ranks: nobody can be late where one works")
+    return found
+
+
+def lateness_of(study: Study, source: Source) -> Lateness | None:
+    """A run's lateness; None, and a finding (or the run is taken out), if its tables do not tell."""
+    series = series_of(study, source)
+    if series is None:
+        return None
+    found = None
+    if source.fields["profile"] != "none":
+        calls: list[Calls] = ranks_of(study, source)
+        if source not in study.sources:
+            return None
+        if any(len(one.kind) for one in calls):
+            matched = matched_of(study, source, calls)
+            found = of_collectives(calls, matched, series) if matched is not None else None
+    found = found or of_stages(series)
+    if found is None:
+        study.find(f"{source.id}: no steady batch after another, so who was late is not known")
+    return found
+
+
+def nodes_of(source: Source) -> list[str]:
+    """The node of each rank: its host's name, or where nodes share one, their number."""
+    ranks = source.manifest.ranks if source.manifest else []
+    names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
+    if len(names) == source.world_size and len(set(names)) == source.fields["nodes"]:
+        return names
+    return [f"node {rank // source.fields['gpus_per_node']}" for rank in range(source.world_size or 1)]
+
+
+def rows(study: Study, by_batch: bool = False) -> Rows:
+    """The answer's rows; see this file's docstring.
+
+    Raises:
+        UserError: no run has several ranks with batches.
+    """
+    made: Rows = []
+    for source in runs_of(study):
+        lateness = lateness_of(study, source)
+        if lateness is not None:
+            of_run = rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
+            made += [
+                {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in of_run
+            ]
+    if not made:
+        raise UserError(f"{study.path} holds no run of several ranks whose batches tell who was late")
+    return made
+
+
+def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
+    """A row a rank and batch of a run, with :data:`BATCH_COLUMNS`."""
+    nodes = nodes_of(source)
+    return [
+        {
+            "rank": rank,
+            "node": nodes[rank],
+            "batch_index": int(index),
+            "lateness_ms": lateness.late_ns[rank, place] / 1e6,
+            "behind_ms": lateness.behind_ns[rank, place] / 1e6,
+            "late": bool(lateness.late[rank, place]),
+            **{f"{name}_longer_ms": over[rank, place] / 1e6 for name, over in lateness.parts_ns.items()},
+        }
+        for rank in range(len(lateness.late_ns))
+        for place, index in enumerate(lateness.batch_index)
+    ]
+
+
+def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
+    """A row a rank of a run, with :data:`COLUMNS`."""
+    nodes = nodes_of(source)
+    judged = judge(lateness, nodes)
+    named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
+    kernels = late_causes.kernel_times(study, source) if named else None
+    devices = [report.device for report in source.manifest.ranks] if source.manifest else []
+    made = []
+    for rank, (verdict, probability) in enumerate(judged):
+        row = {"rank": rank, "node": nodes[rank], **_figures(lateness, rank)}
+        row |= {"chance": probability, "verdict": verdict, "cause": None, "evidence": None}
+        if verdict == STRAGGLER:
+            node = _late_node(rank, nodes, named)
+            device = devices[rank] if rank < len(devices) else ""
+            cause = late_causes.cause_of(rank, lateness, kernels, device, node, nodes[rank])
+            row |= {"cause": cause.cause, "evidence": cause.evidence}
+        made.append(row)
+    return made
+
+
+def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[int]:
+    """The ranks of this rank's node, if there are several, all named, and other nodes are there."""
+    mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    return mates if 1 < len(mates) < len(nodes) and set(mates) <= set(named) else []
+
+
+# --- of a run ---------------------------------------------------------------------------------------
+
+
+def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
+    late = lateness.late_ns[rank] / 1e6
+    median = statistics.inside_run(late, resamples=_RESAMPLES)
+    return {
+        "told_by": lateness.told_by,
+        "judged_batches": len(late),
+        "batch_ms": lateness.batch_ns / 1e6,
+        "lateness_ms": median.value,
+        "lateness_ms_low": median.low,
+        "lateness_ms_high": median.high,
+        "mean_lateness_ms": float(late.mean()),
+        "late_pct": 100 * float(lateness.late[rank].mean()),
+        "last_pct": 100 * float((lateness.late_ns.argmax(axis=0) == rank).mean()),
+        "held_up_ms": float(lateness.alone_ns[rank].mean()) / 1e6,
+    }
+
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+
+def columns_of(by_batch: bool = False) -> list[str]:
+    """The columns of :func:`rows`."""
+    return ["id", *Run.model_fields, "repetition", *(BATCH_COLUMNS if by_batch else COLUMNS)]
+
+
+def sentences(made: Rows) -> list[str]:
+    """The named ranks in words, a line each; one line if there is none."""
+    named = [row for row in made if row["verdict"] == STRAGGLER]
+    if not named:
+        return ["No rank is named: none was late by its own doing and again and again."]
+    return [
+        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by {digits(row['mean_lateness_ms'], 3)} ms "
+        f"a batch, in {row['late_pct']:.0f} % of the batches. "
+        f"Likely cause: {row['cause']}: {row['evidence']}."
+        for row in named
+    ]
+
+
+def main() -> int:
+    parser = output.parser("analysis.stragglers", __doc__)
+    parser.add_argument(
+        "--by", choices=("rank", "batch"), default="rank", help="a row a rank, or a batch of it [rank]"
+    )
+    arguments = parser.parse_args()
+    study = load(arguments.path, arguments.peaks)
+    by_batch = arguments.by == "batch"
+    made = rows(study, by_batch)
+    if by_batch:
+        part = Part("Lateness of each rank in each batch, ms", made, _shown_by_batch(made), CAPTION)
+        return output.emit(Answer(made, columns_of(True), parts=[part]), study, arguments)
+    part = Part("Lateness of each rank", made, shown(made), CAPTION)
+    return output.emit(Answer(made, columns_of(), [part], notes=sentences(made)), study, arguments)
+
+
+CAPTION = (
+    "Lateness: how long the others (their median) waited for the rank; below 0: it waited. Alone: how long\n"
+    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Told by "
+    "collectives where a\nprofiler recorded them, else by the stages of the batches (where a slow backward "
+    "pass is not seen)."
+)
+
+
+def _keys(made: Rows) -> list[Column]:
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    names = [
+        name for name in (*Run.model_fields, "repetition") if len({str(row.get(name)) for row in made}) > 1
+    ]
+    return [
+        *(Column(name, get(name), left=isinstance(made[0][name], str), key=True) for name in names),
+        Column("rank", get("rank"), key=True),
+        Column("node", get("node"), left=True, key=True),
+    ]
+
+
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns."""
+
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    return [
+        *_keys(made),
+        Column("told by", get("told_by"), left=True),
+        Column("batches", get("judged_batches")),
+        Column("batch\nms", get("batch_ms")),
+        Column(
+            "lateness, ms\nmedian [95 %]",
+            lambda row: with_interval(row["lateness_ms"], row["lateness_ms_low"], row["lateness_ms_high"]),
+        ),
+        Column("mean\nms", lambda row: digits(row["mean_lateness_ms"], 3)),
+        Column("late\n%", lambda row: f"{row['late_pct']:.0f}"),
+        Column("last\n%", lambda row: f"{row['last_pct']:.0f}"),
+        Column("alone\nms", lambda row: digits(row["held_up_ms"], 3)),
+        Column("chance", lambda row: digits(row["chance"], 2)),
+        Column("verdict", get("verdict"), left=True),
+        Column("cause", get("cause"), left=True),
+    ]
+
+
+def _shown_by_batch(made: Rows) -> list[Column]:
+    def figure(name: str) -> Any:
+        return lambda row: digits(row[name], 3)
+
+    return [
+        *_keys(made),
+        Column("batch", lambda row: row["batch_index"], key=True),
+        Column("lateness", figure("lateness_ms")),
+        Column("behind", figure("behind_ms")),
+        *(Column(f"{name}\nlonger", figure(f"{name}_longer_ms")) for name in PARTS),
+        Column("late", lambda row: "late" if row["late"] else "", left=True),
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,284 @@
+"""A rank is named if the others wait for it, again and again; the planted cause is found; else nobody is."""
+
+import json
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from analysis import lateness as of
+from analysis.batches import Series
+from analysis.clocks import match
+from analysis.collectives import READ, calls_of
+from analysis.late_verdicts import CLOCK, NO, NOBODY_WAITED, STRAGGLER, TOO_FEW, chance, judge, stretches
+from analysis.load import load
+from analysis.report.build import build
+from analysis.report.stragglers import heat_map, narrowed
+from analysis.stragglers import rows
+from profiling.convert import read
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.late_ranks import BATCHES, Job, Planted, write
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+
+
+def named(made) -> dict[int, str]:
+    return {row["rank"]: row["cause"] for row in made if row["verdict"] == STRAGGLER}
+
+
+def lateness(late_ns: np.ndarray, batch_ns: float = 100.0) -> of.Lateness:
+    ranks, batches = late_ns.shape
+    nothing = {name: np.zeros(late_ns.shape) for name in of.PARTS}
+    return of.Lateness(of.BY_STAGES, np.arange(batches), late_ns, late_ns, late_ns * 0, nothing, batch_ns,
+                       np.zeros(ranks))  # fmt: skip
+
+
+# --- planted ------------------------------------------------------------------------------------------
+
+
+def test_a_slow_loader_of_one_rank(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}))
+    made = rows(load(tmp_path))
+    assert named(made) == {3: "loader"}
+    row = made[3]
+    # 6 ms were planted; the last of seven others is some 0.5 ms after their median.
+    assert row["lateness_ms"] == pytest.approx(6.0, abs=0.3) and row["held_up_ms"] == pytest.approx(
+        5.4, abs=0.5
+    )
+    assert row["lateness_ms_low"] < row["lateness_ms"] < row["lateness_ms_high"]
+    assert row["late_pct"] == row["last_pct"] == 100 and row["chance"] < 0.001
+    assert "6.0" in row["evidence"] and "load stage" in row["evidence"]
+    assert sum(row["last_pct"] for row in made) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("profile", ["none", "torch"])
+def test_a_slow_node_is_a_node_and_not_four_ranks(tmp_path, profile):
+    job = Job(nodes=2, planted={rank: Planted(forward=8.0) for rank in (4, 5, 6, 7)})
+    # Two nodes take turns by chance as a coin does: 25 batches would be too few.
+    write(tmp_path, job, profile=profile, attribute_from=5)
+    made = rows(load(tmp_path))
+    assert named(made) == dict.fromkeys((4, 5, 6, 7), "node")
+    assert "all 4 ranks of node 1" in made[4]["evidence"] and "forward" in made[4]["evidence"]
+
+
+def test_the_only_rank_of_a_node_is_no_node(tmp_path):
+    write(tmp_path, Job(ranks=4, nodes=4, planted={2: Planted(load=6.0)}))
+    assert named(rows(load(tmp_path))) == {2: "loader"}
+
+
+def test_a_clock_that_is_ahead_is_not_blamed(tmp_path):
+    write(tmp_path, Job(planted={2: Planted(clock_ms=250.0)}), profile="torch")
+    made = rows(load(tmp_path))
+    assert {row["verdict"] for row in made} == {NO} and {row["told_by"] for row in made} == {"collectives"}
+
+
+def test_a_clock_that_jumps_is_called_a_clock(tmp_path):
+    write(tmp_path, Job(planted={2: Planted(jump_ms=40.0)}), profile="torch")
+    made = rows(load(tmp_path))
+    assert named(made) == {} and made[2]["verdict"] == CLOCK
+
+
+def test_a_late_rank_whose_clock_is_ahead_too_is_named_for_what_others_waited(tmp_path):
+    write(tmp_path, Job(planted={2: Planted(load=6.0, clock_ms=-90.0)}), profile="torch")
+    made = rows(load(tmp_path))
+    assert named(made) == {2: "loader"} and made[2]["lateness_ms"] == pytest.approx(6.0, abs=1.0)
+
+
+def test_a_slow_gpu_by_its_own_kernels_or_those_of_its_profiled_twin(tmp_path):
+    job = Job(planted={5: Planted(slower=1.2)})
+    write(tmp_path, job, profile="torch")
+    write(tmp_path, job)
+    made = {row["profile"]: row for row in rows(load(tmp_path)) if row["rank"] == 5}
+    assert {row["cause"] for row in made.values()} == {"GPU"}
+    assert "1.20 times" in made["torch"]["evidence"] and "1.20 times" in made["none"]["evidence"]
+    # 18 ms of 90: stages show what of that comes before the backward pass.
+    assert made["torch"]["lateness_ms"] == pytest.approx(18, abs=1)
+    assert made["none"]["lateness_ms"] == pytest.approx(6, abs=1)
+
+
+def test_kernels_that_come_late_are_the_hosts(tmp_path):
+    write(tmp_path, Job(planted={1: Planted(forward=9.0)}), profile="torch")
+    made = rows(load(tmp_path))
+    assert named(made) == {1: "host"} and "1.00 times" in made[1]["evidence"]
+
+
+def test_without_kernels_gpu_and_host_are_not_told_apart(tmp_path):
+    write(tmp_path, Job(planted={1: Planted(forward=9.0)}))
+    made = rows(load(tmp_path))
+    assert named(made) == {1: "GPU or host"} and "profile: torch" in made[1]["evidence"]
+
+
+def test_rank_0_whose_broadcast_the_others_wait_for_in_their_forward_pass(tmp_path):
+    write(tmp_path, Job(broadcast=True, planted={0: Planted(load=6.0)}))
+    assert named(rows(load(tmp_path))) == {0: "loader"}
+
+
+def test_late_in_every_fourth_batch_repeats_and_one_batch_does_not(tmp_path):
+    write(tmp_path / "a", Job(planted={6: Planted(load=25.0, every=4)}))
+    made = rows(load(tmp_path / "a"))
+    assert named(made) == {6: "loader"} and abs(made[6]["lateness_ms"]) < 1
+    assert made[6]["mean_lateness_ms"] == pytest.approx(6, abs=1) and 20 < made[6]["late_pct"] < 30
+    write(tmp_path / "b", Job(planted={6: Planted(load=400.0, every=BATCHES - 5)}))
+    assert named(rows(load(tmp_path / "b"))) == {}
+
+
+def test_a_rank_that_nobody_waits_for_is_not_named(tmp_path):
+    write(tmp_path, Job(planted={4: Planted(forward=10.0, waits=False)}))
+    made = rows(load(tmp_path))
+    assert named(made) == {} and made[4]["verdict"] == NOBODY_WAITED
+
+
+# --- chance -------------------------------------------------------------------------------------------
+
+
+def correlated(generator, ranks, batches, rho):
+    noise = generator.standard_normal((ranks, batches))
+    values = noise.copy()
+    for batch in range(1, batches):
+        values[:, batch] = rho * values[:, batch - 1] + noise[:, batch]
+    return values
+
+
+@pytest.mark.parametrize(("ranks", "rho"), [(2, 0.0), (8, 0.0), (8, 0.5)])
+def test_equal_ranks_are_named_in_at_most_a_run_of_twenty(ranks, rho):
+    """120 runs of noise of 5 % of a batch: at 5 %, more than 11 false alarms come once in 50 such tests."""
+    generator = np.random.default_rng(7)
+    alarms = 0
+    for _ in range(120):
+        late = of.over_others(100 + 5 * correlated(generator, ranks, BATCHES, rho))
+        alarms += any(verdict == STRAGGLER for verdict, _ in judge(lateness(late)))
+    assert alarms <= 11
+
+
+def test_chance_of_two_ranks_is_the_binomials():
+    """One of two is late in 9 of 10 independent batches, the other in the tenth: 2 x (10 + 1) / 1024."""
+    late = np.zeros((2, 10), dtype=bool)
+    late[0, :9] = late[1, 9] = True
+    assert chance(late, 1)[0] == pytest.approx(22 / 1024, abs=0.008)
+    assert chance(np.zeros((2, 10), dtype=bool), 1).tolist() == [1, 1]
+
+
+def test_lateness_that_hangs_together_makes_long_stretches():
+    generator = np.random.default_rng(3)
+    loose, tied = (stretches(correlated(generator, 8, 200, rho)).mean() for rho in (0.0, 0.9))
+    assert loose < 8 and tied > 2 * loose
+
+
+def test_few_batches_repeat_nothing():
+    late = np.zeros((8, 3))
+    late[2] = 30.0
+    assert [verdict for verdict, _ in judge(lateness(late))].count(TOO_FEW) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_over_others_is_less_the_median_of_the_others(ranks):
+    values = np.random.default_rng(ranks).integers(0, 9, (ranks, 40)).astype(float)  # with ties
+    expected = [values[rank] - np.median(np.delete(values, rank, axis=0), axis=0) for rank in range(ranks)]
+    assert (of.over_others(values) == np.array(expected)).all()
+
+
+# --- real ranks ---------------------------------------------------------------------------------------
+
+
+def repeated(tables, times: int):
+    """The collectives of real ranks, their one step ``times`` times over."""
+    ranks = []
+    for number, table in enumerate(tables):
+        one = {name: table[name].to_numpy() for name in READ}
+        kernels = {name: np.tile(values, times) for name, values in one.items()}
+        step = np.repeat(np.arange(times), len(one["start_ns"]))
+        kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
+        ranks.append(calls_of(number, kernels, np.arange(times)))
+    return ranks
+
+
+def test_eight_real_ranks(shared_data):
+    """At the step's last allreduce six ranks wait 0.8 ms for ranks 4 and 5; one step repeats nothing."""
+    traces = sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))
+    kernels = [read(path).tables["kernels"] for path in traces]
+    kernels = [table.filter(pc.is_valid(table["batch_index"])) for table in kernels]
+    for times in (1, 20):
+        ranks = repeated(kernels, times)
+        shape = (8, times)
+        stages = {name: np.full(shape, 2e6) for name in ("load", "forward", "backward", "update")}
+        series = Series(np.full(shape, 8e6), np.full(times, 8), stages, np.full(times, True), 0)
+        found = of.of_collectives(ranks, match(ranks), series)
+        assert found.residual_ns.max() < 5_000
+        waited = (ranks[0].end_ns - ranks[0].start_ns)[-1] - (ranks[4].end_ns - ranks[4].start_ns)[-1]
+        assert found.late_ns[4, -1] == pytest.approx(waited, rel=0.1) and waited > 800_000
+        verdicts = [verdict for verdict, _ in judge(found)]
+        assert verdicts[:4] == verdicts[6:] * 2 == [NO] * 4
+        assert set(verdicts[4:6]) == ({TOO_FEW} if times == 1 else {STRAGGLER})
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_the_command_by_rank_and_by_batch(tmp_path):
+    write(tmp_path, Job(planted={3: Planted(load=6.0)}))
+    ran = run("analysis.stragglers", tmp_path)
+    assert ran.code == 0 and "rank 3 (node 0) is late" not in ran.out  # one host: it has a name
+    assert "rank 3 (node0) is late by 6" in ran.out and "Likely cause: loader" in ran.out
+    by_batch = run("analysis.stragglers", tmp_path, "--by", "batch", "--format", "csv").csv
+    assert len(by_batch) == 8 * len({row["batch_index"] for row in by_batch})
+    longer = [float(row["load_longer_ms"]) for row in by_batch if row["rank"] == "3"]
+    assert np.median(longer) == pytest.approx(6, abs=0.1)
+
+
+def test_nobody_is_named_in_words(tmp_path):
+    write(tmp_path, Job())
+    assert "No rank is named" in run("analysis.stragglers", tmp_path).out
+
+
+def test_one_rank_is_one_line(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert "no run of several ranks" in one_line_error(run("analysis.stragglers", tmp_path))
+
+
+def test_a_damaged_table_takes_out_its_run_only(tmp_path):
+    write(tmp_path, Job())
+    broken = write(tmp_path, Job(), profile="torch")
+    (broken / "rank_0002" / "kernels.parquet").write_bytes(b"PAR1")
+    ran = run("analysis.stragglers", tmp_path, "--format", "csv")
+    assert ran.code == 1 and {row["profile"] for row in ran.csv} == {"none"}
+    assert "rank_0002" in ran.err
+
+
+def test_a_missing_rank_is_said(tmp_path):
+    write(tmp_path, Job())
+    cut = write_run(tmp_path, run_of(gpus_per_node=2, batch=64), Truth())
+    (cut / "rank_0001" / "batches.parquet").unlink()
+    ran = run("analysis.stragglers", tmp_path, "--format", "csv")
+    assert ran.code == 1 and "rank_0001" in ran.err and len(ran.csv) == 8
+
+
+# --- the report ---------------------------------------------------------------------------------------
+
+
+def section_of(path):
+    return next((one for one in build(load(path)).sections if one.id == "stragglers"), None)
+
+
+def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
+    write(tmp_path, Job(ranks=2, planted={0: Planted(load=9.0)}))
+    write(tmp_path, Job(ranks=8, planted={3: Planted(load=6.0)}))
+    found = section_of(tmp_path)
+    assert "8 ranks" in found.text and "rank 3" in found.notes[0] and len(found.notes) == 1
+    (trace,) = found.charts[0].figure["data"]
+    late = np.array(trace["z"])
+    assert late.shape[0] == 8 and np.median(late[3]) == pytest.approx(6, abs=0.3)
+    assert (late.argmax(axis=0) == 3).all() and trace["zmin"] == -trace["zmax"] < -4
+    assert len(found.tables[0].rows) == 8
+
+
+def test_a_report_of_one_rank_has_no_such_section(tmp_path):
+    write_sweep(tmp_path, [run_of()])
+    assert section_of(tmp_path) is None
+
+
+def test_64_ranks_by_many_batches_stay_small():
+    late = np.random.default_rng(1).normal(0, 1e6, (64, 5000))
+    index, narrow = narrowed(np.arange(5000), late)
+    assert narrow.shape == (64, 100) and index[1] == 50
+    assert narrow[7, 2] == np.median(late[7, 100:150])
+    figure = heat_map(narrow / 1e6, index.tolist(), [str(rank) for rank in range(64)], "", "ms", 1.0, {})
+    assert len(json.dumps(figure)) < 80_000
