@@ -94,7 +94,7 @@ def _pyprof_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tupl
         study.find(f"{source.id}: no batch in it has an attributed backward pass")
         return None
     try:
-        read = pyprof.read(source.path).tables["kernels"]
+        read = pyprof.read(source.path, batches=batches).tables["kernels"]
     except UserError as error:
         study.fail(source, str(error))
         return None

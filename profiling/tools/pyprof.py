@@ -136,7 +136,7 @@ def recognise(path: Path, head: bytes) -> bool:
         raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
 
 
-def read(path: Path, rank: int | None = None) -> "Converted":
+def read(path: Path, rank: int | None = None, batches: Batches | None = None) -> "Converted":
     """A PyProf kernel table as table ``kernels`` (``start_ns`` is null: PyProf does not know it).
 
     ``direction``: ``fprop`` and ``bprop`` as PyProf attributed them, ``update`` for tensor operations between
@@ -145,6 +145,7 @@ def read(path: Path, rank: int | None = None) -> "Converted":
 
     Args:
         rank: by default the one that ends the reference's file names.
+        batches: of this table, if they have been counted.
 
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.
@@ -161,7 +162,7 @@ def read(path: Path, rank: int | None = None) -> "Converted":
         lacks = sorted(NEEDED - {name for (name,) in have})
         if lacks:
             raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
-        batches = find_batches(connection, [path])[path]
+        batches = batches or find_batches(connection, [path])[path]
         optional = [name for name in _OPTIONAL if (name,) in have]
         rows = connection.sql(_launches(optional), params=arguments).to_arrow_table()
     except (duckdb.Error, OSError) as error:
@@ -173,7 +174,7 @@ def read(path: Path, rank: int | None = None) -> "Converted":
     columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
     findings = _findings(path, batches, len(rows) - len(launches))
     ranks = _ranks_of(path)
-    if ranks > 1 and "communication" not in columns["class"]:
+    if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
         findings.append(
             f"{path.name}: one of {ranks} ranks, and no collective on its GPU: communication is not "
             "recorded, not absent (Horovod over MPI sends from the host)"
@@ -198,8 +199,12 @@ def _launches(optional: Sequence[str]) -> str:
                 {_amount("Bytes")} as bytes{more}
             from read_parquet($path)
         )
-        select * exclude ("Kernel", "Op"), "Kernel" as name, "Op" as operator, {IS_LOADER} as is_loader,
-            {_IS_LOSS} as is_loss, idx is not null and coalesce(duration_ns >= 0, false) as is_sound
+        select * exclude ("Kernel", "Op", direction, module), "Kernel" as name, "Op" as operator,
+            coalesce(direction = 'fprop' and module <> 'na', false) as is_assigned,
+            coalesce(direction = 'bprop', false) as is_bprop,
+            coalesce("Op" = 'backward', false) as fills_gradient,
+            {IS_LOADER} as is_loader, {_IS_LOSS} as is_loss,
+            idx is not null and coalesce(duration_ns >= 0, false) as is_sound
         from launches order by idx
     """
 
@@ -239,30 +244,32 @@ def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, 
     import numpy as np
     import pyarrow as pa
 
-    from profiling.classify import classify_all, short_name
+    from profiling.classify import classify, short_name
+    from profiling.coding import coded
+    from profiling.tables import CLASSES, DIRECTIONS
 
+    flags = {column: launches[column].to_numpy() for column in launches.column_names if column in _FLAGS}
     idx = launches["idx"].to_numpy()
     batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), idx, side="right") - 1
-    direction = _directions(launches, idx, batch, batches)
+    direction = _directions(flags, idx, batch, batches)
     name = launches["name"].combine_chunks().dictionary_encode()
-    names = name.dictionary.to_pylist()
-    classes = classify_all(names)
-    kinds = np.array([classes[text] for text in names], dtype=object)[name.indices.to_numpy()]
+    which, names = name.indices.to_numpy(), name.dictionary.to_pylist()
+    kinds = np.array([CLASSES.index(classify(text)) for text in names], dtype=np.int64)[which]
     # An elementwise kernel's name does not say for whom it works; its place does.
-    kinds[(direction == "update") & (kinds == "pointwise")] = "optimizer"
-    kinds[launches["is_loss"].to_numpy()] = "loss"
-    kinds[launches["is_loader"].to_numpy()] = "loader"
-    short = np.array([short_name(text) for text in names], dtype=object)[name.indices.to_numpy()]
+    updates = direction == DIRECTIONS.index("update")
+    kinds[updates & (kinds == CLASSES.index("pointwise"))] = CLASSES.index("optimizer")
+    kinds[flags["is_loss"]] = CLASSES.index("loss")
+    kinds[flags["is_loader"]] = CLASSES.index("loader")
     known = {column.lower(): launches[column] for column in _OPTIONAL if column in launches.column_names}
     return {
         **known,
         "rank": np.full(len(idx), rank, dtype=np.int32),
         "batch_index": pa.array(batch, pa.int32(), mask=batch < 0),  # null: before the first
         "duration_ns": launches["duration_ns"],
-        "name": launches["name"],
-        "short_name": short,
-        "class": kinds,
-        "direction": direction,
+        "name": name,
+        "short_name": coded(which, [short_name(text) for text in names]),
+        "class": coded(kinds, CLASSES),
+        "direction": coded(direction, DIRECTIONS),
         "operator": launches["operator"],
         "flops": launches["flops"],
         "bytes": launches["bytes"],
@@ -270,27 +277,36 @@ def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, 
     }
 
 
+_FLAGS = ("is_assigned", "is_bprop", "fills_gradient", "is_loader", "is_loss")
+
+
 def _directions(
-    launches: "pa.Table", idx: "np.ndarray", batch: "np.ndarray", batches: Batches
+    flags: "dict[str, np.ndarray]", idx: "np.ndarray", batch: "np.ndarray", batches: Batches
 ) -> "np.ndarray":
+    """The direction of each launch, as an index of DIRECTIONS."""
     import numpy as np
 
-    module = launches["module"].fill_null("na").to_numpy(zero_copy_only=False)
-    said = launches["direction"].fill_null("").to_numpy(zero_copy_only=False)
+    from profiling.tables import DIRECTIONS
+
     # Where each batch's loss ends; before the first batch nothing is after a loss.
     losses = np.asarray(batches.losses, dtype=np.int64)
     of_batch = np.searchsorted(np.asarray(batches.starts, dtype=np.int64), losses, side="right") - 1
     loss_end = np.full(max(len(batches.starts), 1), np.iinfo(np.int64).max)
     loss_end[of_batch[of_batch >= 0]] = losses[of_batch >= 0]
     after_loss = (batch >= 0) & (idx > loss_end[np.maximum(batch, 0)])
-
-    direction = np.full(len(idx), "none", dtype=object)
-    assigned = (module != "na") & (said == "fprop")
-    direction[assigned & ~after_loss] = "fprop"
-    direction[assigned & after_loss] = "update"
-    direction[said == "bprop"] = "bprop"
-    # What fills the gradient of the loss belongs to the backward pass.
-    operator = launches["operator"].fill_null("").to_numpy(zero_copy_only=False)
-    direction[assigned & (operator == "backward")] = "bprop"
-    direction[launches["is_loader"].to_numpy()] = "loader"
-    return direction
+    assigned = flags["is_assigned"]
+    fprop, bprop, update, loader, none = (
+        DIRECTIONS.index(one) for one in ("fprop", "bprop", "update", "loader", "none")
+    )
+    return np.select(
+        # What fills the gradient of the loss belongs to the backward pass.
+        [
+            flags["is_loader"],
+            assigned & flags["fills_gradient"],
+            flags["is_bprop"],
+            assigned & after_loss,
+            assigned,
+        ],
+        [loader, bprop, bprop, update, fprop],
+        none,
+    )
