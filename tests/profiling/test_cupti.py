@@ -1,17 +1,13 @@
-"""CUPTI's own records: what a process records of itself, and what its file says; without a device."""
+"""CUPTI's own records: what a process records of itself; without a device."""
 
 import sys
 import threading
 import time
 from types import ModuleType, SimpleNamespace
 
-import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from profiling.convert import read as convert_file
-from profiling.cupti_records import GROUPS, Reading, RecordsWriter, read_records
 from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
@@ -24,7 +20,6 @@ from tests.profiling.fake_cupti import (
     ActivityKind,
     CuptiError,
     FakeCupti,
-    records_file,
 )  # fmt: skip
 
 BATCHES, FIRST = 3, 10
@@ -134,6 +129,12 @@ def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):
     capture.stop()
     capture.write()
     assert read(tmp_path, "kernels").column("name").to_pylist() == ["late"]
+
+
+def test_no_word_of_the_environment_is_in_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCALEPROF_TEST_TOKEN", "s3cr3t-of-the-user")
+    record(FakeCupti(), tmp_path, keep_raw=True)
+    assert b"s3cr3t" not in (tmp_path / "raw" / "cupti.jsonl").read_bytes()
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------
@@ -250,154 +251,3 @@ def test_the_real_packages_records_are_taken(tmp_path):
     assert len(kernels) == 4 and (kernels["duration_ns"] == 700).all()
     (kernel,) = kernels[kernels["short_name"] == "kernel"].to_dict("records")
     assert (kernel["grid"], kernel["stream"]) == ("3,1,1", 7)
-
-
-# --- the file -----------------------------------------------------------------------------------------
-
-
-def lines_of(path):
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
-
-
-def put(path, lines):
-    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    return path
-
-
-def test_a_file_is_read_as_it_was_written(tmp_path):
-    recording = read_records(records_file(tmp_path / "rank0.jsonl"))
-    assert recording.first_batch == 5
-    assert recording.findings == ["its clock was set to the host's, to within 1 us"]
-    assert recording.trace.whole().device["start_ns"].min() == 1_700_000_000_000_000_020
-    assert len(recording.trace.whole().device["name"]) == len(recording.trace.whole().launches["thread"]) == 9
-    converted = cupti.read(tmp_path / "rank0.jsonl", rank=4)
-    kernels = converted.tables["kernels"].to_pandas()
-    assert sorted(set(kernels["batch_index"])) == [5, 6, 7] and set(kernels["rank"]) == {4}
-
-
-def test_no_word_of_the_environment_is_in_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("SCALEPROF_TEST_TOKEN", "s3cr3t-of-the-user")
-    record(FakeCupti(), tmp_path, keep_raw=True)
-    assert b"s3cr3t" not in (tmp_path / "raw" / "cupti.jsonl").read_bytes()
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda lines: lines[0].update(version=2), "of another release"),
-    (lambda lines: lines[0].update(what="x"), "holds no CUPTI records"),
-    (lambda lines: lines[0].update(rank=-1), "line 1"),
-    (lambda lines: lines[0].update(clock=[1, 2]), "line 1"),
-    (lambda lines: lines[2]["kernel"]["start"].append(1), "line 3 .columns of kernel"),
-    (lambda lines: lines[2]["kernel"].update(end=[1.5] * 9), "line 3 .columns of kernel"),
-    (lambda lines: lines[2]["kernel"].update(end=[True] * 9), "line 3 .columns of kernel"),
-    (lambda lines: lines[2]["kernel"].update(end=[2**63] * 9), "line 3 .columns of kernel"),
-    (lambda lines: lines[2]["kernel"].update(name=[9] * 9), "line 3 .a name"),
-    (lambda lines: lines[2].update(more={}), "line 3 .no group"),
-    (lambda lines: lines.insert(2, {"dream": {}}), "line 3 .no known group"),
-    (lambda lines: lines.append({"names": []}), "more follows"),
-])  # fmt: skip
-def test_what_cannot_be_is_one_line_with_its_place(tmp_path, change, message):
-    path = records_file(tmp_path / "r.jsonl")
-    lines = lines_of(path)
-    change(lines)
-    with pytest.raises(UserError, match=f"r.jsonl.*{message}"):
-        read_records(put(path, lines))
-
-
-def test_a_file_without_its_end_keeps_its_records(tmp_path):
-    path = records_file(tmp_path / "r.jsonl")
-    path.write_bytes(path.read_bytes()[:-30])
-    recording = read_records(path)
-    assert len(recording.trace.whole().device["name"]) == 9
-    assert recording.findings[0] == (
-        "it has no end: the process was killed while it recorded; the last records are missing"
-    )
-    content = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([*content[:2], content[2][:-9], *content[3:]]))
-    with pytest.raises(UserError, match=r"r\.jsonl is damaged at line 3"):
-        read_records(path)
-
-
-def test_times_that_cupti_could_not_tell_are_left_out_and_counted(tmp_path):
-    path = records_file(tmp_path / "r.jsonl")
-    lines = lines_of(path)
-    lines[2]["kernel"]["start"][0] = lines[2]["kernel"]["end"][0] = 0
-    lines[2]["kernel"]["end"][1] = 1  # ends before it begins
-    lines[2]["kernel"]["device"][2] = 2**40
-    trace = read_records(put(path, lines)).trace
-    assert trace.tables["device"].rows == 6 and trace.malformed == 3
-
-
-def test_clocks_that_move_apart_are_a_finding_and_an_empty_recording_is_one(tmp_path):
-    path = tmp_path / "r.jsonl"
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 0, 0, Reading(1000, 5000, 10))
-        writer.end(Reading(2000, 2_006_000, 10), 0, [])
-    findings = read_records(path).findings
-    assert "its clock was set to the host's, to within 2 ms" in findings  # they moved 2 ms apart
-    assert "the recording is empty: nothing ran on a GPU while it was on" in findings
-
-
-def test_threads_of_cupti_may_hand_over_at_once(tmp_path):
-    path = tmp_path / "r.jsonl"
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 0, 0, Reading(0, 0, 0))
-
-        def add(thread):
-            for number in range(50):
-                row = (1, 2, 0, 7, number, f"kernel{thread}_{number}", 1, 1, 1, 1, 1, 1)
-                writer.add(
-                    "kernel", {name: [value] for name, value in zip(GROUPS["kernel"], row, strict=True)}
-                )
-
-        threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        writer.end(Reading(0, 0, 0), 0, [])
-    events = read_records(path).trace.whole()
-    assert len(events.device["name"]) == 200
-    assert len({events.names[name] for name in events.device["name"]}) == 200
-
-
-launched = st.lists(
-    st.tuples(
-        st.integers(1, 10**15),  # when it was called, ns
-        st.integers(0, 10**6), st.integers(0, 10**9),  # until it began, and how long it took
-        st.integers(0, 15), st.integers(0, 2**32 - 1),  # device, stream
-        st.sampled_from([MANGLED, GEMM, "", "über"]), st.integers(1, 2**31 - 1),
-    ),
-    min_size=1, max_size=20,
-)  # fmt: skip
-
-
-@settings(max_examples=40, deadline=None)
-@given(made=launched, shift=st.integers(-(10**15), 10**18))
-def test_whatever_is_written_is_read_back(made, shift, tmp_path_factory):
-    path = tmp_path_factory.mktemp("records") / "r.jsonl"
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 2, 0, Reading(0, shift, 0))
-        for number, (called, until, took, device, stream, name, grid) in enumerate(made):
-            start = called + until
-            call = (called, called + 1, 9, number, 211)
-            kernel = (start, start + took, device, stream, number, name, grid, 1, 1, 32, 1, 1)
-            for group, row in (("runtime", call), ("kernel", kernel)):
-                writer.add(group, {column: [value] for column, value in zip(GROUPS[group], row, strict=True)})
-        writer.end(Reading(0, shift, 0), 0, [])
-    names = {MANGLED: "void kernel<float>(float)", "": "(a kernel without a name)"}
-    rows = sorted(cupti.read(path).tables["kernels"].to_pylist(), key=lambda row: row["correlation"])
-    assert [
-        (
-            row["start_ns"],
-            row["duration_ns"],
-            row["device"],
-            row["stream"],
-            row["name"],
-            row["grid"],
-            row["rank"],
-        )
-        for row in rows
-    ] == [
-        (called + until + shift, took, device, stream, names.get(name, name), f"{grid},1,1", 2)
-        for called, until, took, device, stream, name, grid in made
-    ]

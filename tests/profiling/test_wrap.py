@@ -1,11 +1,8 @@
-"""Commands under every tool, as token lists; and real nsys and nvprof where they are."""
+"""Commands under every tool, as token lists; and what becomes of what a tool in its place wrote."""
 
 import json
 import os
-import shutil
-import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,6 @@ from jobs.launchers.local import Local
 from jobs.points import Sweep
 from jobs.run import make_run
 from profiling.capture_range import RANGE, VARIABLE, RangeCapture
-from profiling.convert import read, recognise
 from profiling.errors import UserError
 from profiling.tables import as_table, write
 from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool
@@ -312,142 +308,3 @@ def test_a_profiler_of_gpus_is_not_switched_on_a_cpu_and_that_is_said(monkeypatc
     capture.start(None, 3)
     capture.stop()
     assert "this rank has none: nothing is recorded" in capture.write()[0]
-
-
-# --- the real tools ---------------------------------------------------------------------------------------
-
-needs_nvprof = pytest.mark.skipif(shutil.which("nvprof") is None, reason="nvprof is not installed")
-needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
-needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is not installed")
-
-
-@needs_nvprof
-@pytest.mark.parametrize("mode", tool("nvprof").MODES)
-def test_the_real_nvprof_knows_every_option(mode, tmp_path):
-    command = tool("nvprof").wrap(
-        [sys.executable, "-c", "print('ran')"], tmp_path, Options(mode, "gemm.*", 3)
-    )
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    said = answer.stdout + answer.stderr
-    assert "invalid option" not in said
-    # Without a GPU it cannot count, and says so in other words.
-    assert "ran" in answer.stdout or "metrics" in mode
-
-
-@needs_nvprof
-def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path):
-    command = tool("nvprof").wrap([sys.executable, "-c", "pass"], tmp_path, Options("timing"))
-    subprocess.run(command, capture_output=True, timeout=60, check=True)
-    path = tmp_path / "nvprof.csv"
-    assert recognise(path) == "nvprof"
-    findings = read(path).findings
-    assert any(
-        "No profile data collected" in finding or "GPU profiling skipped" in finding for finding in findings
-    )
-
-
-def train_under(name, out, *flags, batches=6, first=0, ranks=1, environment=()):
-    """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
-    run = [
-        "-m",
-        "train",
-        "--model",
-        "resnet18",
-        "--batch",
-        "2",
-        "--batches",
-        str(batches),
-        "--image-size",
-        "32",
-        "--gpus-per-node",
-        str(ranks),
-        "--profile",
-        name,
-        "--attribute-from",
-        str(first),
-        "--out",
-        str(out),
-        *flags,
-    ]
-    command = wrapped(name, [sys.executable, *run], out, "cpu", first, True)
-    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1",
-              "SCALEPROF_RENDEZVOUS": (out / "meet").absolute().as_uri(), **dict(environment)}  # fmt: skip
-    out.mkdir(parents=True)
-    with (out / "log.txt").open("w") as log:
-        children = [
-            subprocess.Popen(command, stdout=log, stderr=log,
-                             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(ranks)
-        ]  # fmt: skip
-        codes = [child.wait(timeout=300) for child in children]
-    assert codes == [0] * ranks, (out / "log.txt").read_text()[-2000:]
-    return [out / f"rank_{rank:04d}" for rank in range(ranks)]
-
-
-def stage_errors(directory):
-    """How far each marker stands from where the batches' own clock saw it, as parts of the batch."""
-    batches = pq.read_table(directory / "batches.parquet").to_pandas()
-    batches = batches[batches["attributed"]].reset_index(drop=True)
-    markers = pq.read_table(directory / "markers.parquet").to_pandas()
-    forward = batches["start_ns"] + batches["load_ns"]
-    backward = forward + batches["forward_ns"]
-    update = backward + batches["backward_ns"]
-    seen = {
-        "Forward Pass": (forward, backward), "Backward Pass": (backward, update),
-        "Model Update": (update, update + batches["update_ns"]), "End of Batch": (batches["end_ns"],) * 2,
-    }  # fmt: skip
-    errors = []
-    for name, (start, end) in seen.items():
-        mine = markers[markers["name"] == name].reset_index(drop=True)
-        assert len(mine) == len(batches), (name, len(mine), len(batches))
-        took = batches["end_ns"] - batches["start_ns"]
-        errors += [(mine["start_ns"] - start).abs() / took, (mine["end_ns"] - end).abs() / took]
-    return np.concatenate(errors)
-
-
-@needs_nsys
-@pytest.mark.parametrize(("ranks", "first"), [(2, 0), (1, 3)])
-def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, first, tmp_path):
-    for directory in train_under("nsys", tmp_path / "run", first=first, ranks=ranks):
-        errors = stage_errors(directory)
-        # Where another process takes the core between two clock readings, that one reading is off.
-        assert np.median(errors) < 0.01 and np.mean(errors < 0.01) > 0.9, errors
-        assert pq.read_table(directory / "markers.parquet")["kind"].to_pylist().count("mark") == 6 - first
-        report = directory / "raw" / "nsys.nsys-rep"
-        assert recognise(report) == "nsys"
-        for path in directory.glob("*.parquet"):
-            assert b"PATH" not in path.read_bytes()  # the report holds the environment, the tables do not
-
-
-@needs_tau
-def test_the_real_tau_times_every_stage_on_every_rank(tmp_path):
-    for rank, directory in enumerate(train_under("tau", tmp_path / "run", ranks=2)):
-        intervals = pq.read_table(directory / "intervals.parquet").to_pandas()
-        assert set(intervals["rank"]) == {rank}
-        calls = intervals[intervals["thread"] == 0].set_index("function")["calls"]
-        assert calls["Forward Pass"] == calls["End of Batch"] == 6
-
-
-@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed (make horovod)")
-def test_the_real_horovod_times_every_gradient_of_every_batch(tmp_path):
-    ranks = train_under(
-        "horovod",
-        tmp_path / "run",
-        "--backend",
-        "horovod",
-        ranks=2,
-        environment={"HOROVOD_CONTROLLER": "gloo"},
-    )
-    batches = pq.read_table(ranks[0] / "batches.parquet").to_pandas().set_index("batch_index")
-    kernels = pq.read_table(ranks[0] / "kernels.parquet").to_pandas()
-    reduced = kernels[(kernels["name"] == "hvd:allreduce") & kernels["layer"].notna()]
-    # ResNet18's 62 parameters of 11,689,512 elements.
-    assert reduced.groupby("batch_index").size().to_dict() == dict.fromkeys(range(6), 62)
-    assert reduced.groupby("batch_index")["bytes"].sum().tolist() == [4 * 11_689_512] * 6
-    its = batches.loc[reduced["batch_index"]]
-    assert (reduced["start_ns"].to_numpy() >= its["start_ns"].to_numpy()).all()
-    findings = [json.loads((rank / "rank.json").read_text())["findings"] for rank in ranks]
-    assert [
-        finding for finding in findings[0] if finding.startswith("horovod: its clock is that of the batches")
-    ]
-    assert findings[1] == [] and not (ranks[1] / "kernels.parquet").exists()  # rank 0 writes for all
