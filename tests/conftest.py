@@ -11,8 +11,12 @@ MAY_BE_ABSENT = ("GPU", "TAU")
 
 
 def pytest_configure() -> None:
-    """Tables are as wide here as wherever no terminal says otherwise: pytest's workers say 80 columns."""
+    """Tables are as wide here as wherever no terminal says otherwise: pytest's workers say 80 columns.
+
+    What Hypothesis keeps of its examples lies beside what pytest keeps.
+    """
     os.environ.pop("COLUMNS", None)
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".pytest_cache" / "hypothesis"))
 
 
 @pytest.fixture(scope="session")
