@@ -7,6 +7,8 @@ copy to the GPU; and for three launches two other calls. Columns, types and size
 # ruff: noqa: E501 (kernels' names and SQL)
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ STAGES = ("Forward Pass", "Backward Pass", "Model Update")
 _DEVICE = (
     "deviceId integer, contextId integer, greenContextId integer, streamId integer, correlationId integer"
 )
+_KEY = "_id_ integer primary key autoincrement"  # nvprof's
+_FIRST_TEXT = 300_000  # the number of Nsight Systems' first
 
 
 @dataclass
@@ -74,57 +78,30 @@ def make_batches(batches: int, kernels: int, batch_ns: int, seed: int, collectiv
     )
 
 
+@contextmanager
+def _database(path: Path) -> Iterator[sqlite3.Connection]:
+    """A new database, written without a journal: nobody reads it before it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma journal_mode = off")
+        yield connection
+        connection.commit()
+
+
 def write_nsys(path: Path, work: Batches, process: int = 4711, device: int = 0) -> Path:
     """An export of Nsight Systems (schema 3.25) of one rank."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path)
-    connection.execute("pragma journal_mode = off")
-    make, fill = connection.execute, connection.executemany
-    make("create table StringIds (id integer primary key, value text)")
-    make("create table META_DATA_EXPORT (name text, value text)")
-    make("create table TARGET_INFO_SESSION_START_TIME (utcEpochNs integer, utcTime text)")
-    make("insert into TARGET_INFO_SESSION_START_TIME values (?, '2026-09-21')", (EPOCH_NS,))
-    texts = [*KERNELS, COLLECTIVE, *STAGES, "End of Batch", "cudaLaunchKernel", "cudaEventRecord"]
-    fill("insert into StringIds values (?, ?)", enumerate(texts, 300_000))
-    _nsys_ranges(connection, work, process << 24 | process)
-    main, autograd = process << 24 | process, process << 24 | process + 40
-    make(
-        "create table CUPTI_ACTIVITY_KIND_RUNTIME (start integer, end integer, eventClass integer, globalTid integer, "
-        "correlationId integer, nameId integer, returnValue integer, callchainId integer)"
-    )
-    thread = np.where(work.backward, autograd, main)
-    fill(
-        "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 0, ?, ?, ?, 0, null)",
-        _rows(*_calls(work, thread, 300_000 + len(texts) - 2)),
-    )
-    make(
-        f"create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer, {_DEVICE}, globalPid integer, "
-        "demangledName integer, shortName integer, mangledName integer, launchType integer, cacheConfig integer, "
-        "registersPerThread integer, gridX integer, gridY integer, gridZ integer, blockX integer, blockY integer, "
-        "blockZ integer, staticSharedMemory integer, dynamicSharedMemory integer, localMemoryPerThread integer, "
-        "localMemoryTotal integer, gridId integer, sharedMemoryExecuted integer, graphNodeId integer, "
-        "sharedMemoryLimitConfig integer, qmdBulkReleaseDone integer, clusterX integer, clusterY integer)"
-    )
-    name = work.name + 300_000
-    fill(
-        f"insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, {device}, 1, 0, ?, ?, {process << 24}, ?, ?, ?, 1, 1, "
-        "?, ?, ?, 1, ?, 1, 1, 0, 33280, 0, 250871808, ?, 135168, null, 0, null, 0, 0)",
-        _rows(
-            work.start, work.start + work.duration, np.where(work.collective, 20, 7), work.correlation, name, name,
-            name, 32 + 8 * work.name, 1 + 37 * work.name, 1 + work.name % 3, 64 << work.name % 3,
-            np.arange(len(name)),
-        ),
-    )  # fmt: skip
-    make(
-        f"create table CUPTI_ACTIVITY_KIND_MEMCPY (start integer, end integer, {_DEVICE}, globalPid integer, "
-        "bytes integer, copyKind integer, srcKind integer, dstKind integer)"
-    )
-    fill(
-        f"insert into CUPTI_ACTIVITY_KIND_MEMCPY values (?, ?, {device}, 1, 0, 7, ?, {process << 24}, 38535168, 1, 1, 2)",
-        _rows(work.starts[:-1] + 10_000, work.starts[:-1] + 900_000, np.full(len(work.starts) - 1, -1)),
-    )
-    connection.commit()
-    connection.close()
+    with _database(path) as connection:
+        make, fill = connection.execute, connection.executemany
+        make("create table StringIds (id integer primary key, value text)")
+        make("create table META_DATA_EXPORT (name text, value text)")
+        make("create table TARGET_INFO_SESSION_START_TIME (utcEpochNs integer, utcTime text)")
+        make("insert into TARGET_INFO_SESSION_START_TIME values (?, '2026-09-21')", (EPOCH_NS,))
+        texts = [*KERNELS, COLLECTIVE, *STAGES, "End of Batch", "cudaLaunchKernel", "cudaEventRecord"]
+        fill("insert into StringIds values (?, ?)", enumerate(texts, _FIRST_TEXT))
+        _nsys_ranges(connection, work, process << 24 | process)
+        _nsys_calls(connection, work, process, _FIRST_TEXT + len(texts) - 2)
+        _nsys_kernels(connection, work, process, device)
+        _nsys_copies(connection, work, process, device)
     return path
 
 
@@ -133,13 +110,58 @@ def _nsys_ranges(connection: sqlite3.Connection, work: Batches, thread: int) -> 
         "create table NVTX_EVENTS (start integer, end integer, eventType integer, rangeId integer, category integer, "
         "color integer, text text, globalTid integer, endGlobalTid integer, textId integer, domainId integer)"
     )
-    first = 300_000 + len(KERNELS) + 1
+    first = _FIRST_TEXT + len(KERNELS) + 1
     for batch, edges in enumerate(work.stages.tolist()):
         rows: list[tuple[Any, ...]] = [(*edges[i : i + 2], 59, thread, first + i) for i in range(3)]
         rows.append((int(work.starts[batch + 1]) - 1, None, 34, thread, first + 3))
         connection.executemany(
             "insert into NVTX_EVENTS values (?, ?, ?, null, null, null, null, ?, null, ?, 0)", rows
         )
+
+
+def _nsys_calls(connection: sqlite3.Connection, work: Batches, process: int, first: int) -> None:
+    main, autograd = process << 24 | process, process << 24 | process + 40
+    connection.execute(
+        "create table CUPTI_ACTIVITY_KIND_RUNTIME (start integer, end integer, eventClass integer, globalTid integer, "
+        "correlationId integer, nameId integer, returnValue integer, callchainId integer)"
+    )
+    thread = np.where(work.backward, autograd, main)
+    connection.executemany(
+        "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 0, ?, ?, ?, 0, null)",
+        _rows(*_calls(work, thread, first)),
+    )
+
+
+def _nsys_kernels(connection: sqlite3.Connection, work: Batches, process: int, device: int) -> None:
+    connection.execute(
+        f"create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer, {_DEVICE}, globalPid integer, "
+        "demangledName integer, shortName integer, mangledName integer, launchType integer, cacheConfig integer, "
+        "registersPerThread integer, gridX integer, gridY integer, gridZ integer, blockX integer, blockY integer, "
+        "blockZ integer, staticSharedMemory integer, dynamicSharedMemory integer, localMemoryPerThread integer, "
+        "localMemoryTotal integer, gridId integer, sharedMemoryExecuted integer, graphNodeId integer, "
+        "sharedMemoryLimitConfig integer, qmdBulkReleaseDone integer, clusterX integer, clusterY integer)"
+    )
+    name = work.name + _FIRST_TEXT
+    connection.executemany(
+        f"insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, {device}, 1, 0, ?, ?, {process << 24}, ?, ?, ?, 1, 1, "
+        "?, ?, ?, 1, ?, 1, 1, 0, 33280, 0, 250871808, ?, 135168, null, 0, null, 0, 0)",
+        _rows(
+            work.start, work.start + work.duration, np.where(work.collective, 20, 7), work.correlation, name, name,
+            name, 32 + 8 * work.name, 1 + 37 * work.name, 1 + work.name % 3, 64 << work.name % 3,
+            np.arange(len(name)),
+        ),
+    )  # fmt: skip
+
+
+def _nsys_copies(connection: sqlite3.Connection, work: Batches, process: int, device: int) -> None:
+    connection.execute(
+        f"create table CUPTI_ACTIVITY_KIND_MEMCPY (start integer, end integer, {_DEVICE}, globalPid integer, "
+        "bytes integer, copyKind integer, srcKind integer, dstKind integer)"
+    )
+    connection.executemany(
+        f"insert into CUPTI_ACTIVITY_KIND_MEMCPY values (?, ?, {device}, 1, 0, 7, ?, {process << 24}, 38535168, 1, 1, 2)",
+        _rows(work.starts[:-1] + 10_000, work.starts[:-1] + 900_000, np.full(len(work.starts) - 1, -1)),
+    )
 
 
 def _calls(work: Batches, thread: np.ndarray, first: int) -> tuple[np.ndarray, ...]:
@@ -159,25 +181,31 @@ def _rows(*columns: np.ndarray) -> Any:
 
 def write_nvprof(path: Path, work: Batches, process: int = 4711) -> Path:
     """An ``nvprof -o`` database of one rank."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path)
-    connection.execute("pragma journal_mode = off")
-    make, fill = connection.execute, connection.executemany
-    key = "_id_ integer primary key autoincrement"
-    make(f"create table StringTable ({key}, value text not null unique)")
-    texts = [*KERNELS, COLLECTIVE, *STAGES, "End of Batch"]
-    fill("insert into StringTable values (?, ?)", enumerate(texts, 1))
-    make(
-        f"create table CUPTI_ACTIVITY_KIND_RUNTIME ({key}, cbid int not null, start int not null, end int not null, "
+    with _database(path) as connection:
+        connection.execute(f"create table StringTable ({_KEY}, value text not null unique)")
+        texts = [*KERNELS, COLLECTIVE, *STAGES, "End of Batch"]
+        connection.executemany("insert into StringTable values (?, ?)", enumerate(texts, 1))
+        _nvprof_calls(connection, work, process)
+        _nvprof_kernels(connection, work)
+        _nvprof_ranges(connection, work, process)
+    return path
+
+
+def _nvprof_calls(connection: sqlite3.Connection, work: Batches, process: int) -> None:
+    connection.execute(
+        f"create table CUPTI_ACTIVITY_KIND_RUNTIME ({_KEY}, cbid int not null, start int not null, end int not null, "
         "processId int not null, threadId int not null, correlationId int not null, returnValue int not null)"
     )
     start, end, thread, correlation, name = _calls(work, np.where(work.backward, -354666688, -354000000), 13)
-    fill(
+    connection.executemany(
         f"insert into CUPTI_ACTIVITY_KIND_RUNTIME values (null, ?, ?, ?, {process}, ?, ?, 0)",
         _rows(name, EPOCH_NS + start, EPOCH_NS + end, thread, correlation),
     )
-    make(
-        f"create table CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL ({key}, cacheConfig blob not null, "
+
+
+def _nvprof_kernels(connection: sqlite3.Connection, work: Batches) -> None:
+    connection.execute(
+        f"create table CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL ({_KEY}, cacheConfig blob not null, "
         "sharedMemoryConfig int not null, registersPerThread int not null, "
         "partitionedGlobalCacheRequested int not null, partitionedGlobalCacheExecuted int not null, "
         "start int not null, end int not null, completed int not null, deviceId int not null, "
@@ -188,7 +216,7 @@ def write_nvprof(path: Path, work: Batches, process: int = 4711) -> Path:
         "submitted int not null, launchType int not null)"
     )
     at = EPOCH_NS + work.start
-    fill(
+    connection.executemany(
         "insert into CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL values (null, x'00', 0, ?, 1, 1, ?, ?, ?, 0, 1, ?, ?, 1, 1, "
         "?, 1, 1, 0, 0, 0, 193986560, ?, ?, ?, 0, 0, 0)",
         _rows(
@@ -196,15 +224,11 @@ def write_nvprof(path: Path, work: Batches, process: int = 4711) -> Path:
             1 + 37 * work.name, 64 << work.name % 3, work.correlation, np.arange(len(at)), work.name + 1,
         ),
     )  # fmt: skip
-    _nvprof_ranges(connection, work, process)
-    connection.commit()
-    connection.close()
-    return path
 
 
 def _nvprof_ranges(connection: sqlite3.Connection, work: Batches, process: int) -> None:
     connection.execute(
-        "create table CUPTI_ACTIVITY_KIND_MARKER (_id_ integer primary key autoincrement, flags int not null, "
+        f"create table CUPTI_ACTIVITY_KIND_MARKER ({_KEY}, flags int not null, "
         "timestamp int not null, id int not null, objectKind int not null, objectId blob not null, "
         "name int not null, domain int not null)"
     )

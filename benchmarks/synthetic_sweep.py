@@ -12,7 +12,7 @@ go from raw profiles to the table. Every rank's times are its own; the seed make
 """
 
 import argparse
-import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,13 +114,12 @@ def main() -> int:
     given = parser.parse_args()
     if given.directory.exists():
         raise UserError(f"{given.directory} exists; name a new folder, or remove it")
-    try:
-        count = write_sweep(
-            given.directory, given.ranks, given.profiled, given.batches, given.kernels, given.seed
-        )
-    except BaseException:
-        shutil.rmtree(given.directory, ignore_errors=True)
-        raise
+    # Whole or not at all: written beside it, and renamed.
+    given.directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.directory.parent) as scratch:
+        sweep = Path(scratch) / given.directory.name
+        count = write_sweep(sweep, given.ranks, given.profiled, given.batches, given.kernels, given.seed)
+        sweep.rename(given.directory)
     print(f"{count:,} kernels in {given.directory}")
     return 0
 
