@@ -1,4 +1,8 @@
-"""Which threads, metrics and snapshots do the files of one TAU run hold?"""
+"""Which threads, metrics and snapshots do the files of one TAU run hold?
+
+A thread counts once: of files that hold the same one (a copy beside its original, a file an earlier run left)
+the first one read is taken, and a finding names both.
+"""
 
 import re
 from collections.abc import Iterator
@@ -35,6 +39,8 @@ class Reading:
     def __init__(self, findings: list[str], rank: int | None = None) -> None:
         self.findings, self._rank = findings, rank
         self.threads = self.ranks = 0
+        self._where: dict[Thread, Path] = {}  # each thread's file
+        self._again: list[tuple[Thread, Path]] = []
         self._snapshots: list[tuple[Thread, str, int]] = []
         self._other_metrics: set[str] = set()
 
@@ -49,8 +55,9 @@ class Reading:
         profile = read_text(path)
         named = NAME.match(path.name)
         node, context, thread = (int(number) for number in named.groups()) if named else (0, 0, 0)
+        if not self._meet((node, context, thread), path):
+            return
         rank = node if self._rank is None else self._rank
-        self._met(rank)
         timed = clock_of([profile.metric]) is not None
         if not timed:
             self.tell_metric(profile.metric, path)
@@ -64,23 +71,42 @@ class Reading:
     def _xml(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
         reader, tables = Reader(path), Tables(path, self._rank)
         for profile in reader:
-            self._met(profile.thread[0])
+            if not self._meet(profile.thread, path):
+                continue
             metrics = metrics_of(profile)
             for place, name in enumerate(metrics):
                 if place != clock_of(metrics):
                     self.tell_metric(name, path)
             yield from tables.add(profile)
         yield from tables.pieces()
-        self._snapshots += reader.snapshots
+        self._snapshots += [one for one in reader.snapshots if self._where.get(one[0], path) == path]
         if reader.unended:
             last = reader.snapshots[-1][1]
             self.findings.append(
                 f"{path.name} ends in the middle, its process was killed: it is read up to snapshot {last!r}"
             )
 
-    def _met(self, rank: int) -> None:
+    def _meet(self, thread: Thread, path: Path) -> bool:
+        """Whether a thread is met for the first time."""
+        if thread in self._where:
+            self._again.append((thread, path))
+            return False
+        self._where[thread] = path
         self.threads += 1
-        self.ranks = max(self.ranks, rank + 1)
+        self.ranks = max(self.ranks, thread[0] + 1)
+        return True
+
+    def tell_copies(self) -> None:
+        """Threads are there more than once."""
+        if not self._again:
+            return
+        first, copy = self._again[0]
+        number = ".".join(map(str, first))
+        places = f"in {_place(self._where[first])} and in {_place(copy)}"
+        self.findings.append(
+            f"{len(self._again)} threads are there twice, {number} {places}: each counts once, as it stands "
+            "in the first"
+        )
 
     def tell_metric(self, name: str, path: Path) -> None:
         """A metric is there that the tables do not hold."""
@@ -106,3 +132,7 @@ class Reading:
             "thread": [thread_number(*thread[1:]) for thread, _, _ in taken],
         }
         yield "markers", as_table("markers", columns)
+
+
+def _place(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"

@@ -24,7 +24,6 @@ MODES = {
 _TAUS = "mpi,python,pthread"  # what TAU must have been built with
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
 _METRIC_FOLDER = "MULTI__"
-_COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
@@ -73,46 +72,22 @@ def stream(
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
     """
-    import pyarrow.compute as pc
-
-    from profiling.checks import STAGES, missing_marks
+    from profiling.tau_checks import Tally
     from profiling.tau_read import Reading
 
-    reading = Reading(findings, rank)
-    counts: dict[int, dict[str, float]] = {}
-    negative = absurd = 0
-    talks = False
+    reading, tally = Reading(findings, rank), Tally()
     files, left = _files(path)
     for folder in left:
         reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
     for file in files:
         for name, piece in reading.pieces(file):
             if name == "intervals":
-                _count(piece, STAGES, counts)
-                talks = talks or _has_collectives(piece)
-                negative += pc.sum(pc.less(piece["exclusive_ns"], 0)).as_py() or 0
-                nulls = piece["inclusive_ns"].null_count
-                absurd += nulls if nulls < len(piece) else 0
+                tally.add(piece)
             yield name, piece
     yield from reading.markers(_END_OF_BATCH)
-    if not reading.threads:
-        findings.append(f"{path.name}: the profile is empty: no thread wrote anything")
-    if absurd:
-        findings.append(f"{path.name}: {absurd} timers have no time that can be; their times are left out")
-    ranks = max(reading.ranks if rank is None else 1, world_size)
-    if ranks > 1 and reading.threads and not talks:
-        findings.append(
-            f"{path.name}: {ranks} ranks, and no collective among the timers: TAU times those of MPI, "
-            "not NCCL's and Gloo's; communication is not recorded, not absent"
-        )
-    if negative:
-        findings.append(
-            f"{path.name}: {negative} timers have negative exclusive times: on their threads timers "
-            "overlapped, or were never closed"
-        )
-    findings += [
-        f"{path.name}: {finding}" for finding in missing_marks(counts, reading.ranks if rank is None else 0)
-    ]
+    reading.tell_copies()
+    ranks = reading.ranks if rank is None else min(reading.threads, 1)
+    findings += [f"{path.name}: {finding}" for finding in tally.findings(ranks, world_size)]
 
 
 def read(path: Path) -> Converted:
@@ -137,7 +112,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
     found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
     if not found:
         raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
-    return sorted(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)]), left
+    return sorted(found, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left
 
 
 def _wall_clock_first(path: Path) -> list[Path]:
@@ -147,25 +122,3 @@ def _wall_clock_first(path: Path) -> list[Path]:
     folders = sorted(folder for folder in path.iterdir() if folder.name.startswith(_METRIC_FOLDER))
     first = clock_of([folder.name.removeprefix(_METRIC_FOLDER) for folder in folders]) or 0
     return folders[first : first + 1] + folders[:first] + folders[first + 1 :]
-
-
-def _has_collectives(piece: "pa.Table") -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    names = pc.unique(piece["function"]).cast(pa.string())
-    return pc.any(pc.match_substring_regex(names, _COLLECTIVE, ignore_case=True)).as_py() or False
-
-
-def _count(piece: "pa.Table", stages: tuple[str, ...], counts: dict[int, dict[str, float]]) -> None:
-    """Add how often the threads of each rank passed the stages of a batch."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    mine = piece.filter(pc.is_in(piece["function"].cast(pa.string()), pa.array(stages)))
-    for rank in pc.unique(piece["rank"]).to_pylist():
-        counts.setdefault(rank, {})
-    for rank, name, calls in zip(
-        *(mine[one].to_pylist() for one in ("rank", "function", "calls")), strict=True
-    ):
-        counts[rank][name] = counts[rank].get(name, 0) + (calls or 0)

@@ -224,6 +224,41 @@ def test_a_rank_without_a_profile_is_named(tmp_path):
     assert findings[-1] == "run: rank 1 of 4 left no profile"
 
 
+def copied_text(folder):
+    write_text(folder / "MULTI__TIME", training(2))
+    (folder / "profile.1.0.0").write_text((folder / "MULTI__TIME/profile.1.0.0").read_text())
+
+
+def copied_snapshots(folder):
+    write_snapshots(folder, training(2), snapshots=3)
+    write_text(folder, training(2)[1:])
+
+
+def copied_xml(folder):
+    folder.mkdir()
+    write_merged(folder / "merged.xml", training(2))
+    write_merged(folder / "merged (copy).xml", training(2)[1:])
+
+
+@pytest.mark.parametrize("copied", [copied_text, copied_snapshots, copied_xml])
+def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path):
+    copied(tmp_path / "run")
+    converted = read(tmp_path / "run")
+    intervals = frame(converted, "intervals")
+    calls = intervals[intervals["function"] == "Forward Pass"].set_index("rank")["calls"]
+    assert calls.to_dict() == {0: 5, 1: 5}
+    assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
+    (finding,) = (one for one in converted.findings if "twice" in one)
+    assert finding.startswith("1 threads are there twice, 1.0.0 in ") and "counts once" in finding
+
+
+def test_snapshots_of_a_copy_are_no_batches(tmp_path):
+    write_snapshots(tmp_path / "run", training(1), snapshots=3)
+    once = read(tmp_path / "run").tables["markers"]
+    (tmp_path / "run" / "snapshot.1.0.0").write_text((tmp_path / "run" / "snapshot.0.0.0").read_text())
+    assert read(tmp_path / "run").tables["markers"].equals(once)
+
+
 def test_ranks_without_a_collective_of_mpi_are_a_finding(tmp_path):
     def silent(threads, folder):
         findings = read(write_text(tmp_path / folder, threads)).findings
