@@ -6,8 +6,9 @@
 A row a rank and estimator, the best first:
 
     estimator   event: mean of the event "Batch Duration"; timers: mean of the timers "Batch 0", "Batch 1",
-                ...; stages: the stages' timers over the batches (what lies between them is missing);
-                difference: (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one batch
+                ...; marks: from one snapshot at the end of a batch to the next; stages: the stages' timers
+                over the batches (what lies between them is missing, a note says so); difference:
+                (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one batch
     batches     over how many
     batch_ms    of a batch, ms
     batch_ms_low, batch_ms_high   its 95 % interval, ms. Of the difference it is that of start-up, which no
@@ -36,6 +37,10 @@ _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 _NORMAL_95 = 1.96
+BETWEEN_STAGES = (
+    "stages: what a batch does between its stages is missing, so that it took longer than that: TAU sums up "
+    "timers, and nothing here times or marks a whole batch"
+)
 
 Estimate = tuple[int, float, float, float]  # batches; ns, low, high
 
@@ -52,6 +57,7 @@ class Profile:
         self.path, self.findings = path, converted.findings
         self.timers: dict[int, dict[str, tuple[float, float]]] = {}  # calls, inclusive
         self.events: dict[int, list[dict[str, Any]]] = {}
+        self.marks: dict[int, list[int]] = {}  # when the first thread ended each batch
         for row in converted.tables["intervals"].to_pylist():
             mine = self.timers.setdefault(row["rank"], {})
             if row["function"] == _APPLICATION and row["thread"]:
@@ -60,6 +66,9 @@ class Profile:
             mine[row["function"]] = (calls + (row["calls"] or 0), took + (row["inclusive_ns"] or 0))
         for row in converted.tables["atomics"].to_pylist():
             self.events.setdefault(row["rank"], []).append(row)
+        for row in converted.tables["markers"].to_pylist() if "markers" in converted.tables else ():
+            if row["thread"] == 0:
+                self.marks.setdefault(row["rank"], []).append(row["start_ns"])
 
     def application_ns(self, rank: int) -> float:
         """How long the whole run took; NaN if TAU did not say."""
@@ -79,6 +88,12 @@ def of_event(profile: Profile, rank: int) -> Estimate | None:
 def of_timers(profile: Profile, rank: int) -> Estimate | None:
     """By a timer a batch."""
     took = np.array([took for name, (_, took) in profile.timers[rank].items() if _TIMER.match(name)])
+    return _with_error(len(took), float(took.mean()), float(took.std())) if len(took) else None
+
+
+def of_marks(profile: Profile, rank: int) -> Estimate | None:
+    """By the snapshots at the ends of batches: of every batch but the first."""
+    took = np.diff(np.sort(profile.marks.get(rank, [])))
     return _with_error(len(took), float(took.mean()), float(took.std())) if len(took) else None
 
 
@@ -131,9 +146,11 @@ def rows_of(profile: Profile, starts: Sequence[Profile], batches: int | None = N
         found: dict[str, Estimate | None] = {
             "event": of_event(profile, rank),
             "timers": of_timers(profile, rank),
+            "marks": of_marks(profile, rank),
             "stages": of_stages(profile, rank),
         }
-        known = max((one[0] for one in found.values() if one), default=None) or batches
+        counts = [one[0] + (name == "marks") for name, one in found.items() if one]
+        known = max(counts, default=None) or batches
         found["difference"] = of_difference(profile, starts, rank, known)
         made += _rows(rank, {name: one for name, one in found.items() if one is not None})
     return made
@@ -171,7 +188,9 @@ def main() -> int:
             "batch (--startup) and how many this one had (--batches)"
         )
     title = "The duration of a batch, by what TAU recorded"
-    return output.emit(Answer(made, COLUMNS, title=title, notes=profile.findings), None, arguments)
+    by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
+    notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else [])]
+    return output.emit(Answer(made, COLUMNS, title=title, notes=notes), None, arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.analysis.commands import one_line_error, run
-from tests.profiling.tau_files import Thread, write_merged
+from tests.profiling.tau_files import Thread, write_merged, write_snapshots
 
 MODULE = "analysis.tau_batches"
 
@@ -47,6 +47,29 @@ def test_a_timer_a_batch_is_as_right_as_an_event(shared_data):
     for rank in (0, 1):
         assert rows[rank, "timers"]["batch_ms"] == pytest.approx(truth_ms(folder, rank), rel=0.005)
         assert rows[rank, "timers"]["preferred"] == ((rank, "event") not in rows)
+
+
+def test_from_snapshot_to_snapshot_a_batch_is_as_long_as_the_program_says(shared_data):
+    folder = shared_data / "tau/x_mpi4py_r2_snapshot_perbatch"
+    rows = answer(folder)
+    for rank in (0, 1):
+        # The first batch has no snapshot before it.
+        seconds = json.loads((folder / f"ground_truth.{rank}.json").read_text())["batch_durations"][1:]
+        marks, truth = rows[rank, "marks"], 1e3 * sum(seconds) / len(seconds)
+        assert marks["batches"] == len(seconds) and marks["batch_ms"] == pytest.approx(truth, rel=0.01)
+        # Half of these batches lies between their stages.
+        assert rows[rank, "stages"]["batch_ms"] < 0.6 * truth
+
+
+def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
+    timers = {".TAU application": (1.0, 0.0, 1.0, 9e6), "Forward Pass": (4.0, 0.0, 1.0, 4.0)}
+    marked = write_snapshots(tmp_path / "marked", [Thread(0, 0, timers)], snapshots=4)
+    rows = answer(marked)
+    assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["batches"] == 2
+    assert rows[0, "marks"]["batch_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
+    assert "between its stages" not in run(MODULE, marked).out
+    staged = run(MODULE, merged(tmp_path / "staged.xml", 30.0, batches=41))
+    assert "between its stages is missing" in " ".join(staged.out.split())
 
 
 def merged(path, application_s, batches=0):
