@@ -1,4 +1,9 @@
-"""What do the tables of ``nsys stats`` say: summaries and traces of kernels, copies, calls and ranges?"""
+"""What do the tables of ``nsys stats`` say: summaries and traces of kernels, copies, calls and ranges?
+
+A range's projection is the time from the first to the last work on a GPU that was launched within the range:
+``Forward Pass (on the GPU)``. A kernel within a range is ``Forward Pass => kernel``, once for each range that
+is around it. Neither is work of its own: both stand beside the ranges, not among the work of a device.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,24 +12,29 @@ from pathlib import Path
 
 from profiling.csv_blocks import Blocks, Row
 from profiling.errors import UserError
-from profiling.printed import number_and_unit, time_ns
-from profiling.printed_tables import Activity, Launch, Launches, Metric
+from profiling.printed import number_and_unit, size_bytes, time_ns
+from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 _ROWS = 1 << 16
-_HEAD = re.compile(r"^(Time ?\(%\),(Total Time)|Start ?\(?\w*\)?,|Total \(\w+\),Count)", re.MULTILINE)
+_HEAD = re.compile(
+    r"^(Time ?\(%\),Total Time|Start ?\(?\w*\)?,|Total \(\w+\),Count|Total,Operations,Average|"
+    r"NVTX Range,Style,|Range,Style,Total Proj Time|Name,Projected Start)",
+    re.MULTILINE,
+)
 _UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
-_NAMES = ("Name", "Operation", "Range")
-_COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls")
+_NAMES = ("Name", "Operation", "Range", "Kernel Name")
+_COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls", "Kern Inst", "Range Instances")
 _COLUMNS = {
     "Average": "Avg", "Minimum": "Min", "Maximum": "Max", "StDev": "StdDev", "Total Time": "Total",
     "GridX": "GrdX", "GridY": "GrdY", "GridZ": "GrdZ", "BlockX": "BlkX", "BlockY": "BlkY", "BlockZ": "BlkZ",
-    "Stream": "Strm",
+    "Stream": "Strm", "Total Proj Time": "Total", "Proj Avg": "Avg", "Proj Min": "Min", "Proj Max": "Max",
+    "Proj StdDev": "StdDev",
 }  # fmt: skip
 
 
 def is_stats(head: bytes) -> bool:
     """Whether a text holds a table of ``nsys stats`` in CSV."""
-    return _HEAD.search(head.decode("utf-8", "replace")) is not None
+    return _HEAD.search(head.decode("utf-8", "replace").replace('"', "")) is not None
 
 
 @dataclass
@@ -34,6 +44,7 @@ class Stats:
     activities: list[Activity] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
     damaged: int = 0
+    projected: dict[str, Spread] = field(default_factory=dict)  # of a trace of ranges, by name
 
 
 @dataclass
@@ -72,12 +83,16 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
             header, columns = row.header, _columns(row.header)
         name = next((columns.text(row, one) for one in _NAMES if one in columns.place), "")
         if "Total" in columns.place:
-            _add_summary(stats, columns, row, name)
+            _add_summary(stats, columns, row, name.removeprefix(":"))
+        elif "Projected Duration" in columns.place:
+            spread = stats.projected.setdefault(name.removeprefix(":"), Spread())
+            spread.add(columns.time_ns(row, "Projected Duration"))
         elif "Start" in columns.place and {"Strm", "Device"} <= columns.place.keys():
             _add_launch(launches, columns, row, name)
             if len(launches) >= _ROWS:
                 yield launches
                 launches = Launches()
+    stats.activities += [one.activity(_projected(name)) for name, one in stats.projected.items()]
     stats.damaged = blocks.damaged
     if not header:
         raise UserError(f"{path} holds no row of a table of nsys stats; write it again (nsys stats -f csv)")
@@ -103,14 +118,26 @@ def _add_summary(stats: Stats, columns: _Columns, row: Row, name: str) -> None:
         sizes = [columns.number(row, one) for one in ("Min", "Max", "Avg", "StdDev")]
         stats.metrics.append(Metric("Size (B)", name, count, *sizes))
         return
+    if "Operations" in columns.place and "Time" not in columns.place:  # likewise before 2021, in KiB
+        sizes = [size_bytes(columns.text(row, one), "KB") for one in ("Min", "Max", "Avg")]
+        stats.metrics.append(Metric("Size (B)", name, count, *sizes))
+        return
     total, mean, low, high, std = (
         columns.time_ns(row, one) for one in ("Total", "Avg", "Min", "Max", "StdDev")
     )
+    if "NVTX Range" in columns.place:
+        name = f"{columns.text(row, 'NVTX Range').removeprefix(':')} => {name}"
+    elif "Range Instances" in columns.place:
+        name = _projected(name)
     of_kernels = "Instances" in columns.place and "Name" in columns.place
-    on_device = of_kernels or "Operation" in columns.place
+    of_operations = "Operation" in columns.place and columns.text(row, "Category") != "CUDA_API"
     stats.activities.append(
-        Activity(name.removeprefix(":"), count, total, mean, low, high, std, on_device=on_device)
+        Activity(name, count, total, mean, low, high, std, on_device=of_kernels or of_operations)
     )
+
+
+def _projected(name: str) -> str:
+    return f"{name} (on the GPU)"
 
 
 def _add_launch(launches: Launches, columns: _Columns, row: Row, name: str) -> None:

@@ -139,66 +139,6 @@ def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
     assert any("3 events lack a required field or hold an absurd one" in finding for finding in findings)
 
 
-# --- nsys stats ----------------------------------------------------------------------------------------
-
-
-def test_a_kernel_summary_of_nsys_stats(nsys):
-    path = nsys / "resnet18_cuda_gpu_kern_sum.csv"
-    assert recognise(path) == "nsys"
-    found = {name: table.to_pandas() for name, table in read(path).tables.items()}
-    rows = found["intervals"]
-    assert len(rows) == 36 and set(rows["thread"]) == {-1}
-    assert (rows["calls"].iloc[0], rows["inclusive_ns"].iloc[0]) == (408, 116_192_450)
-    took = found["atomics"].iloc[0]
-    assert (took["count"], took["mean"], took["min"], took["max"]) == (408, 284785.4, 34912, 1358302)
-    assert took["std"] == 141110.9
-
-
-STATS = """
-Processing [rep.sqlite] with [cuda_gpu_kern_sum.py]...
-
- ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
-
-Time (%),Total Time (us),Instances,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
-100.0,30,2,15.0,15.0,10,20,5.0,"void kernel<(int)4>(float *)"
-
-Time (%),Total Time (us),Num Calls,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name
-100.0,8,4,2.0,2.0,1,3,1.0,cudaLaunchKernel
-
-Total (MB),Count,Avg (MB),Med (MB),Min (MB),Max (MB),StdDev (MB),Operation
-3.0,2,1.5,1.5,1.0,2.0,0.5,[CUDA memcpy Host-to-Device]
-
-Start (us),Duration (us),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),\
-DymSMem (MB),Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
-10,20,7,4,2,1,128,1,1,16,0,0,,,,,NVIDIA H100 (1),1,,7,"void kernel<(int)4>(float *)"
-40,1,8,,,,,,,,,,2.0,100,Pinned,Device,NVIDIA H100 (1),1,,7,[CUDA memcpy Host-to-Device]
-"""
-
-
-def test_all_tables_of_nsys_stats_in_one_text(tmp_path):
-    path = tmp_path / "stats.csv"
-    path.write_text(STATS)
-    assert recognise(path) == "nsys"
-    found = {name: table.to_pandas() for name, table in read(path).tables.items()}
-    assert list(found["intervals"]["function"]) == ["void kernel<4>(float*)", "cudaLaunchKernel"]
-    assert list(found["intervals"]["inclusive_ns"]) == [30000, 8000]
-    assert list(found["intervals"]["thread"]) == [-1, 0]
-    sizes = found["atomics"].set_index("event").loc["Size (B) : [CUDA memcpy Host-to-Device]"]
-    assert (sizes["count"], sizes["mean"], sizes["max"]) == (2, 1.5e6, 2e6)
-    kernels = found["kernels"]
-    assert list(kernels["class"]) == ["other", "memcpy"] and list(kernels["start_ns"]) == [10000, 40000]
-    assert kernels["grid"][0] == "4,2,1" and kernels["grid"].isna()[1] and list(kernels["device"]) == [1, 1]
-    assert list(kernels["bytes"])[1] == 2e6 and list(kernels["stream"]) == [7, 7]
-
-
-def test_a_trace_of_ranges_is_said_to_hold_nothing_that_is_read(tmp_path):
-    path = tmp_path / "nvtx.csv"
-    path.write_text("Start (ns),End (ns),Duration (ns),Name,PID,TID\n10,30,20,Forward Pass,7,7\n")
-    assert recognise(path) == "nsys"
-    converted = read(path)
-    assert converted.tables == {} and "none of its tables is a summary" in converted.findings[0]
-
-
 VARIANTS = {
     "short names only": ["update CUPTI_ACTIVITY_KIND_KERNEL set demangledName = null, mangledName = null"],
     "texts by number only": ["alter table NVTX_EVENTS drop column text"],
