@@ -2,12 +2,15 @@
 
 import csv
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.chunks import open_text
 from profiling.errors import UserError
+
+_LINES_OF_A_ROW = 64  # a quoted text has fewer; beyond that its end is missing
 
 
 @dataclass
@@ -68,14 +71,60 @@ class Blocks:
 
     def __iter__(self) -> Iterator[Row]:
         header: list[str] = []
-        for number, line in enumerate(read_lines(self.path), 1):
+        lines = _Lines(self.path)
+        for number, line in lines:
             if not line.strip() or line.startswith("=="):
                 header = header if line.startswith("==") else []
                 continue
             cells = cells_of(line, self._delimiter)
             if self._is_header(cells):
                 header = [cell.strip() for cell in cells]
-            elif header and len(cells) == len(header):
+                continue
+            if header and line.count('"') % 2:
+                cells = self._with_breaks(line, len(header), lines) or cells
+            if header and len(cells) == len(header):
                 yield Row(header, cells, number)
             elif header:
                 self.damaged += 1
+
+    def _with_breaks(self, line: str, width: int, lines: "_Lines") -> list[str]:
+        """The cells of a row whose quoted text goes on over the next lines; none if it is not that."""
+        for count, (_, more) in enumerate(lines.ahead(_LINES_OF_A_ROW), 1):
+            odd = more.count('"') % 2
+            if not odd and len(cells_of(more, self._delimiter)) == width:
+                return []  # the next row: this one is cut
+            line += "\n" + more
+            if odd:
+                cells = cells_of(line, self._delimiter)
+                if len(cells) != width:
+                    return []
+                lines.skip(count)
+                return cells
+        return []
+
+
+class _Lines:
+    """The numbered lines of a text; one may look at those to come."""
+
+    def __init__(self, path: Path) -> None:
+        self._numbered = enumerate(read_lines(path), 1)
+        self._ahead: deque[tuple[int, str]] = deque()
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        while self._ahead or list(self.ahead(1)):
+            yield self._ahead.popleft()
+
+    def ahead(self, most: int) -> Iterator[tuple[int, str]]:
+        """Up to so many of the lines to come; they stay to come."""
+        for place in range(most):
+            if place == len(self._ahead):
+                line = next(self._numbered, None)
+                if line is None:
+                    return
+                self._ahead.append(line)
+            yield self._ahead[place]
+
+    def skip(self, count: int) -> None:
+        """Pass over lines that were looked at."""
+        for _ in range(count):
+            self._ahead.popleft()

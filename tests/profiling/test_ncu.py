@@ -82,3 +82,35 @@ def test_tensor_core_use_is_an_event_and_leaves_flops_open(tmp_path):
     assert math.isnan(found["kernels"]["flops"][0])
     used = found["atomics"].set_index("event").loc[f"{metric} (inst) : void kernel<4>(float*)"]
     assert used["mean"] == 64
+
+
+RULED = """"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule"
+"0","7","kernel","Duration","us","10.5","",""
+"0","7","kernel","","","","Bottleneck","Look at ""L2"", which is:
+  1. busy, ""very""
+==PROF== is no head here
+
+  2. slow"
+"1","7","kernel","Duration","us","9","",""
+"""
+
+
+def test_a_rules_text_may_have_line_breaks(tmp_path):
+    path = tmp_path / "ruled.csv"
+    path.write_text(RULED)
+    assert recognise(path) == "ncu"
+    found, findings = tables(path)
+    assert list(found["kernels"]["duration_ns"]) == [10_500, 9_000]
+    assert not any("damaged" in finding for finding in findings)
+
+
+@pytest.mark.parametrize("next_line", ["", '"2","7","kernel","Duration","us","5","",""\n'])
+def test_a_row_whose_text_has_no_end_takes_no_other_with_it(next_line, tmp_path):
+    path = tmp_path / "cut.csv"
+    cut = '"3","7","kernel","Duration","us","1","Bott\n'
+    path.write_text(RULED + cut + next_line)
+    found, findings = tables(path)
+    assert len(found["kernels"]) == (3 if next_line else 2)
+    assert [finding for finding in findings if "damaged" in finding] == [
+        "cut.csv: 1 damaged lines are left out"
+    ]
