@@ -9,6 +9,7 @@ between the clocks from both sides; half of what the bounds leave open is the re
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +223,7 @@ def _place(directory: Path, batches: Columns) -> None:
 
 def rounded(residual_ns: int) -> str:
     """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
-    steps = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
     micros = next(step for step in steps if step * 1000 >= residual_ns)
     return (
         f"{micros} us"

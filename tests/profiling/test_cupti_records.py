@@ -89,6 +89,13 @@ def test_clocks_that_move_apart_are_a_finding_and_an_empty_recording_is_one(tmp_
     assert "the recording is empty: nothing ran on a GPU while it was on" in findings
 
 
+def test_clocks_that_lie_years_apart_are_said_to(tmp_path):
+    path = records_file(tmp_path / "r.jsonl")
+    lines = lines_of(path)
+    lines[-1]["end"]["clock"][0] = -(10**18)  # 32 years before the start
+    assert "its clock was set to the host's, to within 1e+09 s" in read_records(put(path, lines)).findings
+
+
 def test_threads_of_cupti_may_hand_over_at_once(tmp_path):
     path = tmp_path / "r.jsonl"
     with path.open("wb") as file:
