@@ -33,7 +33,7 @@ from jobs.processes import Limits, run_processes
 from jobs.run import Run, make_run, to_flags
 from profiling import tables
 from profiling.errors import UserError, run_command
-from profiling.tools import TOOLS
+from profiling.tools import TOOLS, why_not_on_a_cpu
 from profiling.wrap import wrapped
 
 POINT = {
@@ -47,7 +47,6 @@ POINT = {
 HOROVOD = {"gpus_per_node": 2, "backend": "horovod"}
 # What the doctor calls the tools whose names are others.
 _PROGRAMS = {"tau": "tau_exec", "horovod": "horovod"}
-NEEDS_GPU = ("nvprof", "ncu")  # elsewhere they start, and have nothing to record
 LIMIT_S = 600.0
 SEED, RESAMPLES = 0, 10_000
 MEASURES = {"median": 50, "fastest_tenth": 10}  # percentiles of a run's steps
@@ -63,8 +62,8 @@ def tools_here(findings: Sequence[Finding], has_gpu: bool) -> tuple[list[str], d
             continue
         if not finding.present:
             absent[name] = f"{finding.detail}; {finding.remedy}"
-        elif name in NEEDS_GPU and not has_gpu:
-            absent[name] = "records what runs on a GPU, and there is none here"
+        elif not has_gpu and (why := why_not_on_a_cpu(name)):
+            absent[name] = why
         else:
             here.append(name)
     return here, absent

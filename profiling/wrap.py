@@ -22,16 +22,17 @@ from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, check_mode, tool
+from profiling.tools import TOOLS, Options, check_mode, tool, why_not_on_a_cpu
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
-# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
 _TRIES = 4
-_DRIVER = Path("/dev/nvidiactl")
+# Of NVIDIA's driver; under Windows its own stands in for it.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 
 
@@ -76,10 +77,12 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     """Run Python under a tool as the rank that the environment says; the exit code.
 
     Raises:
-        UserError: the tool is not on the PATH, or what it wrote cannot be read.
+        UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
     """
     module = tool(name)
     check_mode(name, options.mode)
+    if not options.gpu and (why := why_not_on_a_cpu(name)):
+        raise UserError(why)
     rank = rank_of(os.environ)
     directory = rank_directory(out, rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
@@ -185,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = given.arguments[given.arguments[:1] == ["--"] :]
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
-    gpu = given.device == "gpu" or (given.device == "auto" and _DRIVER.exists())
+    gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
     options = Options(given.mode, given.kernels, given.first_batch, gpu, world_size_of(os.environ))
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 

@@ -14,6 +14,7 @@ A tool's module offers what it can of:
   so that its output can be read; ``outputs(directory) -> list[Path]``: that output. ``MODES``: what it can
   be asked for. ``PROGRAM_MAY_NOT_START``: it sometimes ends before it has started anything.
   ``ONLY_RANK_0_WRITES``: what it records of all ranks, rank 0 writes.
+- ``ONLY_OF_GPUS``: it records what GPUs do, and of a rank on the CPU nothing.
 - ``open_capture(directory, rank, keep_raw, mode) -> Capture``: for a tool that records from inside.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
@@ -143,6 +144,14 @@ def check_mode(name: str, mode: str) -> None:
     modes = getattr(tool(name), "MODES", {"auto": ""})
     if mode not in modes:
         raise UserError(f"profiler {name} has no mode {mode!r}{did_you_mean(mode, modes)}")
+
+
+def why_not_on_a_cpu(name: str) -> str:
+    """Why a tool is of no use to a rank that computes on the CPU; "" if it is."""
+    if not getattr(tool(name), "ONLY_OF_GPUS", False):
+        return ""
+    why = f"profile {name} records what a GPU does, and this run computes on the CPU"
+    return f"{why}; torch and nsys record that"
 
 
 def open_capture(

@@ -26,6 +26,7 @@ from profiling.tools import Converted
 if TYPE_CHECKING:
     import torch
 
+ONLY_OF_GPUS = True
 INSTALL = "pip install -e '.[cupti]'"
 _FILE = "cupti.jsonl"
 _BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run

@@ -27,6 +27,7 @@ _METRICS = (
     *(f"smsp__sass_thread_inst_executed_op_{kind}{name}_pred_on.sum"
       for kind in "hfd" for name in ("add", "mul", "fma")),
 )  # fmt: skip
+ONLY_OF_GPUS = True
 _LAUNCHES = 2000  # each is run again and again: all of a training would take days
 _PRINTED = "ncu.csv"
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')

@@ -26,6 +26,7 @@ METRICS = (
     "achieved_occupancy", "ipc", "sm_efficiency", "gld_efficiency", "gst_efficiency", "dram_utilization",
     "dram_read_throughput", "dram_write_throughput", "flop_count_sp", "flop_count_hp",
 )  # fmt: skip
+ONLY_OF_GPUS = True
 _DATABASE, _PRINTED = "nvprof.sql", "nvprof.csv"
 _EMPTY = "the capture is empty"
 _NO_KERNEL = "no kernel was recorded"

@@ -13,6 +13,7 @@ from jobs.execute import Execution
 from jobs.launchers.local import Local
 from jobs.points import Sweep
 from jobs.run import make_run
+from profiling import wrap
 from profiling.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.errors import UserError
 from profiling.tables import as_table, write
@@ -140,6 +141,12 @@ def test_a_sweep_starts_its_ranks_under_the_runs_profiler(tmp_path):
     end = watched.index("--")
     assert watched[7:end] == ["--device", "auto", "--first-batch", "5", "--keep-raw"]
     assert sorted({*watched[end + 1 :]} - {*plain}) == ["--profile", "nsys"]
+    counted = make_run({"profile": "nvprof", "profile_mode": "metrics", "profile_kernels": "gemm|conv"})
+    words = execution.command(counted, tmp_path)
+    words = words[: words.index("--")]
+    assert (
+        words[words.index("--mode") + 1] == "metrics" and words[words.index("--kernels") + 1] == "gemm|conv"
+    )
 
 
 # --- starting and ending ----------------------------------------------------------------------------------
@@ -159,6 +166,7 @@ def fake(tmp_path, monkeypatch):
     return put
 
 
+NVPROF = ["--tool", "nvprof", "--device", "gpu"]
 RUN = f"\nsys.exit(subprocess.call(sys.argv[sys.argv.index({sys.executable!r}):]))\n"
 
 
@@ -170,7 +178,7 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
     (out / "rank_0003").mkdir(parents=True)
     (out / "rank_0003" / "rank.json").write_text('{"rank": 3, "findings": ["of the loader"]}')
     code = "import os; print(os.environ['SCALEPROF_CAPTURE'])"
-    assert main(["--tool", "nvprof", "--out", str(out), "--first-batch", "7", "--", "-c", code]) == 0
+    assert main([*NVPROF, "--out", str(out), "--first-batch", "7", "--", "-c", code]) == 0
     kernels = pq.read_table(out / "rank_0003" / "kernels.parquet").to_pandas()
     assert set(kernels["rank"]) == {3} and sorted(kernels["batch_index"].dropna().unique()) == [7, 8, 9]
     findings = json.loads((out / "rank_0003" / "rank.json").read_text())["findings"]
@@ -180,14 +188,14 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
 
 def test_the_programs_exit_code_is_handed_on_and_nothing_is_converted(tmp_path, fake):
     fake("nvprof", RUN)
-    assert main(["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", "raise SystemExit(3)"]) == 3
+    assert main([*NVPROF, "--out", str(tmp_path), "--", "-c", "raise SystemExit(3)"]) == 3
     assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_a_tool_that_wrote_nothing_is_said_to_have(tmp_path, fake):
     fake("nvprof", RUN)
     with pytest.raises(UserError, match="profiler nvprof wrote nothing"):
-        main(["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", "pass"])
+        main([*NVPROF, "--out", str(tmp_path), "--", "-c", "pass"])
 
 
 def test_horovods_timeline_is_written_by_rank_0_alone(tmp_path, monkeypatch):
@@ -208,7 +216,7 @@ def test_what_the_tool_wrote_is_set_to_the_clock_of_the_batches(tmp_path, fake):
     columns |= {"attributed": np.ones(3, bool), **{name: np.full(3, took) for name, took in stages.items()}}
     write(as_table("batches", {"rank": np.zeros(3, int), **columns}), rank, "batches")
     (rank / "rank.json").write_text('{"rank": 0, "findings": []}')
-    assert main(["--tool", "nvprof", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 0
+    assert main([*NVPROF, "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 0
     kernels = pq.read_table(rank / "kernels.parquet").to_pandas()
     kernels = kernels[kernels["batch_index"].notna()]  # copies without a launch have none
     assert set(kernels["batch_index"]) == {0, 1, 2}
@@ -244,13 +252,31 @@ def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fak
             ["--tool", "nvprof", "--mode", "timings", "--", "-c", "pass"],
             "no mode 'timings'; did you mean 'timing'",
         ),
-        (["--tool", "ncu", "--", "-c", "pass"], "profile ncu needs ncu on the PATH"),
+        (["--tool", "ncu", "--device", "gpu", "--", "-c", "pass"], "profile ncu needs ncu on the PATH"),
+        (
+            ["--tool", "nvprof", "--device", "cpu", "--", "-c", "pass"],
+            "profile nvprof records what a GPU does, and this run computes on the CPU; torch and nsys",
+        ),
     ],
 )
 def test_wrong_use_is_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=message):
         main(["--out", str(tmp_path), *arguments])
+
+
+def test_a_tool_of_gpus_starts_nothing_where_there_is_none(tmp_path, fake, monkeypatch):
+    fake("nvprof", RUN)
+    touched = tmp_path / "trained"
+    train = ["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", f"open({str(touched)!r}, 'w')"]
+    monkeypatch.setattr(wrap, "_DRIVERS", (tmp_path / "no driver",))
+    with pytest.raises(UserError, match="records what a GPU does"):
+        main(train)
+    assert not touched.exists()
+    (tmp_path / "no driver").touch()  # there is one now: it is not known that there is no GPU
+    with pytest.raises(UserError, match="wrote nothing"):
+        main(train)
+    assert touched.exists()
 
 
 def test_every_tools_usual_mode_is_one_of_its_modes():
