@@ -54,15 +54,10 @@ def why_node_cannot(run: Run, machine: Machine) -> str | None:
         return "device gpu asked, but this machine has no usable GPU (python -m jobs.doctor says why)"
     if gpus == 0 and run.loader in GPU_LOADERS:
         return f"loader {run.loader} needs a GPU, and this machine has none; dali-cpu does without"
-<<<<<<< HEAD
-    if gpus and wanted > gpus:
-        return f"{wanted} GPUs asked, but this machine has {gpus}"
-=======
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why
-    if gpus and ranks > gpus:
-        return f"{ranks} GPUs asked, but this machine has {gpus}"
->>>>>>> cbb824f (A run on a CPU under a tool of GPUs is refused before it trains, by the sweep and by profiling.wrap)
+    if gpus and wanted > gpus:
+        return f"{wanted} GPUs asked, but this machine has {gpus}"
     if not gpus and ranks > machine.cores:
         return f"{ranks} ranks asked, but this machine has {machine.cores} CPU cores and no GPU"
     if run.loader.startswith("dali") and not machine.has_dali:
