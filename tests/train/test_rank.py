@@ -1,5 +1,9 @@
 """One rank from its start to its report: does it learn, does it repeat itself, what does it leave?"""
 
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,7 @@ from profiling.errors import UserError
 from train import models, rank
 from train.backends import open_backend
 from train.device import choose_device
+from train.locality import Place
 from train.rank import run_rank
 from train.report import parameter_digest
 from train.world import World
@@ -122,6 +127,33 @@ def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
     within = kernels[kernels.batch_index == 3]
     assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
+    clock = "torch: its clock is that of the batches, to within"
+    assert any(finding.startswith(clock) for finding in finished.report.findings)
+
+
+def test_the_profilers_mode_reaches_it(data_set, tmp_path):
+    do(tiny(data_set, loader="synthetic", profile="torch", profile_mode="memory", batches=2), tmp_path)
+    memory = tables.read(tables.rank_directory(tmp_path, 0), "memory")
+    assert memory.num_rows > 62  # each parameter's gradient is allocated
+
+
+def test_what_a_rank_is_bound_to_is_in_its_report(data_set, tmp_path, monkeypatch):
+    place = Place("0-15,32-47", ("mlx5_0",))
+    monkeypatch.setattr(rank, "bind_near", lambda device, environment: place)
+    report = do(tiny(data_set, loader="synthetic", batches=2), tmp_path)[0].report
+    assert (report.bound_cpus, report.bound_cards) == ("0-15,32-47", ["mlx5_0"])
+
+
+def test_the_age_of_a_process_is_what_its_parent_sees():
+    code = "from time import time_ns as now; from train.rank import _since_process_start_ns as age"
+    begun = time.time_ns()
+    child = subprocess.Popen(
+        [sys.executable, "-c", code + "; print(now(), age(), now())"], stdout=subprocess.PIPE, text=True
+    )
+    started = time.time_ns()
+    before, age, after = map(int, child.communicate(timeout=100)[0].split())
+    tick = 20_000_000  # the kernel counts in hundredths of a second
+    assert before - started - tick <= age <= after - begun + tick
 
 
 def test_a_schedule_of_the_profiler_is_kept_in_one_table_of_kernels(data_set, tmp_path):
