@@ -194,7 +194,7 @@ def _of_run(study: Study, source: Source) -> Costs | None:
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple] | None:
     """Rows of a query over a run's tables; None, and the run is taken out, if a table is damaged."""
-    return _queried(study, source, lambda: study.connection.execute(sql, _as_text(paths)).fetchall())
+    return _queried(study, source, lambda: study.ask(sql, _as_text(paths)))
 
 
 def query_arrays(

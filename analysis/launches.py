@@ -32,7 +32,7 @@ def per_table(
     def ask(some: Sequence[Source]) -> dict[Path, tuple]:
         arguments: dict[str, Any] = {"paths": [str(source.path) for source in some]}
         arguments |= {name: [value(source) for source in some] for name, value in each.items()}
-        rows = study.connection.execute(sql, arguments).fetchall()
+        rows = study.ask(sql, arguments)
         return {Path(name): tuple(row) for name, *row in rows}
 
     return _in_portions(study, list(sources), ask)

@@ -1,5 +1,6 @@
 """Which runs of a set of results count, which do not, and what is to be said of them?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +88,7 @@ class Study:
     own_peaks: Path | None = None
     batches: dict[Path, "Batches"] = field(default_factory=dict)
     launches: dict[str, str] = field(default_factory=dict)
+    _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
 
     def of_kind(self, kind: Kind) -> list[Source]:
         return [source for source in self.sources if source.kind == kind]
@@ -113,6 +115,17 @@ class Study:
         import duckdb
 
         return duckdb.connect()
+
+    def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
+        """The rows of a query over files; what was asked before is not read again.
+
+        Raises:
+            duckdb.Error: a file is damaged, or has other columns.
+        """
+        key = sql, repr(sorted(arguments.items()))
+        if key not in self._answers:
+            self._answers[key] = self.connection.execute(sql, dict(arguments)).fetchall()
+        return list(self._answers[key])
 
     def fail(self, source: Source, reason: str, kind: FailureKind = "unreadable") -> None:
         """Take a run out, because of what an analysis found in it."""

@@ -104,7 +104,7 @@ def query_table(study: Study, path: Path, sql: str) -> list[tuple]:
     import duckdb
 
     try:
-        return study.connection.execute(sql, {"path": str(path)}).fetchall()
+        return study.ask(sql, {"path": str(path)})
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is a damaged or truncated TAU table ({why}); fetch it again") from None
