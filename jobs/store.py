@@ -54,7 +54,12 @@ class RankReport(_Record):
     training_flops_per_image: float | None = None
     startup_ns: int = 0  # process start to the first batch's start
     peak_memory_bytes: int = 0
-    peak_device_memory_bytes: int | None = None
+    peak_device_memory_bytes: int | None = None  # of tensors
+    peak_device_reserved_bytes: int | None = None  # that PyTorch took from the device: what must fit
+    metered_s: float = 0.0  # from before the first batch to after the last; 0: not metered
+    device_energy_j: float | None = None  # of the GPUs that it drives, in that time
+    processors_energy_j: float | None = None  # of its node's processors; local rank 0 says it for all
+    unmetered: list[str] = []  # why an energy is not there
     versions: dict[str, str] = {}
     findings: list[str] = []
 

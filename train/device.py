@@ -29,6 +29,13 @@ def choose_device(run: Run, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
+def driven(run: Run, device: torch.device) -> list[torch.device]:
+    """The devices that a rank drives, itself on ``device``: with backend dp all GPUs of the node."""
+    if device.type == "cuda" and run.gpus_per_rank > 1:
+        return [torch.device("cuda", number) for number in range(run.gpus_per_rank)]
+    return [device]
+
+
 def _bound_to_one_gpu() -> bool:
     """Whether the launcher gave this rank a GPU of its own."""
     return "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")

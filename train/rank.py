@@ -18,7 +18,8 @@ from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
 from train.backends import open_backend, peers_lost
-from train.device import choose_device, set_threads
+from train.device import choose_device, driven, set_threads
+from train.energy import open_meters
 from train.loaders import build_loader
 from train.locality import Place, bind_near
 from train.models import build_model, flops_per_image, why_it_does_not_fit
@@ -90,10 +91,12 @@ def _run_rank(
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode)
     clock, markers = timing.open_clock(device.type), open_markers()
-    speak = _speaker(run, device, say)
+    speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     backend.barrier()
     startup_ns = _since_process_start_ns()
+    meters.start()
     recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
+    used = meters.stop()
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
     findings = [*capture.write(), *loader.findings, *backend.findings]
@@ -102,7 +105,7 @@ def _run_rank(
     # From here on no rank waits for another.
     digests = backend.gather(parameter_digest(bare))
     ended = Ended(
-        run, world, device, place, backend, loader, bare, flops, recorded, startup_ns, digests, findings
+        run, world, device, place, backend, loader, bare, flops, recorded, startup_ns, used, digests, findings
     )
     report = report_of(ended)
     write_record(directory / RANK_REPORT, report)

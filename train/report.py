@@ -4,6 +4,7 @@ import hashlib
 import resource
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
+from train.device import driven
+from train.energy import Used
 from train.locality import Place
 from train.loop import Recorded
 from train.world import World
@@ -29,6 +32,7 @@ class Ended:
         model: the bare one, without what the backend or the compiler put around it.
         flops: forward and training, an image; rank 0's to say.
         startup_ns: from the process's start to the first batch's.
+        used: what the batches took of energy.
         digests: of every rank's parameters.
         findings: what the profiler and the loader found.
     """
@@ -43,6 +47,7 @@ class Ended:
     flops: tuple[float | None, float | None]
     recorded: Recorded
     startup_ns: int
+    used: Used
     digests: list[str]
     findings: list[str]
 
@@ -51,6 +56,10 @@ def report_of(ended: Ended) -> RankReport:
     """The report of a rank, for ``rank.json``."""
     run, world, losses = ended.run, ended.world, ended.recorded.losses
     on_gpu = ended.device.type == "cuda"
+
+    def most(of_device: Callable[[torch.device], int]) -> int | None:
+        return max(map(of_device, driven(run, ended.device))) if on_gpu else None
+
     return RankReport(
         rank=world.rank,
         world_size=world.size,
@@ -71,7 +80,12 @@ def report_of(ended: Ended) -> RankReport:
         training_flops_per_image=ended.flops[1],
         startup_ns=ended.startup_ns,
         peak_memory_bytes=peak_memory_bytes(),
-        peak_device_memory_bytes=torch.cuda.max_memory_allocated(ended.device) if on_gpu else None,
+        peak_device_memory_bytes=most(torch.cuda.max_memory_allocated),
+        peak_device_reserved_bytes=most(torch.cuda.max_memory_reserved),
+        metered_s=ended.used.seconds,
+        device_energy_j=ended.used.device_j,
+        processors_energy_j=ended.used.processors_j,
+        unmetered=ended.used.why_not,
         versions=_versions(on_gpu),
         findings=ended.findings,
     )

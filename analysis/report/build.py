@@ -6,7 +6,7 @@ from statistics import median
 
 from analysis import scaled
 from analysis.explain import explain
-from analysis.report import activities, roofline, sections, stragglers, utilization
+from analysis.report import activities, cost_section, roofline, sections, stragglers, utilization
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
@@ -48,6 +48,7 @@ def build(study: Study) -> Page:
         roofline.section(study, factors),
         utilization.section(study, factors),
         activities.section(study, factors),
+        cost_section.section(study, factors),
         # What own runs correct is said in the published rows only, where there are some.
         sections.corrections(explain(study, own)) if others else None,
         sections.left_out(study),

@@ -75,6 +75,10 @@ def test_the_report(data_set, tmp_path):
     assert report.parameters == 11_689_512 and len(report.parameter_digest) == 64
     assert report.training_flops_per_image == models.flops_per_image(models.build_model("resnet18"), 32)[1]
     assert report.startup_ns > 0 and report.peak_memory_bytes > 1e8
+    batches = tables.read(tables.rank_directory(tmp_path, 0), "batches").to_pandas()
+    assert report.metered_s >= (batches.end_ns.max() - batches.start_ns.min()) / 1e9
+    # What a machine has no meter for, it says.
+    assert report.device_energy_j is None and (report.processors_energy_j is None) == bool(report.unmetered)
     assert report.peak_device_memory_bytes is None and report.versions["torch"] == torch.__version__
 
 

@@ -10,6 +10,7 @@ from jobs import studies
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
+from train import energy
 from train.studies import common, layer_spec, layers, memory, operators, order, power
 from train.studies.layers import LAYERS, Passes, specs_of
 
@@ -176,7 +177,7 @@ def test_energy_counters_that_wrap_around(tmp_path):
         (package / "energy_uj").write_text(str(start))
         (package / "max_energy_range_uj").write_text(str(whole))
     clock = iter([10.0, 12.0])
-    meter = power.Rapl(sorted(tmp_path.iterdir()), lambda: next(clock))
+    meter = energy.Rapl(sorted(tmp_path.iterdir()), lambda: next(clock))
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100")  # 200 more, over the end
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("3000000")
     assert meter.watts() == pytest.approx((200 + 3_000_000) / 1e6 / 2)

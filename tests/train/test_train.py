@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from analysis import timeline
+from analysis.study import Source
 from jobs.execute import ROOT
 from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
@@ -133,6 +135,22 @@ def test_batches_are_attributed_from_the_first_on_every_rank(variants):
     for rank in range(2):
         assert batches_of(variants["fp32"], rank).attributed.tolist() == [False, False, True, True]
         assert not batches_of(variants["again"], rank).attributed.any()
+
+
+def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_set, tmp_path):
+    fields = pair_of(data_set, **VARIANTS["fp32"]).model_dump()
+    made = timeline.write(Source("fp32", "run", fields, 0, 0, variants["fp32"]), tmp_path / "trace.gz")
+    kernels, markers = (
+        sum(
+            tables.read(path.parent, name).num_rows
+            for path in variants["fp32"].glob(f"rank_*/{name}.parquet")
+        )
+        for name in ("kernels", "markers")
+    )
+    assert made.slices["batches"] == 2 * BATCHES and made.slices["stages"] == 2 * 5 * BATCHES
+    assert made.slices["kernels"] == kernels > 0
+    assert made.slices["ranges"] + made.slices["marks"] == markers > 0
+    assert made.clock_residual_ns is not None and made.notes == []
 
 
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(data_set, tmp_path):

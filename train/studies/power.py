@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-POWERCAP = Path("/sys/class/powercap")
+from train.energy import POWERCAP, open_rapl
+
 PERIOD_S = 0.02  # between two readings; NVML's own are 20 to 100 ms apart
-_MICRO = 1e-6
 
 # Watts at (NVML), or since the last call before (RAPL), now.
 Watts = Callable[[], float]
@@ -91,37 +91,7 @@ def _nvml(device: torch.device) -> tuple[Watts | None, str]:
 
 
 def _rapl(powercap: Path) -> tuple[Watts | None, str]:
-    # Packages only: their cores (intel-rapl:0:0) are part of them.
-    packages = [path for path in sorted(powercap.glob("intel-rapl:*")) if path.name.count(":") == 1]
-    if not packages:
-        return None, "RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)"
-    try:
-        counter = Rapl(packages)
-    except OSError as error:
-        return None, f"RAPL may not be read ({error.strerror}); sudo chmod a+r {packages[0]}/energy_uj"
-    return counter.watts, f"RAPL, {len(packages)} package{'s' if len(packages) > 1 else ''}"
-
-
-class Rapl:
-    """The power of processor packages, from energy counters that wrap around.
-
-    Raises:
-        OSError: they may not be read.
-    """
-
-    def __init__(self, packages: list[Path], clock: Callable[[], float] = time.perf_counter) -> None:
-        self._packages, self._clock = packages, clock
-        self._ranges = [int((path / "max_energy_range_uj").read_text()) for path in packages]
-        self._last, self._at = self._read(), clock()
-
-    def _read(self) -> list[int]:
-        return [int((path / "energy_uj").read_text()) for path in self._packages]
-
-    def watts(self) -> float:
-        """Mean power since the last call."""
-        now, at = self._read(), self._clock()
-        used = [
-            (new - old) % (whole + 1) for new, old, whole in zip(now, self._last, self._ranges, strict=True)
-        ]
-        seconds, self._last, self._at = at - self._at, now, at
-        return sum(used) * _MICRO / seconds if seconds > 0 else 0.0
+    counters = open_rapl(powercap)
+    if isinstance(counters, str):
+        return None, counters
+    return counters.watts, f"RAPL, {len(counters)} package{'s' if len(counters) > 1 else ''}"

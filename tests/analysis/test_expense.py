@@ -1,0 +1,142 @@
+"""What a sweep cost: planted memory, energy, start-up and node-hours are found, absent ones said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis import expense
+from analysis.load import load
+from analysis.report.build import build
+from analysis.report.render import render
+from jobs import store
+from jobs.store import Manifest, RankReport
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep_record
+
+METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
+
+
+def plant(directory: Path, seconds: float, **of_ranks: list) -> None:
+    """Give a run's manifest a wall time, and its ranks figures: a value a rank."""
+    path = directory / store.MANIFEST
+    manifest = store.read_record(path, Manifest)
+    ranks = [
+        report.model_copy(update={name: values[report.rank] for name, values in of_ranks.items()})
+        for report in manifest.ranks
+    ]
+    store.write_record(path, manifest.model_copy(update={"seconds": seconds, "ranks": ranks}))
+
+
+@pytest.fixture
+def sweep(tmp_path) -> Path:
+    """Two nodes of two GPUs, 40 batches of 32 a rank: two unprofiled runs, a profiled and a failed one."""
+    truth, plain = Truth(), run_of(nodes=2, gpus_per_node=2)
+    for repetition, startup_s in enumerate((4.0, 8.0)):
+        directory = write_run(tmp_path, plain, truth, repetition, **METERED)
+        plant(
+            directory,
+            1800.0,
+            local_rank=[0, 1, 0, 1],
+            processors_energy_j=[1000.0, None, 1560.0, None],
+            peak_memory_bytes=[2 * 10**9, 10**9, 10**9, 3 * 10**9],
+            peak_device_memory_bytes=[5 * 10**9, 6 * 10**9, 5 * 10**9, 5 * 10**9],
+            peak_device_reserved_bytes=[8 * 10**9] * 4,
+            startup_ns=[round(startup_s * 1e9), 10**9, 10**9, 10**9],
+        )
+    profiled = write_run(tmp_path, run_of(nodes=2, gpus_per_node=2, profile="torch"), truth)
+    plant(profiled, 3600.0, peak_memory_bytes=[9 * 10**9] * 4, startup_ns=[60 * 10**9] * 4)
+    plant(write_run(tmp_path, run_of(), truth, exit_code=1, reason="a rank was killed"), 900.0)
+    write_sweep_record(tmp_path)
+    return tmp_path
+
+
+def test_planted_costs_are_found(sweep):
+    failed, row = expense.rows(load(sweep))  # in the order of nodes
+    images, runs = 40 * 32 * 4, 2
+    assert (row["runs"], row["metered_on"]) == (3, "unprofiled runs")
+    assert (row["memory_gb"], row["memory_rank"], row["least_memory_gb"]) == (3.0, 3, 1.0)
+    assert (row["device_memory_gb"], row["device_reserved_gb"]) == (6.0, 8.0)
+    assert row["device_j_per_image"] == pytest.approx(4 * 2560 / images)
+    assert row["device_w"] == pytest.approx(256.0)
+    assert row["processors_j_per_image"] == pytest.approx(2560 / images)  # once a node, whatever its ranks
+    assert row["processors_w"] == pytest.approx(128.0)
+    assert row["startup_s"] == 6.0  # the slowest rank's; the median of two runs
+    assert 0.4 < row["first_batch_s"] < 0.6  # 125 ms, four times as long at the head
+    assert row["node_hours"] == pytest.approx(runs * 2 * 0.5 + 2 * 1.0)
+    assert (failed["runs"], failed["node_hours"], failed["failed_node_hours"]) == (0, 0, 0.25)
+    assert row["energy_note"] == "" and "memory_gb" not in failed
+
+
+def test_a_rank_has_a_row(sweep):
+    made = expense.rows(load(sweep), by_rank=True)
+    assert [(row["rank"], row["memory_gb"], row["device_memory_gb"]) for row in made] == [
+        (0, 2.0, 5.0), (1, 1.0, 6.0), (2, 1.0, 5.0), (3, 3.0, 5.0),
+    ]  # fmt: skip
+    assert made[0]["startup_s"] == 6.0 and made[0]["device_w"] == pytest.approx(256.0)
+
+
+def test_the_table_says_node_hours_by_state(sweep):
+    ran = run("analysis.expense", sweep)
+    assert "Node-hours: 4.25, of which 4 counted and 0.25 failed (3 and 1 runs" in ran.out
+    assert ran.code == 1  # a point failed
+    assert json.loads(run("analysis.expense", sweep, "--format", "json").out)[1]["memory_rank"] == 3
+    assert len(run("analysis.expense", sweep, "--by", "rank", "--format", "csv").csv) == 4
+
+
+def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
+    plain = sorted(sweep.glob("run_*_none_*_ret_0"))
+    why = "NVML tells no energy of this GPU (Not Supported)"
+    plant(plain[0], 1800.0, device_energy_j=[1.0, None, 1.0, 1.0], unmetered=[[], [why], [], []])
+    row = next(row for row in expense.rows(load(sweep)) if row["runs"])
+    assert "device_j_per_image" not in row and row["energy_note"] == why
+    assert row["processors_w"] == pytest.approx(128.0)
+    assert f"No energy: {why}." in run("analysis.expense", sweep).out
+
+
+def test_results_of_an_older_release_are_read_and_say_what_they_lack(tmp_path):
+    directory = write_run(tmp_path, run_of(), Truth())
+    path = directory / store.MANIFEST
+    old = json.loads(path.read_text())
+    new = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
+    for rank in old["ranks"]:
+        for name in new:
+            del rank[name]
+    path.write_text(json.dumps(old))
+    (row,) = expense.rows(load(tmp_path))
+    assert "recorded no energy" in row["energy_note"] and row["startup_s"] == 5.0
+    assert row["node_hours"] > 0 and "memory_gb" not in row
+
+
+def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
+    killed = sweep / "run_5_config_1_1_eth_none_2_resnet50_synthetic_32_fp32_fp32"
+    killed.mkdir()
+    (killed / store.LOG).write_text("")
+    first = next(sweep.glob("run_0_*_none_*_ret_0")) / "rank_0001" / "batches.parquet"
+    first.write_bytes(b"PAR1")
+    study = load(sweep)
+    expense.rows(study)
+    assert any(killed.name in finding and "has not ended" in finding for finding in study.findings)
+    assert any("first batch of rank 1 is not known" in finding for finding in study.findings)
+
+
+def test_a_run_alone_costs_what_it_costs(sweep):
+    one = next(sweep.glob("run_0_*_none_*_ret_0"))
+    (row,) = expense.rows(load(one))
+    assert (row["runs"], row["node_hours"]) == (1, 1.0)
+
+
+def test_reference_files_say_nothing_of_it(tmp_path):
+    write_pyprof(tmp_path)
+    assert "no run with a manifest" in one_line_error(run("analysis.expense", tmp_path))
+
+
+def test_the_report_has_the_section(sweep):
+    html = render(build(load(sweep)))
+    assert "What did it cost?" in html and "Node-hours: 4.25" in html and "By rank" in html
+
+
+def test_every_figure_of_a_rank_has_a_default():
+    """Results of any release are read: what is new in a report may be absent."""
+    new = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
+    assert not any(RankReport.model_fields[name].is_required() for name in new)

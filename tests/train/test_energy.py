@@ -1,0 +1,147 @@
+"""Energy of the timed batches: counters read twice, and a reason in words where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.energy import Meters, Rapl, Used, added, counter_of, open_meters, open_rapl
+
+
+def package(
+    powercap: Path, number: int, energy_uj: int, most_uj: int = 10**9, name: str = "package-0"
+) -> Path:
+    """A made-up /sys/class/powercap/intel-rapl:N."""
+    path = powercap / f"intel-rapl:{number}"
+    path.mkdir()
+    for file, content in (("energy_uj", energy_uj), ("max_energy_range_uj", most_uj), ("name", name)):
+        (path / file).write_text(f"{content}\n")
+    return path
+
+
+def ticking(*seconds: float):
+    left = iter(seconds)
+    return lambda: next(left)
+
+
+class NvmlError(Exception):
+    pass
+
+
+class Nvml:
+    """What NVML says, recorded: the counter of an H100, in millijoules."""
+
+    NVMLError = NvmlError
+
+    def __init__(self, *millijoules: int) -> None:
+        self.left = list(millijoules)
+        self.asked: list[bytes] = []
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:
+        self.asked.append(uuid)
+        return "handle"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        assert handle == "handle"
+        if not self.left:
+            raise NvmlError("Not Supported")
+        return self.left.pop(0)
+
+
+def test_packages_add_up_and_counters_wrap_around(tmp_path):
+    one, other = package(tmp_path, 0, 990_000_000), package(tmp_path, 1, 5_000_000)
+    meters = Meters(None, Rapl([one, other]), ticking(10.0, 10.5))
+    meters.start()
+    (one / "energy_uj").write_text("19999999\n")  # over the top: 10 J to it, 1 uJ at it, 20 J less 1 uJ after
+    (other / "energy_uj").write_text("12000000\n")
+    used = meters.stop()
+    assert (used.seconds, used.processors_j) == (0.5, pytest.approx(30 + 7)) and used.why_not == []
+
+
+def test_what_was_used_before_the_batches_does_not_count(tmp_path):
+    one = package(tmp_path, 0, 0)
+    meters = Meters(None, Rapl([one]), ticking(0.0, 0.5))
+    (one / "energy_uj").write_text("400000000")
+    meters.start()
+    (one / "energy_uj").write_text("401000000")
+    assert meters.stop().processors_j == pytest.approx(1.0)
+
+
+def test_parts_of_packages_and_the_whole_machine_are_not_counted_twice(tmp_path):
+    package(tmp_path, 0, 0)
+    package(tmp_path, 1, 0, name="psys")
+    (tmp_path / "intel-rapl:0:0").mkdir()
+    found = open_rapl(tmp_path)
+    assert isinstance(found, Rapl) and len(found) == 1
+
+
+def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
+    """A range of 262 J at 100 W at most: unambiguous for 2.62 s."""
+    path = package(tmp_path, 0, 0, most_uj=262_000_000)
+    (path / "constraint_0_power_limit_uw").write_text("100000000")
+    meters = Meters(None, Rapl([path]), ticking(0.0, 3.0))
+    meters.start()
+    used = meters.stop()
+    assert used.processors_j is None
+    assert used.why_not == [
+        "RAPL's counters may have wrapped around more than once in 3 s (they tell of up to 3 s)"
+    ]
+    assert Rapl([path]).unambiguous_s == pytest.approx(2.62)
+
+
+def test_where_there_is_no_meter_the_reason_is_told(tmp_path):
+    meters = open_meters([torch.device("cpu")], 0, tmp_path)
+    meters.start()
+    used = meters.stop()
+    assert used.device_j is None and used.processors_j is None and used.seconds > 0
+    assert used.why_not == ["RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)"]
+
+
+def test_a_node_is_metered_once(tmp_path):
+    package(tmp_path, 0, 5)
+    for local_rank, told in ((0, 0.0), (1, None)):
+        meters = open_meters([torch.device("cpu")], local_rank, tmp_path)
+        meters.start()
+        used = meters.stop()
+        assert (used.processors_j, used.why_not) == (told, [])
+
+
+def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path):
+    path = package(tmp_path, 0, 5)
+    meters = Meters(counter_of(Nvml(1, 2), "GPU-1"), Rapl([path]), ticking(0.0, 0.1))
+    meters.start()
+    (path / "energy_uj").unlink()
+    used = meters.stop()
+    assert (used.device_j, used.processors_j) == (None, None)
+    assert [why.split(" (")[0] for why in used.why_not] == [
+        "NVML told no energy of this GPU after the batches", "RAPL could not be read after the batches",
+    ]  # fmt: skip
+
+
+def test_a_gpus_counter_is_read_by_its_uuid():
+    nvml = Nvml(7, 1_000_000, 1_036_500)  # one reading to see whether it is there
+    meters = Meters(counter_of(nvml, "GPU-abc"), None, ticking(1.0, 2.0))
+    meters.start()
+    assert meters.stop() == Used(1.0, 36.5, None, [])
+    assert nvml.asked == [b"GPU-abc"]
+
+
+def test_the_gpus_of_one_rank_add_up():
+    """As DataParallel drives them; one that tells nothing leaves no figure."""
+    one, other = counter_of(Nvml(0, 1_000, 3_000), "GPU-1"), counter_of(Nvml(0, 5_000, 6_000), "GPU-2")
+    meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
+    meters.start()
+    assert meters.stop().device_j == 3.0
+    assert added([one, counter_of(Nvml(), "GPU-2")]) == "NVML tells no energy of this GPU (Not Supported)"
+
+
+def test_a_gpu_without_a_counter_says_so():
+    assert counter_of(Nvml(), "GPU-abc") == "NVML tells no energy of this GPU (Not Supported)"
+
+
+def test_counters_that_hold_no_numbers_are_none(tmp_path):
+    (package(tmp_path, 0, 0) / "energy_uj").write_text("n/a")
+    assert "are no numbers" in str(open_rapl(tmp_path))
