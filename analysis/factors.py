@@ -7,7 +7,9 @@ The response is a run's throughput a rank (images/s over world size); of TAU tab
 efficiency of each repetition, %. A row is a factor, or two factors together (``loader x grad``):
 
     levels                values that it takes; best_level: the one with the highest mean response
-    effect_pct            how far the mean responses of its levels are apart, over the mean of all, %
+    effect_pct            how far the mean responses of its best and its worst level are apart, over the mean
+                          of all, %, with 95 % interval (_low, _high: of these two levels, as below); plain
+                          means, in which factors that are not crossed mix: omega_squared parts them
     signal_to_noise_db    Taguchi, larger is better (the reference's): range over its levels of the mean
                           signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB; rank_by_signal
     omega_squared         share of the response's variance that is its own (analysis of variance, type II;
@@ -35,8 +37,8 @@ from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, run_command
 
 COLUMNS = (
-    "factor", "levels", "best_level", "effect_pct", "signal_to_noise_db", "rank_by_signal", "omega_squared",
-    "omega_squared_low", "omega_squared_high", "f_value", "p_value",
+    "factor", "levels", "best_level", "effect_pct", "effect_pct_low", "effect_pct_high", "signal_to_noise_db",
+    "rank_by_signal", "omega_squared", "omega_squared_low", "omega_squared_high", "f_value", "p_value",
 )  # fmt: skip
 # In these the runs of one configuration may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
@@ -126,10 +128,11 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     if repeated:
         terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
     effects = _effects(cells, varying, terms, np.concatenate([cell.responses for cell in cells]))
-    ends = _intervals(cells, varying, terms) if repeated else {}
+    drawn = _drawn(cells) if repeated else []
+    ends = _intervals(cells, varying, terms, drawn) if repeated else {}
     corrected = holm([float(effects[term].p_value) for term in terms])
     made = [
-        _row(cells, term, effects[term], p_value, ends.get(term))
+        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, drawn)}
         for term, p_value in zip(terms, corrected, strict=True)
     ]
     _rank(made)
@@ -158,12 +161,19 @@ def _effects(
     return analysis_of_variance(columns, values, terms)
 
 
-def _intervals(
-    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]]
-) -> dict[tuple[str, ...], tuple[float, float]]:
-    """95 % intervals of omega squared: the repetitions of each configuration are resampled."""
+def _drawn(cells: Sequence[Cell]) -> list[np.ndarray]:
+    """The repetitions of each configuration, resampled: a row a resample."""
     generator = np.random.default_rng(statistics.SEED)
-    drawn = [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
+    return [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
+
+
+def _intervals(
+    cells: Sequence[Cell],
+    varying: Sequence[str],
+    terms: Sequence[tuple[str, ...]],
+    drawn: Sequence[np.ndarray],
+) -> dict[tuple[str, ...], tuple[float, float]]:
+    """95 % intervals of omega squared."""
     effects = _effects(cells, varying, terms, np.concatenate(drawn, axis=1))
     return {term: statistics.interval(effect.omega_squared) for term, effect in effects.items()}
 
@@ -178,14 +188,12 @@ def _row(
     levels = _levels(cells, term)
     means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
     signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
-    mean = float(np.mean([cell.responses.mean() for cell in cells]))
     best, _ = max(means.items(), key=lambda pair: pair[1])
     main = len(term) == 1
     return {
         "factor": " x ".join(term),
         "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(means, key=str))),
         "best_level": " ".join(map(str, best)),
-        "effect_pct": 100 * (max(means.values()) - min(means.values())) / mean if main else None,
         "signal_to_noise_db": max(signals.values()) - min(signals.values()) if main else None,
         "omega_squared": float(effect.omega_squared),
         "omega_squared_low": ends[0] if ends else None,
@@ -193,6 +201,27 @@ def _row(
         "f_value": float(effect.f_value),
         "p_value": p_value,
     }
+
+
+def _effect(cells: Sequence[Cell], term: tuple[str, ...], drawn: Sequence[np.ndarray]) -> dict[str, Any]:
+    """The effect of a factor, and its interval by the same two levels in each resample."""
+    columns = ("effect_pct", "effect_pct_low", "effect_pct_high")
+    if len(term) > 1:
+        return dict.fromkeys(columns)
+    levels = _levels(cells, term)
+    means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
+    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+
+    def apart(of_cells: np.ndarray) -> np.ndarray:
+        """Of the mean of each configuration (the first axis)."""
+        ends = [of_cells[[level == wanted for level in levels]].mean(axis=0) for wanted in (best, worst)]
+        return 100 * (ends[0] - ends[1]) / of_cells.mean(axis=0)
+
+    effect = float(apart(np.array([cell.responses.mean() for cell in cells])))
+    if not drawn:
+        return dict(zip(columns, (effect, None, None), strict=True))
+    resampled = apart(np.stack([values.mean(axis=1) for values in drawn]))
+    return dict(zip(columns, (effect, *statistics.interval(resampled)), strict=True))
 
 
 def _rank(made: Rows) -> None:
@@ -228,13 +257,18 @@ def caption(cells: Sequence[Cell]) -> str:
 def shown() -> list[Column]:
     """The columns that a reader wants first."""
 
+    def effect(row: Mapping[str, Any]) -> str:
+        if row["effect_pct"] is None:
+            return ""
+        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
+
     def share(row: Mapping[str, Any]) -> str:
         return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
 
     return [
         Column("factor", lambda row: row["factor"], left=True),
         Column("best level", lambda row: row["best_level"], left=True),
-        Column("effect\n%", lambda row: row["effect_pct"]),
+        Column("effect, %\n[95 %]", effect),
         Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
         Column("omega squared\n[95 %]", share),
         Column("p", lambda row: "< 0.001" if row["p_value"] < 0.001 else f"{row['p_value']:.3f}"),

@@ -55,6 +55,18 @@ def test_intervals_hold_the_estimate_and_narrow_with_repetitions():
     assert width[1] < width[0]
 
 
+def test_intervals_of_effects_hold_what_was_planted_and_of_none_hold_none():
+    found = by_factor(cells(loader=10, noise=3))
+    loader = found["loader"]
+    assert loader["effect_pct_low"] < 100 * 10 / 105 < loader["effect_pct_high"]
+    assert loader["effect_pct_low"] > 0
+    # The mean of 48 runs a level: 1.96 x 3 x sqrt(2 / 48) over 105.
+    half = (loader["effect_pct_high"] - loader["effect_pct_low"]) / 2
+    assert half == pytest.approx(100 * 1.96 * 3 * np.sqrt(2 / 48) / 105, rel=0.25)
+    assert found["grad"]["effect_pct_low"] < 0.5 and found["grad"]["effect_pct"] < 1.5
+    assert found["loader x grad"]["effect_pct"] is None
+
+
 def test_one_factor_agrees_with_scipy():
     generator = np.random.default_rng(3)
     groups = [generator.normal(mean, 1, 9) for mean in (0, 0.5, 1.5)]
@@ -101,7 +113,8 @@ def test_holm():
 def test_one_repetition_has_no_interaction_and_no_interval():
     found = by_factor(cells(loader=10, repetitions=1))
     assert set(found) == {"loader", "grad", "workers"}
-    assert found["loader"]["omega_squared_low"] is None
+    assert found["loader"]["omega_squared_low"] is None and found["loader"]["effect_pct_low"] is None
+    assert found["loader"]["effect_pct"] > 0
 
 
 def test_our_own_runs(tmp_path):
