@@ -211,7 +211,7 @@ def _difference(
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(made, a, b)
     kept, notes = _first(made, columns, arguments)
-    parts = kernel_difference.parts(kept, totals, said, _naming(by))
+    parts = kernel_difference.parts(kept, totals, said, naming(by))
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_COLUMNS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
@@ -241,13 +241,13 @@ def _first_of_each(made: Rows, top: int | None) -> Rows:
 def _parts(kept: Rows, by: Sequence[str], title: str) -> list[Part]:
     """A table a run: its id is too long for a column."""
     runs = list(dict.fromkeys(row["run"] for row in kept))
-    columns = [*_naming(by), *_shown()]
+    columns = [*naming(by), *_shown()]
     if len(runs) == 1:
         return [Part(title, kept, columns)]
     return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
 
 
-def _naming(by: Sequence[str]) -> list[Column]:
+def naming(by: Sequence[str]) -> list[Column]:
     """The terminal's columns of what kernels are grouped by."""
 
     def named(name: str) -> Any:

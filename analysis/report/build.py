@@ -6,7 +6,15 @@ from statistics import median
 
 from analysis import scaled
 from analysis.explain import explain
-from analysis.report import activities, cost_section, roofline, sections, stragglers, utilization
+from analysis.report import (
+    activities,
+    cost_section,
+    kernel_change,
+    roofline,
+    sections,
+    stragglers,
+    utilization,
+)
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
@@ -45,6 +53,7 @@ def build(study: Study) -> Page:
         sections.collectives(study, factors) if own else None,
         stragglers.section(study, factors) if own else None,
         sections.top_kernels(study, factors) if study.sources else None,
+        kernel_change.section(study, factors),
         roofline.section(study, factors),
         utilization.section(study, factors),
         activities.section(study, factors),

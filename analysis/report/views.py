@@ -13,7 +13,7 @@ FACTORS = (
     "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
     "sync_stages",
 )  # fmt: skip
-_LEADING_NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
+_LEADING_NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?")
 
 
 def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis.load import load
-from analysis.report import factors, roofline
+from analysis.report import factors, kernel_change, roofline
 from analysis.report.build import build
 from analysis.report.render import Section
 from profiling import tables
@@ -84,6 +84,28 @@ def test_without_kernels_there_is_no_section(tmp_path: Path) -> None:
 def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
     found = traces(roofline_of(write_pyprof(tmp_path)))
     assert "convolution" in found and "measured" not in found
+
+
+# --- one rank and several -----------------------------------------------------------------------------
+
+
+def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2, 4)])
+    section = kernel_change.section(load(tmp_path), [])
+    assert section is not None and "From 1 to 4 ranks" in section.text
+    assert "by +20.00 ms (new +20.00 ms)" in section.text
+    # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
+    assert "runs at once by -17.00 ms" in section.text and "ncclAllReduce" in str(section.tables[1])
+    totals = {row.cells[0].text: row.cells[-1].value for row in section.tables[0].rows}
+    assert totals["batch"] == pytest.approx(1.25 * 25, abs=1.5)
+    parts = ("all kernels", "run at once", "no kernel runs")
+    assert sum(float(totals[name]) for name in parts) == pytest.approx(float(totals["batch"]), abs=2e-3)
+
+
+def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
+    points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
+    write_sweep(tmp_path, points)
+    assert kernel_change.section(load(tmp_path), []) is None
 
 
 # --- factors ------------------------------------------------------------------------------------------
