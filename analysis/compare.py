@@ -19,84 +19,30 @@ slower by more than --threshold), ``stages`` and, for profiled runs, ``kernels``
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis import kernels, output, statistics
+from analysis import kernels, output
 from analysis.batches import STAGES, all_series
 from analysis.load import load
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.two_samples import SIGNIFICANCE, difference, least_p_value
 from analysis.variance import holm
 from jobs.run import Run, make_parser
 from profiling.errors import EXIT_FAILED, UserError, run_command
 
-SIGNIFICANCE = 0.05
-POWER = 0.80
 COLUMNS = (
     "family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high", "p_value", "verdict",
     "detectable_pct", "runs_a", "runs_b",
 )  # fmt: skip
 # In these the runs of one configuration may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
-_RESAMPLES = 2000
-_EXACT_RUNS = 12  # up to so many runs a side the test is exact
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What two sets of runs say of one figure; effects are b over a, less 1, in percent."""
-
-    effect_pct: float
-    low: float
-    high: float
-    p_value: float
-    detectable_pct: float
-
-
-# --- two samples --------------------------------------------------------------------------------------
-
-
-def difference(a: np.ndarray, b: np.ndarray, seed: int = statistics.SEED) -> Difference:
-    """Effect, interval and test of two sets of run figures (all positive).
-
-    The interval resamples runs; the test is Mann and Whitney's (1947), which assumes no distribution. What
-    is detectable follows from the runs' spread (of the logarithms) as in a two-sample t test.
-    """
-    from scipy import stats
-
-    effect = 100 * (float(np.median(b)) / float(np.median(a)) - 1)
-    if min(len(a), len(b)) < 2:
-        return Difference(effect, math.nan, math.nan, math.nan, math.nan)
-    generator = np.random.default_rng(seed)
-    drawn = [np.median(generator.choice(side, (_RESAMPLES, len(side))), axis=1) for side in (a, b)]
-    low, high = statistics.interval(100 * (drawn[1] / drawn[0] - 1))
-    exact = max(len(a), len(b)) <= _EXACT_RUNS and len(set(a) | set(b)) == len(a) + len(b)
-    p_value = float(stats.mannwhitneyu(a, b, method="exact" if exact else "asymptotic").pvalue)
-    return Difference(effect, low, high, p_value, detectable_pct(a, b))
-
-
-def detectable_pct(a: np.ndarray, b: np.ndarray) -> float:
-    """The slowdown that a two-sample t test at 5 % would find in 4 of 5 cases, given the runs' spread, %."""
-    from scipy import stats
-
-    freedom = len(a) + len(b) - 2
-    spread = math.sqrt(
-        (np.log(a).var(ddof=1) * (len(a) - 1) + np.log(b).var(ddof=1) * (len(b) - 1)) / freedom
-    )
-    quantiles = stats.t.ppf(1 - SIGNIFICANCE / 2, freedom) + stats.t.ppf(POWER, freedom)
-    return 100 * (math.exp(quantiles * spread * math.sqrt(1 / len(a) + 1 / len(b))) - 1)
-
-
-def least_p_value(runs_a: int, runs_b: int) -> float:
-    """The smallest p that the test can give with so many runs: both orders without overlap."""
-    return 2 / math.comb(runs_a + runs_b, runs_a)
 
 
 # --- values -------------------------------------------------------------------------------------------
@@ -136,6 +82,20 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         f"no configuration of {paths[0]} is in {paths[1]}: e.g. {', '.join(differ)} differ; "
         f"compare them all the same with --across {','.join(differ)}"
     )
+
+
+def _say_if_apart(a: Study, b: Study) -> None:
+    """A finding where all runs of one were before those of the other."""
+    times = [
+        [(source.manifest.started, source.manifest.ended) for source in study.sources if source.manifest]
+        for study in (a, b)
+    ]
+    spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
+    if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
+        b.find(
+            "all runs of one side were before those of the other: if the machine drifted meanwhile, that "
+            "looks like a difference; to be sure run them by turns"
+        )
 
 
 # --- the answer ---------------------------------------------------------------------------------------
@@ -216,6 +176,7 @@ def main() -> int:
     parts = [
         Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
     ]
+    _say_if_apart(*studies)
     for study in studies[1:]:
         studies[0].failed += study.failed
         studies[0].findings += study.findings

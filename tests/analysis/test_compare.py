@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.compare import detectable_pct, difference, least_p_value
+from analysis.two_samples import detectable_pct, difference, least_p_value
+from benchmarks.comparison import noise, share
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
@@ -98,12 +99,32 @@ def test_the_least_p_value_is_the_tests_own():
 
 
 def test_false_alarms_and_power():
-    """At 10 runs a side: A/A differs in 5 % at most, the detectable slowdown is found in 80 %."""
+    """At 10 runs a side: A/A differs in 5 % at most, a slowdown of 2 % is found in 4 of 5 cases and more.
+
+    Runs scatter by 1.25 %; with other noise, and that of real runs: python -m benchmarks.comparison.
+    """
+    runs = 100 * np.exp(np.random.default_rng(5).normal(0, 0.0125, 200))
+    assert noise(runs)["scatter_pct"] == pytest.approx(1.25, abs=0.1)
+    # 300 trials of 5 % are within 3.8 % of it in 997 of 1000 cases, 150 of 80 % within 9.8 %.
+    assert share(runs, 0, 300, seed=5, found=("slower", "faster")) <= 0.05 + 0.038
+    assert share(runs, 2, 150, seed=5, found=("slower",)) >= 0.80 - 0.098
+    assert share(runs, 2, 50, seed=5, found=("faster",)) == 0
+
+
+def test_what_is_said_to_be_detectable_is_found_in_four_of_five_cases():
     generator = np.random.default_rng(5)
-    alarms = found = 0
-    for _ in range(400):
-        a, b, c = generator.normal(100, 1, (3, 10))
-        alarms += difference(a, b).p_value <= 0.05
+    found = 0
+    for _ in range(150):
+        a, c = generator.normal(100, 1, (2, 10))
         found += difference(a, c * (1 + detectable_pct(a, c) / 100)).p_value <= 0.05
-    assert alarms / 400 <= 0.075  # 5 % and what 400 trials allow
-    assert 0.65 <= found / 400 <= 0.9
+    assert 0.65 <= found / 150 <= 0.9
+
+
+def test_a_before_and_an_after_that_do_not_mix_in_time_are_said_to_drift_together(before, tmp_path):
+    shifted(tmp_path / "after", 100.0)
+    for file in (tmp_path / "after").glob("run_*/manifest.json"):
+        later = file.read_text().replace("2026-01-01T00:0", "2026-01-02T00:0")
+        file.write_text(later)
+    said = run("analysis.compare", before, tmp_path / "after", "--format", "csv").err
+    assert "run them by turns" in said
+    assert "by turns" not in run("analysis.compare", before, before, "--format", "csv").err
