@@ -204,10 +204,11 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         loads = [
             f"load {when} {runs[f'load_{when}']}" for when in ("before", "after") if f"load_{when}" in runs
         ]
+        note = f" {runs['note']}." if runs.get("note") else ""
         lines += [
             f"## {name}", "", f"{', '.join([facts(setting['machine']), *loads])}.", "",
             f"    {setting['command']}", "",
-            f"{len(runs['batch_ms'])} runs: {facts(runs['point'])}.", "",
+            f"{len(runs['batch_ms'])} runs: {facts(runs['point'])}.{note}", "",
             f"A batch takes {of['median_ms']:.1f} ms. Between runs it scatters by {of['scatter_pct']:.1f} % "
             f"(robustly {of['robust_scatter_pct']:.1f} %), between neighbours in time by "
             f"{of['scatter_of_neighbours_pct']:.1f} %; neighbours correlate by "
@@ -255,12 +256,16 @@ def main() -> int:
     parser.add_argument(
         "--of", metavar="NAME=DIR", help="of runs that are there instead: a sweep of one point"
     )
+    parser.add_argument("--note", default="", help="what is to be known of the runs, for the result")
     parser.add_argument("--simulate", action="store_true", help="of the runs that are recorded")
     given = parser.parse_args()
     made: dict[str, Any] = {}
     if given.of:
         name, _, directory = given.of.partition("=")
-        _add(made, name, f"--of {name}=results/{Path(directory).name}", recorded(Path(directory)))
+        flags = f"--of {name}=results/{Path(directory).name}" + (
+            f' --note "{given.note}"' if given.note else ""
+        )
+        _add(made, name, flags, {**recorded(Path(directory)), "note": given.note})
     elif not given.simulate:
         for name in _settings(given.settings):
             with tempfile.TemporaryDirectory() as scratch:
