@@ -97,6 +97,7 @@ class _Rows:
     block: np.ndarray | None = None
     blocks_per_sm: np.ndarray | None = None
     occupancy_pct: np.ndarray | None = None
+    launch_ns: np.ndarray | None = None  # time_ns, where it is that of a call
 
 
 def _classes(names: Sequence[str]) -> np.ndarray:
@@ -121,6 +122,7 @@ def _device_rows(events: Events, context: Context, by_launch: bool) -> _Rows:
         stream=device["stream"], flops=flops, bytes=moved, correlation=device["correlation"],
         grid=device["grid"], block=device["block"],
         blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
+        launch_ns=time_ns if by_launch else None,
     )  # fmt: skip
 
 
@@ -256,6 +258,7 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
         "flops": rows.flops,
         "bytes": rows.bytes,
         "correlation": or_null(rows.correlation, pa.int64()),
+        "launch_ns": None if rows.launch_ns is None else or_null(rows.launch_ns, pa.int64()),
     }
     table = as_table("kernels", columns)
     if (rows.start_ns[1:] >= rows.start_ns[:-1]).all():

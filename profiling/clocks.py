@@ -200,7 +200,7 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
 
 
 def _shift(directory: Path, shift_ns: int) -> None:
-    for name, times in (("kernels", ("start_ns",)), ("markers", ("start_ns", "end_ns"))):
+    for name, times in (("kernels", ("start_ns", "launch_ns")), ("markers", ("start_ns", "end_ns"))):
         if table_path(directory, name).exists():
             table = read(directory, name)
             for column in times:

@@ -81,6 +81,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("blocks_per_sm", pa.float32()),  # of the launch: blocks / multiprocessors
             ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
             ("correlation", pa.int64()),
+            ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
         ]
     ),
     # A change of the memory that PyTorch has allocated.
@@ -141,6 +142,9 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
 }
+
+# Columns that older files lack: there they are null.
+LATER = {"kernels": ("launch_ns",)}
 
 
 def rank_directory(result: Path, rank: int) -> Path:
@@ -250,7 +254,7 @@ class Writer:
 
 
 def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Table ``name`` of a rank's directory, or ``columns`` of it.
+    """Table ``name`` of a rank's directory, or ``columns`` of it; those of :data:`LATER` may be all null.
 
     Raises:
         UserError: the file is absent, truncated or not of this schema; the message names it.
@@ -258,7 +262,10 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     path = table_path(directory, name)
     wanted = columns or SCHEMAS[name].names
     try:
-        return pq.ParquetFile(path).read(columns=wanted).select(wanted)
+        table = pq.ParquetFile(path).read(columns=wanted)
+        for column in set(wanted).intersection(LATER.get(name, ())).difference(table.column_names):
+            table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))
+        return table.select(wanted)
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, KeyError) as error:

@@ -89,6 +89,7 @@ def test_rows_say_where_and_when(gpu):
     assert (row["device"], row["stream"], row["grid"], row["block"]) == (0, 7, "2,1,1", "64,1,1")
     assert row["start_ns"] == 10**18 + 1_115_500
     assert row["duration_ns"] == 4000
+    assert row["launch_ns"] == 10**18 + 1_015_500  # 100 us before
 
 
 def test_markers_are_kept_with_the_end_of_a_batch_as_a_mark(gpu):
@@ -201,6 +202,7 @@ def test_a_kernel_launched_before_the_trace_is_kept_and_said(tmp_path):
     rows, converted = rows_of(trace, tmp_path)
     orphan = one(rows, name="orphan")
     assert (orphan["batch_index"], orphan["direction"], orphan["operator"]) == (None, "none", None)
+    assert [row["name"] for row in rows if row["launch_ns"] is None] == ["orphan"]
     assert any("no recorded launch" in finding for finding in converted.findings)
 
 
@@ -221,7 +223,7 @@ def test_on_a_cpu_the_rows_are_leaf_operators_each_once(tmp_path):
     rows, _ = rows_of(trace, tmp_path)
     assert [row["name"] for row in rows] == ["aten::t", "aten::addmm", "aten::mul_"]
     assert sum(row["flops"] for row in rows) == 2 * 3 * 5 * 7 + 21
-    assert {row["device"] for row in rows} == {-1}
+    assert {(row["device"], row["launch_ns"]) for row in rows} == {(-1, None)}
     assert {row["direction"] for row in rows} == {"fprop"}
     spans = [(row["start_ns"], row["start_ns"] + row["duration_ns"]) for row in rows]
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))

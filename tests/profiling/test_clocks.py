@@ -148,6 +148,15 @@ def test_the_tables_are_shifted_and_the_residual_is_said(tmp_path):
     assert read(tmp_path, "markers").to_pandas().equals(found)
 
 
+def test_launches_are_shifted_with_what_they_launched(tmp_path):
+    own = on_device(7 * 10**9)
+    own["launch_ns"] = own["start_ns"] - 3_000
+    (said,) = set_clock(lay(tmp_path, None, own), "nsys")
+    assert "was set to that of the batches" in said
+    found = read(tmp_path, "kernels")
+    assert found["launch_ns"].to_pylist() == [start - 3_000 for start in found["start_ns"].to_pylist()]
+
+
 def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
     (said,) = set_clock(lay(tmp_path, own_kernels=tensors(START - 10**9)), "horovod")
     assert said == "horovod: its clock was set to that of the batches by its collectives, to within 20 ms"

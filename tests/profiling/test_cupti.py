@@ -71,6 +71,7 @@ def test_a_recording_has_the_kernels_of_its_batches_and_no_others(recorded):
     assert len(kernels) == 6 * BATCHES and set(kernels["rank"]) == {3}
     assert sorted(set(kernels["batch_index"])) == [FIRST, FIRST + 1, FIRST + 2]
     assert (kernels["duration_ns"] == 2000).all() and set(kernels["stream"]) == {7}
+    assert (kernels["launch_ns"] < kernels["start_ns"]).all()
     assert not api.enabled and api.thread_ids == 1
 
 

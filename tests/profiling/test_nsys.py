@@ -36,6 +36,9 @@ def test_two_gpus_of_one_report(nsys):
     # The report is a second of a longer one: what was launched before it has no operator, and that is said.
     assert any("1138 of 2184 device activities have no recorded launch" in finding for finding in findings)
     assert kernels["operator"].notna().sum() == 2 * (2184 - 1138)
+    assert kernels["launch_ns"].isna().sum() == 2 * 1138
+    waited = (kernels["start_ns"] - kernels["launch_ns"]).dropna()
+    assert (waited > 0).all()
     assert markers["name"].str.startswith("FSDP::").all() and len(markers) > 0
 
 
@@ -77,6 +80,7 @@ def test_releases_agree_on_one_training(tmp_path, modern):
     assert markers["name"].to_list() == ["Forward Pass", "Backward Pass", "Model Update", "End of Batch"] * 3
     assert markers["kind"].to_list() == ["range", "range", "range", "mark"] * 3
     assert markers["start_ns"].min() == (EPOCH_NS if modern else 0) + 100
+    assert (kernels["start_ns"] - kernels["launch_ns"] == 40).all()
     assert any("not recorded: times count from its start" in finding for finding in findings) != modern
 
 

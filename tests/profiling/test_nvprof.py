@@ -50,6 +50,7 @@ def test_times_are_of_the_epoch_and_copies_are_named_as_pytorch_names_them(lstm)
     }
     assert (kernels["class"] == "memset").sum() == 8
     assert copies["bytes"].min() > 0
+    assert ((kernels["launch_ns"] > 0) & (kernels["launch_ns"] < kernels["start_ns"])).all()
 
 
 def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm):

@@ -5,12 +5,14 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 from profiling import tables
+from profiling.errors import UserError
 
 KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64: "loss", bool: "attributed"}
 
@@ -34,3 +36,16 @@ def test_a_rank_writes_its_batches_without_pandas():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_file_from_before_a_column_was_added_is_read_with_nulls(tmp_path):
+    table = tables.as_table("kernels", {"start_ns": [5, 6], "launch_ns": [1, 2]})
+    tables.write(table, tmp_path, "kernels")
+    path = tables.table_path(tmp_path, "kernels")
+    pq.write_table(table.drop_columns("launch_ns"), path)
+    assert tables.read(tmp_path, "kernels").schema == tables.SCHEMAS["kernels"]
+    found = tables.read(tmp_path, "kernels", ["launch_ns", "start_ns"])
+    assert found.to_pydict() == {"launch_ns": [None, None], "start_ns": [5, 6]}
+    pq.write_table(table.drop_columns("start_ns"), path)
+    with pytest.raises(UserError, match="not a readable kernels table"):
+        tables.read(tmp_path, "kernels")
