@@ -8,24 +8,29 @@ Where two things happen at once the first in this order has the time:
 
     compute_ms                 kernels of the model run (of the host, on a CPU)
     exposed_communication_ms   collectives run and no model kernel does
-    exposed_loader_ms          the loader's kernels and copies run, or the next batch is waited for
+    exposed_loader_ms          the loader's kernels and copies run, or the next batch is waited for; made of
+                               loader_kernels_ms, loader_copies_ms and loader_wait_ms
     exposed_copies_ms          other copies and memory sets run
-    idle_ms                    nothing runs
+    idle_ms                    nothing runs; on a GPU made of
+                               idle_host_bound_ms (nothing was launched that had not begun: a launch was late)
+                               and idle_other_ms (something was: dependency, synchronisation, latency)
 
 and beside them, inside other parts: overlapped_communication_ms and overlapped_loader_ms. ``wall_ms`` is the
-sum of the parts; ``attributed_batches`` is how many batches (of all its ranks) a row is the mean of.
+sum of the parts; ``attributed_batches`` is how many batches (of all its ranks) a row is the mean of. Empty is
+what idle is made of on a CPU, where nothing is launched, and where a tool does not say when kernels were.
 ``stage`` is load, forward, backward, update or end (from the update's end to the batch's).
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from analysis import output
+from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
-from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
@@ -35,112 +40,30 @@ from profiling.errors import UserError, did_you_mean, run_command
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
-BESIDE = ("overlapped_communication", "overlapped_loader")
-STAGES = ("load", "forward", "backward", "update", "end")
 LEVELS = ("rank", "batch_index", "stage")
 _BATCH_COLUMNS = ["batch_index", "start_ns", *(f"{stage}_ns" for stage in STAGES), "attributed"]
-_KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction"]
-
-
-@dataclass(frozen=True)
-class Activities:
-    """What runs on one rank, as any intervals in ns; they may overlap within and between kinds."""
-
-    compute: Intervals
-    communication: Intervals
-    loader: Intervals
-    copies: Intervals
-
-
-def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
-    """Each window's time by part, in ns: :data:`PARTS`, which add up to the window, and :data:`BESIDE`.
-
-    Args:
-        windows: ``[start, end)`` of each window, in ns, shape (windows,).
-    """
-    in_order = (activities.compute, activities.communication, activities.loader, activities.copies)
-    parts: dict[str, np.ndarray] = {}
-    before: Intervals = (np.array([], np.int64), np.array([], np.int64))
-    taken = np.zeros(len(windows[0]), np.int64)
-    for name, activity in zip(PARTS, in_order, strict=False):
-        before = union(np.concatenate([before[0], activity[0]]), np.concatenate([before[1], activity[1]]))
-        reached = covered(windows, before)
-        parts[name] = reached - taken
-        taken = reached
-    parts["idle"] = windows[1] - windows[0] - taken
-    for name, activity in (("communication", activities.communication), ("loader", activities.loader)):
-        whole = covered(windows, union(*activity))
-        parts[f"overlapped_{name}"] = whole - parts[f"exposed_{name}"]
-    return parts
-
-
-def activities_of(kernels: dict[str, np.ndarray], waits: Intervals) -> Activities:
-    """The activities of a rank from its ``kernels`` table and the times that it waited for its loader.
-
-    Args:
-        kernels: columns ``start_ns, duration_ns, class, direction``; rows without a start are left out.
-    """
-    kind, direction = kernels["class"], kernels["direction"]
-    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
-    loader = (kind == "loader") | (direction == "loader")
-    copies = np.isin(kind, ("memcpy", "memset")) & ~loader
-    communication = (kind == "communication") & ~loader
-    compute = ~(loader | copies | communication)
-
-    def pick(mask: np.ndarray) -> Intervals:
-        return start[mask], end[mask]
-
-    loading = pick(loader)
-    both = (np.concatenate([loading[0], waits[0]]), np.concatenate([loading[1], waits[1]]))
-    return Activities(pick(compute), pick(communication), both, pick(copies))
-
-
-def of_rank(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The anatomy of each stage of each attributed batch of one rank, as columns.
-
-    Columns: ``batch_index, stage, wall_ns``, and ``<part>_ns`` of :data:`PARTS` and :data:`BESIDE`; five rows
-    a batch, in order.
-    """
-    mine = {name: column[batches["attributed"]] for name, column in batches.items()}
-    edges = _edges(mine)
-    windows = (edges[:, :-1].ravel(), edges[:, 1:].ravel())
-    parts = split(windows, activities_of(kernels, (edges[:, 0], edges[:, 1])))
-    return {
-        "batch_index": np.repeat(mine["batch_index"], len(STAGES)),
-        "stage": np.tile(np.array(STAGES), len(edges)),
-        "wall_ns": windows[1] - windows[0],
-        **{f"{name}_ns": value for name, value in parts.items()},
-    }
-
-
-def _edges(batches: dict[str, np.ndarray]) -> np.ndarray:
-    """The six instants of each batch, in ns, shape (batches, 6)."""
-    edges = np.empty((len(batches["start_ns"]), len(STAGES) + 1), np.int64)
-    edges[:, 0] = batches["start_ns"]
-    for place, stage in enumerate(STAGES[:-1]):
-        edges[:, place + 1] = edges[:, place] + batches[f"{stage}_ns"]
-    edges[:, -1] = batches["end_ns"]
-    # Rounding may put the end of the last stage a nanosecond after the batch's.
-    edges[:, -2] = np.minimum(edges[:, -2], edges[:, -1])
-    return edges
+_KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
+# Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
+_UNKNOWN_SHARE = 0.01
 
 
 # --- of a study ---------------------------------------------------------------------------------------
 
 
 def frame(study: Study) -> "pd.DataFrame":
-    """The anatomy of every attributed batch: columns of :func:`of_rank`, with ``id`` and ``rank``, in ns.
+    """The anatomy of every attributed batch: columns of ``divide.of_rank``, with ``id`` and ``rank``, in ns.
 
     Raises:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
     import pandas as pd
 
-    found = []
-    for source in study.of_kind("run"):
-        if source.fields["profile"] != "none":
-            found += _of_run(study, source)
+    found = [
+        {"id": source.id, **columns}
+        for source in study.of_kind("run")
+        if source.fields["profile"] != "none"
+        for columns in of_source(study, source)
+    ]
     if not found:
         raise UserError(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
@@ -149,33 +72,71 @@ def frame(study: Study) -> "pd.DataFrame":
     return pd.concat([pd.DataFrame(columns) for columns in found], ignore_index=True)
 
 
+def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
+    """The same of one run, a rank each; a run without any is a finding, one that is damaged is taken out."""
+    if source.id not in study.anatomies:
+        try:
+            study.anatomies[source.id] = _of_run(study, source)
+        except UserError as error:
+            study.fail(source, str(error))
+            study.anatomies[source.id] = []
+    return study.anatomies[source.id]
+
+
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     found = []
-    try:
-        for directory in sorted(source.path.glob("rank_*")):
-            if not tables.table_path(directory, "kernels").is_file():
-                study.find(f"{source.id}: {directory.name} has no kernels")
-                continue
-            batches = _columns(directory, "batches", _BATCH_COLUMNS)
-            kernels = _columns(directory, "kernels", _KERNEL_COLUMNS)
-            if batches["attributed"].any() and len(kernels["start_ns"]):
-                rank = int(directory.name.rpartition("_")[2])
-                found.append({"id": source.id, "rank": rank, **of_rank(batches, kernels)})
-    except UserError as error:
-        study.fail(source, str(error))
-        return []
+    launches = []
+    for directory in sorted(source.path.glob("rank_*")):
+        if not tables.table_path(directory, "kernels").is_file():
+            study.find(f"{source.id}: {directory.name} has no kernels")
+            continue
+        batches = _columns(directory, "batches", _BATCH_COLUMNS)
+        kernels = _columns(directory, "kernels", _KERNEL_COLUMNS)
+        if batches["attributed"].any() and len(kernels["start_ns"]):
+            rank = int(directory.name.rpartition("_")[2])
+            found.append({"rank": rank, **of_rank(batches, kernels)})
+            launches.append(_launches(batches, kernels))
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
+    _find_unknown(study, source, launches)
     return found
 
 
-def _columns(directory: Any, name: str, columns: list[str]) -> dict[str, np.ndarray]:
+def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
+    """(activities of the device from the first attributed batch to the last, those without known launch)."""
+    edges = edges_of({name: column[batches["attributed"]] for name, column in batches.items()})
+    start = kernels["start_ns"]
+    mine = (kernels["device"] >= 0) & (start >= edges.min()) & (start < edges.max())
+    return int(mine.sum()), int((mine & ~launch_known(kernels)).sum())
+
+
+def _find_unknown(study: Study, source: Source, launches: Sequence[tuple[int, int]]) -> None:
+    """Say of which ranks (activities, those of unknown launch) idle time is not split, or not surely."""
+    silent = [count for count, unknown in launches if count and unknown == count]
+    if silent:
+        study.find(
+            f"{source.id}: when kernels were launched is not recorded on {len(silent)} of {len(launches)} "
+            "ranks: its idle time is not split into host-bound and other"
+        )
+    count, unknown = sum(count for count, _ in launches), sum(unknown for _, unknown in launches)
+    if not silent and unknown > _UNKNOWN_SHARE * count:
+        study.find(
+            f"{source.id}: {unknown} of {count} activities have no launch that is known: idle time before "
+            "these counts as other, not host-bound"
+        )
+
+
+def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:
     import pyarrow.compute as pc
 
     table = tables.read(directory, name, columns)
+    found = {column: table[column] for column in columns}
     if name == "kernels":
         table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["duration_ns"])))
-    return {column: table[column].to_numpy() for column in columns}
+        found = {column: table[column] for column in columns}
+        for column in ("device", "launch_ns"):
+            found[column] = pc.fill_null(found[column], -1)
+    return {column: values.to_numpy() for column, values in found.items()}
 
 
 # --- the answer ---------------------------------------------------------------------------------------
@@ -187,7 +148,8 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     fields = {source.id: source.fields for source in study.of_kind("run")}
     made = []
     for values, group in every.groupby(["id", *by], sort=False, observed=True):
-        row, run_id = group.sum(numeric_only=True), str(values[0])
+        # What one of its ranks does not know is not known of the run.
+        row, run_id = group.sum(numeric_only=True, skipna=False), str(values[0])
         # A batch has a window a stage.
         count = len(group) / (1 if "stage" in by else len(STAGES))
         made.append({
@@ -196,15 +158,14 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
             **dict(zip(by, values[1:], strict=True)),
             "attributed_batches": round(count),
             "wall_ms": row["wall_ns"] / count / 1e6,
-            **{f"{name}_ms": row[f"{name}_ns"] / count / 1e6 for name in (*PARTS, *BESIDE)},
+            **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
     return made
 
 
 def columns_of(by: Sequence[str]) -> list[str]:
     """The columns of :func:`rows`."""
-    parts = [f"{name}_ms" for name in (*PARTS, *BESIDE)]
-    return ["id", *Run.model_fields, *by, "attributed_batches", "wall_ms", *parts]
+    return ["id", *Run.model_fields, *by, "attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY)]
 
 
 def main() -> int:
@@ -216,13 +177,7 @@ def main() -> int:
     by = _levels(arguments.by)
     study = load(arguments.path, arguments.peaks)
     made = rows(study, by)
-    part = Part("Anatomy of a batch, ms (mean of attributed batches)", made, shown(made, by), _CAPTION)
-    return output.emit(Answer(made, columns_of(by), parts=[part]), study, arguments)
-
-
-_CAPTION = (
-    "Parts add up to the wall time of a batch while the profiler records it; overlapped ones are beside it."
-)
+    return output.emit(Answer(made, columns_of(by), parts=parts(made, by)), study, arguments)
 
 
 def _levels(text: str) -> list[str]:
@@ -233,28 +188,66 @@ def _levels(text: str) -> list[str]:
     return levels
 
 
-def shown(made: Rows, by: Sequence[str] = ()) -> list[Column]:
-    """The terminal's columns."""
-
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    def share(name: str) -> Any:
-        return lambda row: (
-            f"{row[name]:.2f} ({100 * row[name] / row['wall_ms']:.0f} %)" if row["wall_ms"] else "-"
-        )
-
-    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
-    heads = {"exposed_communication": "exposed\ncomm.", "exposed_loader": "exposed\nloader",
-             "exposed_copies": "other\ncopies", "overlapped_communication": "overlapped\ncomm.",
-             "overlapped_loader": "overlapped\nloader"}  # fmt: skip
-    return [
-        *(Column(name, get(name), left=isinstance(made[0][name], str)) for name in (*varying, *by)),
-        Column("batches", get("attributed_batches")),
-        Column("wall", get("wall_ms")),
-        *(Column(heads.get(name, name), share(f"{name}_ms")) for name in PARTS),
-        *(Column(heads[name], get(f"{name}_ms")) for name in BESIDE),
+def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
+    """The terminal's tables: the parts of a batch, and what loading and idle time is made of."""
+    keys = _keys(made, by)
+    columns = [
+        *keys,
+        Column("batches", lambda row: row["attributed_batches"]),
+        Column("wall", lambda row: row["wall_ms"]),
+        *(Column(_HEADS.get(name, name), _share(name)) for name in PARTS),
+        *(Column(_HEADS[name], _get(name)) for name in BESIDE),
     ]
+    within = [Column(_HEADS[name], _share(name)) for names in WITHIN.values() for name in names]
+    return [
+        Part("Anatomy of a batch, ms (mean of attributed batches)", made, columns, _CAPTION),
+        Part("What exposed loader and idle time is made of, ms", made, [*keys, *within], _caption(made)),
+    ]
+
+
+_HEADS = {
+    "exposed_communication": "exposed\ncomm.", "exposed_loader": "exposed\nloader",
+    "exposed_copies": "other\ncopies", "overlapped_communication": "overlapped\ncomm.",
+    "overlapped_loader": "overlapped\nloader", "loader_kernels": "loader's\nkernels",
+    "loader_copies": "loader's\ncopies", "loader_wait": "wait for\nthe loader",
+    "idle_host_bound": "idle,\nhost-bound", "idle_other": "idle,\nother",
+}  # fmt: skip
+_CAPTION = (
+    "Parts add up to the wall time of a batch while the profiler records it; overlapped ones are beside it."
+)
+
+
+def _caption(made: Rows) -> str:
+    text = "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
+    if any(math.isnan(row["idle_host_bound_ms"]) for row in made):
+        text += (
+            "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
+            "notes say why."
+        )
+    return text
+
+
+def _keys(made: Rows, by: Sequence[str]) -> list[Column]:
+    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+
+    def column(name: str) -> Column:
+        return Column(name, lambda row: row[name], left=isinstance(made[0][name], str), key=True)
+
+    return [column(name) for name in (*varying, *by)]
+
+
+def _get(name: str) -> Any:
+    return lambda row: row[f"{name}_ms"]
+
+
+def _share(name: str) -> Any:
+    """``12.34 (10 %)``: of the wall time."""
+
+    def value(row: Any) -> str:
+        took, wall = row[f"{name}_ms"], row["wall_ms"]
+        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and not math.isnan(took) else "-"
+
+    return value
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ Kinds are told by names; calls overlap each other's time where a rank has severa
 
 import numpy as np
 
-from analysis.anatomy import activities_of
 from analysis.clocks import Calls, Matched, match
+from analysis.divide import activities_of
 from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
 from profiling import tables
@@ -50,8 +50,7 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) 
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
     mine = {name: column[order] for name, column in kernels.items()}
     end = mine["start_ns"] + mine["duration_ns"]
-    nothing = (np.array([], np.int64), np.array([], np.int64))
-    compute = union(*activities_of(kernels, nothing).compute)
+    compute = union(*activities_of(kernels).compute)
     return Calls(
         rank,
         len(attributed),

@@ -22,7 +22,9 @@ PART_COLOURS = {
     "exposed_communication": "#D55E00",
     "exposed_loader": "#E69F00",
     "exposed_copies": "#CC79A7",
-    "idle": "#BBBBBB",
+    "idle_host_bound": "#7F7F7F",
+    "idle_other": "#CCCCCC",
+    "idle": "#BBBBBB",  # of runs whose idle time is not split
 }
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},

@@ -76,6 +76,7 @@ class Study:
         own_peaks: a peaks file of the user's.
         batches: of the PyProf tables, as far as they have been counted.
         launches: of the runs, as analysis.borrowed has found them.
+        anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
     """
 
     path: Path
@@ -88,6 +89,7 @@ class Study:
     own_peaks: Path | None = None
     batches: dict[Path, "Batches"] = field(default_factory=dict)
     launches: dict[str, str] = field(default_factory=dict)
+    anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
 
     def of_kind(self, kind: Kind) -> list[Source]:

@@ -2,7 +2,7 @@
 
 Of each reference trace: the time from the first kernel's start to the last one's end, and in it the time in
 which kernels compute, communicate and move memory (each a union of intervals), in which communication is
-hidden by computing, and in which nothing runs. Ours are the intervals that ``analysis.anatomy`` divides a
+hidden by computing, and in which nothing runs. Ours are the intervals that ``analysis.divide`` divides a
 batch by; the peer's are of its own classes, merged by its own functions, over the kernels that it keeps.
 Where its definitions differ from ours (docs/methods.md), it is asked for ours: times unrounded, the last step
 included. The results are what ``tests/analysis/test_kineto_agreement.py`` holds us to without the peer.
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.anatomy import activities_of, split
+from analysis.divide import activities_of, split
 from analysis.overlap import length, union
 from profiling.errors import UserError, run_command
 from profiling.tools.torch_profiler import read
@@ -98,7 +98,7 @@ def ours(trace: Path) -> dict[str, float]:
         of_a_step = columns["batch_index"] >= 0
         columns = {name: column[of_a_step] for name, column in columns.items()}
     start, end = columns["start_ns"], columns["start_ns"] + columns["duration_ns"]
-    activities = activities_of(columns, (np.empty(0, np.int64), np.empty(0, np.int64)))
+    activities = activities_of(columns)
     parts = split((np.array([start.min()]), np.array([end.max()])), activities)
     moves = np.isin(columns["class"], ("memcpy", "memset"))
     ns = {

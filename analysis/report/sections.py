@@ -3,6 +3,7 @@
 A section that the results cannot fill says so instead of being empty.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,15 +111,24 @@ def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
         made = anatomy.rows(study)
     except UserError as error:
         return Section("anatomy", heading, f"Not known: {error}.")
-    figure = plots.parts(_named(made, factors), plots.PART_COLOURS, "Anatomy of a batch")
+    figure = plots.parts(_named(_bars(made), factors), plots.PART_COLOURS, "Anatomy of a batch")
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (
         "Mean of the attributed batches of all ranks, while the profiler records. The parts add up to the "
         "wall time; where two things run at once, the first in the legend has the time. Exposed "
-        "communication is what no model kernel hides."
+        "communication is what no model kernel hides; idle time is host-bound until the next launch."
     )
-    part = Part("", made, anatomy.shown(made))
-    return Section("anatomy", heading, text, [chart], [as_view(part, "anatomy-table", factors)])
+    whole, within = anatomy.parts(made)
+    views = [as_view(whole, "anatomy-table", factors), as_view(within, "anatomy-within", factors)]
+    return Section("anatomy", heading, text, [chart], views)
+
+
+def _bars(made: Rows) -> Rows:
+    """Rows of the anatomy with idle time once: split where it is known how, else whole."""
+    once = [{**row, "idle_ms": math.nan} if row["idle_other_ms"] >= 0 else row for row in made]
+    unknown = [name for name in ("idle_host_bound_ms", "idle_other_ms", "idle_ms")
+               if all(math.isnan(row[name]) for row in once)]  # fmt: skip
+    return [{name: value for name, value in row.items() if name not in unknown} for row in once]
 
 
 def collectives(study: Study, factors: Sequence[str]) -> Section | None:

@@ -35,6 +35,8 @@ class Truth:
         slowest_extra_ms: how much later the last rank ends a batch than the others (the job's batch is its).
         kernel_ms: time of model kernels in a batch of one rank, ms, the rest is idle.
         communication_ms, hidden_ms: collectives in a batch (where P > 1), and how much of it is hidden.
+        wait_ms: world size -> how long a batch's kernels wait for the loader; by default none do.
+        queued_ms: how long before it begins a kernel is launched.
         flops, bytes: of one batch of one rank.
         device: what the ranks report.
     """
@@ -47,8 +49,10 @@ class Truth:
     perturbation: float = 1.25
     slowest_extra_ms: float = 0.0
     kernel_ms: float = 60.0
-    communication_ms: float = 20.0
+    communication_ms: float | dict[int, float] = 20.0
     hidden_ms: float = 15.0
+    wait_ms: dict[int, float] = field(default_factory=dict)
+    queued_ms: float = 1.0
     flops: float = 7.4e11
     bytes: float = 4e10
     training_flops_per_image: float = 2.4e10
@@ -171,6 +175,8 @@ def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: n
     starts = np.concatenate([[START_NS], ends[:-1]])
     own = ends - starts - early
     load, forward, update = own // 10, own * 3 // 10, own // 10
+    if truth.wait_ms:
+        load = np.full(run.batches, round(truth.wait_ms[run.world_size] * MS))
     attributed = np.arange(run.batches) >= run.first_attributed if run.profile != "none" else None
     columns = {
         "rank": np.full(run.batches, rank),
@@ -201,6 +207,9 @@ def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: n
 
 def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[dict[str, Any]]:
     """Four kernels of arithmetic back to back, two that credit FLOPs; a collective beside and after them."""
+    start += round(truth.wait_ms.get(run.world_size, 0.0) * MS)
+    talk = truth.communication_ms
+    talk_ms = talk if isinstance(talk, float) else talk[run.world_size]
     piece = truth.kernel_ms * MS / 4
     parts = [
         ("conv_fprop", "convolution", "fprop", truth.flops / 3, truth.bytes / 4),
@@ -225,13 +234,14 @@ def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[
             "stream": 20 if kind == "communication" else 7,
             "flops": flops,
             "bytes": moved,
+            "launch_ns": None if truth.device == "cpu" else start + round(at - truth.queued_ms * MS),
         }
 
     rows = [row(*part[:3], number * piece, piece, *part[3:]) for number, part in enumerate(parts)]
     rows.append(row("copy", "memcpy", "loader", 4 * piece, 2 * MS, 0.0, 1e9))
     if run.world_size > 1:
         at = truth.kernel_ms * MS - truth.hidden_ms * MS
-        rows.append(row("ncclAllReduce", "communication", "bprop", at, truth.communication_ms * MS, 0.0, 1e8))
+        rows.append(row("ncclAllReduce", "communication", "bprop", at, talk_ms * MS, 0.0, 1e8))
     return rows
 
 

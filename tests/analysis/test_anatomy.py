@@ -1,60 +1,15 @@
-"""The parts of a batch add up to its wall time, whatever runs when; planted parts are found."""
+"""Where batches of planted runs go: the parts and what they are made of, by run, rank and stage."""
 
-import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from analysis import anatomy
-from analysis.anatomy import BESIDE, PARTS, Activities, of_rank, split
+from analysis.divide import PARTS, STAGES, WITHIN
 from analysis.load import load
+from analysis.report.sections import batch_anatomy
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
-
-MS = 1_000_000
-NOTHING = (np.array([], np.int64), np.array([], np.int64))
-
-
-def intervals(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
-
-
-some = st.lists(st.tuples(st.integers(-50, 250), st.integers(0, 60)), max_size=12).map(
-    lambda pairs: intervals(*((start, start + length) for start, length in pairs))
-)
-
-
-@given(some, some, some, some, st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True))
-def test_parts_add_up_to_the_nanosecond(compute, communication, loader, copies, edges):
-    edges = np.array(sorted(edges))
-    found = split((edges[:-1], edges[1:]), Activities(compute, communication, loader, copies))
-    assert (sum(found[name] for name in PARTS) == np.diff(edges)).all()
-    assert all((found[name] >= 0).all() for name in (*PARTS, *BESIDE))
-
-
-@given(some, some)
-def test_overlapped_and_exposed_are_all_of_the_communication(compute, communication):
-    found = split(intervals((0, 200)), Activities(compute, communication, NOTHING, NOTHING))
-    line = np.zeros(400, bool)
-    for start, end in zip(*communication, strict=True):
-        line[start + 50 : end + 50] = True
-    whole = line[50:250].sum()
-    assert found["exposed_communication"][0] + found["overlapped_communication"][0] == whole
-
-
-def test_the_first_in_order_has_the_time():
-    found = split(
-        intervals((0, 100)),
-        Activities(
-            compute=intervals((0, 40)),
-            communication=intervals((30, 60)),
-            loader=intervals((50, 80)),
-            copies=intervals((70, 90)),
-        ),
-    )
-    assert [int(found[name][0]) for name in PARTS] == [40, 20, 20, 10, 10]
-    assert [int(found[name][0]) for name in BESIDE] == [10, 10]
 
 
 def test_planted_parts_are_found(tmp_path):
@@ -76,29 +31,91 @@ def test_stages_and_ranks_add_up_to_the_whole(tmp_path):
     study = load(tmp_path)
     whole = anatomy.rows(study)[0]
     by_stage = anatomy.rows(study, ["stage"])
-    assert [row["stage"] for row in by_stage] == list(anatomy.STAGES)
+    assert [row["stage"] for row in by_stage] == list(STAGES)
     assert sum(row["wall_ms"] for row in by_stage) == pytest.approx(whole["wall_ms"])
     by_rank = anatomy.rows(study, ["rank"])
     assert [row["attributed_batches"] for row in by_rank] == [20, 20] and whole["attributed_batches"] == 40
 
 
-def test_the_wait_for_the_loader_is_the_loaders():
-    batches = {
-        "batch_index": np.array([0]), "start_ns": np.array([0]), "load_ns": np.array([30 * MS]),
-        "forward_ns": np.array([20 * MS]),
-        "backward_ns": np.array([30 * MS]), "update_ns": np.array([10 * MS]),
-        "end_ns": np.array([100 * MS]), "attributed": np.array([True]),
-    }  # fmt: skip
-    kernels = {
-        "start_ns": np.array([10, 40, 85]) * MS, "duration_ns": np.array([5, 20, 10]) * MS,
-        "class": np.array(["gemm", "gemm", "memcpy"]), "direction": np.array(["fprop", "fprop", "none"]),
-    }  # fmt: skip
-    found = of_rank(batches, kernels)
-    assert list(found["stage"]) == list(anatomy.STAGES)
-    assert (found["wall_ns"] == np.array([30, 20, 30, 10, 10]) * MS).all()
-    assert (found["exposed_loader_ns"] == np.array([25, 0, 0, 0, 0]) * MS).all()
-    assert (found["compute_ns"] == np.array([5, 10, 10, 0, 0]) * MS).all()
-    assert (found["exposed_copies_ns"] == np.array([0, 0, 0, 5, 5]) * MS).all()
+def test_late_launches_are_told_from_other_idle_time(tmp_path):
+    # Of 100 ms: 60 ms of kernels, 2 ms of a copy, then nothing until the next batch's first kernel, which is
+    # launched 3 ms before it begins. What follows the last batch is not recorded.
+    truth = Truth(noise_ms=0.0, perturbation=1.0, warmup=0, queued_ms=3.0)
+    write_sweep(tmp_path, [run_of(profile="torch")], truth)
+    study = load(tmp_path)
+    row = anatomy.rows(study)[0]
+    assert row["idle_ms"] == pytest.approx(38)
+    assert row["idle_host_bound_ms"] == pytest.approx(35 * 19 / 20)
+    assert row["idle_other_ms"] == pytest.approx(3 * 19 / 20 + 38 / 20)
+    of_batch = anatomy.rows(study, ["batch_index"])
+    assert [round(row["idle_host_bound_ms"], 6) for row in of_batch] == [35] * 19 + [0]
+    assert not study.findings
+
+
+def test_what_parts_are_made_of_adds_up_to_them(tmp_path):
+    truth = Truth(wait_ms={2: 7.0}, queued_ms=3.0, noise_ms=0.1)
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], truth)
+    for by in ([], ["rank"], ["stage"], ["batch_index", "stage"]):
+        for row in anatomy.rows(load(tmp_path), by):
+            for part, names in WITHIN.items():
+                made_of = sum(row[f"{name}_ms"] for name in names)
+                assert made_of == pytest.approx(row[f"{part}_ms"], rel=1e-12, abs=1e-9)
+    (row,) = anatomy.rows(load(tmp_path))
+    assert row["loader_wait_ms"] == pytest.approx(7, abs=0.01)
+
+
+def test_on_a_cpu_idle_is_one_and_words_say_why(tmp_path):
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"))
+    for path in tmp_path.glob("run_*/rank_*"):
+        table = tables.read(path, "kernels").to_pydict()
+        tables.write(
+            tables.as_table("kernels", table | {"device": [-1] * len(table["device"])}), path, "kernels"
+        )
+    ran = run("analysis.anatomy", tmp_path)
+    assert "host-bound means nothing there" in ran.out and "note:" not in ran.out
+    row = run("analysis.anatomy", tmp_path, "--format", "json").json[0]
+    assert row["idle_host_bound_ms"] is None and row["idle_other_ms"] is None and row["idle_ms"] > 0
+
+
+def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
+    # One rank of two suffices: what it does not know is not known of the run.
+    path = next(tmp_path.glob("run_*")) / "rank_0001" / "kernels.parquet"
+    pq.write_table(pq.read_table(path).drop_columns("launch_ns"), path)
+    ran = run("analysis.anatomy", tmp_path, "--format", "json", "--by", "rank")
+    first, second = ran.json
+    assert first["idle_host_bound_ms"] > 0 and second["idle_host_bound_ms"] is None
+    assert "not recorded on 1 of 2 ranks: its idle time is not split" in ran.err
+    assert run("analysis.anatomy", tmp_path, "--format", "json").json[0]["idle_host_bound_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("device", "idle"), [("NVIDIA A100", ["idle host bound", "idle other"]), ("cpu", ["idle"])]
+)
+def test_the_reports_bars_hold_idle_time_once(tmp_path, device, idle):
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device))
+    (chart,) = batch_anatomy(load(tmp_path), []).charts
+    bars = {trace["name"]: trace["x"][0] for trace in chart.figure["data"]}
+    assert [name for name in bars if name.startswith("idle")] == idle
+    assert sum(bars.values()) == pytest.approx(anatomy.rows(load(tmp_path))[0]["wall_ms"])
+
+
+def test_launches_that_are_lost_are_counted(tmp_path):
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(queued_ms=3.0, warmup=0, noise_ms=0.0))
+    path = next(tmp_path.glob("run_*")) / "rank_0000" / "kernels.parquet"
+    table = pq.read_table(path).to_pydict()
+    # The second batch's first kernel: the idle time before it is no longer the host's.
+    table["launch_ns"][5] = None
+    tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    study = load(tmp_path)
+    of_batch = [round(row["idle_host_bound_ms"]) for row in anatomy.rows(study, ["batch_index"])]
+    assert of_batch[0] == 0 and of_batch[1] > 30
+    assert not study.findings  # 1 of 100
+    for place in range(10, 20):
+        table["launch_ns"][place] = table["start_ns"][place] + 1
+    tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    anatomy.rows(study := load(tmp_path))
+    assert "11 of 100 activities have no launch that is known" in study.findings[0]
 
 
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):

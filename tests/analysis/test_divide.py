@@ -1,0 +1,158 @@
+"""The parts of a batch add up to its wall time, whatever runs when; planted parts are found."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.divide import (
+    BESIDE,
+    NOTHING,
+    PARTS,
+    STAGES,
+    WITHIN,
+    Activities,
+    activities_of,
+    of_rank,
+    queued,
+    split,
+)
+
+MS = 1_000_000
+
+
+def intervals(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
+
+
+some = st.lists(st.tuples(st.integers(-50, 250), st.integers(0, 60)), max_size=12).map(
+    lambda pairs: intervals(*((start, start + length) for start, length in pairs))
+)
+edges = st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True).map(sorted).map(np.array)
+
+
+@given(st.tuples(*[some] * 7), edges)
+def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(kinds, edges):
+    found = split((edges[:-1], edges[1:]), Activities(*kinds))
+    assert (sum(found[name] for name in PARTS) == np.diff(edges)).all()
+    for part, names in WITHIN.items():
+        assert (sum(found[name] for name in names) == found[part]).all()
+    assert all((column >= 0).all() for column in found.values())
+
+
+@given(some, some)
+def test_overlapped_and_exposed_are_all_of_the_communication(compute, communication):
+    found = split(intervals((0, 200)), Activities(compute, communication))
+    line = np.zeros(400, bool)
+    for start, end in zip(*communication, strict=True):
+        line[start + 50 : end + 50] = True
+    whole = line[50:250].sum()
+    assert found["exposed_communication"][0] + found["overlapped_communication"][0] == whole
+
+
+def test_the_first_in_order_has_the_time():
+    found = split(
+        intervals((0, 100)),
+        Activities(
+            compute=intervals((0, 40)),
+            communication=intervals((30, 60)),
+            loader_kernels=intervals((50, 70)),
+            loader_copies=intervals((55, 75)),
+            loader_waits=intervals((10, 80)),
+            copies=intervals((70, 90)),
+            queued=intervals((80, 96)),
+        ),
+    )
+    assert [int(found[name][0]) for name in PARTS] == [40, 20, 20, 10, 10]
+    assert [int(found[name][0]) for name in WITHIN["exposed_loader"]] == [10, 5, 5]
+    assert [int(found[name][0]) for name in WITHIN["idle"]] == [4, 6]
+    assert [int(found[name][0]) for name in BESIDE] == [10, 50]
+
+
+def test_the_wait_for_the_loader_is_the_loaders():
+    batches = {
+        "batch_index": np.array([0]), "start_ns": np.array([0]), "load_ns": np.array([30 * MS]),
+        "forward_ns": np.array([20 * MS]),
+        "backward_ns": np.array([30 * MS]), "update_ns": np.array([10 * MS]),
+        "end_ns": np.array([100 * MS]), "attributed": np.array([True]),
+    }  # fmt: skip
+    kernels = {
+        "start_ns": np.array([10, 40, 85]) * MS, "duration_ns": np.array([5, 20, 10]) * MS,
+        "class": np.array(["gemm", "gemm", "memcpy"]), "direction": np.array(["fprop", "fprop", "none"]),
+    }  # fmt: skip
+    found = of_rank(batches, kernels)
+    assert list(found["stage"]) == list(STAGES)
+    assert (found["wall_ns"] == np.array([30, 20, 30, 10, 10]) * MS).all()
+    assert (found["exposed_loader_ns"] == np.array([25, 0, 0, 0, 0]) * MS).all()
+    assert (found["loader_wait_ns"] == found["exposed_loader_ns"]).all()
+    assert (found["compute_ns"] == np.array([5, 10, 10, 0, 0]) * MS).all()
+    assert (found["exposed_copies_ns"] == np.array([0, 0, 0, 5, 5]) * MS).all()
+    assert "idle_other_ns" not in found
+
+
+# --- launches -----------------------------------------------------------------------------------------
+
+
+def launched(*rows: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Kernels of (launch, start, end) on a device."""
+    launch, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    words = {"class": np.full(len(rows), "gemm"), "direction": np.full(len(rows), "fprop")}
+    return {"launch_ns": launch, "start_ns": start, "duration_ns": end - start, **words}
+
+
+def idle_of(*rows: tuple[int, int, int], until: int = 100) -> tuple[int, int]:
+    """(host-bound, other) idle time of the kernels' window [0, until)."""
+    found = split(intervals((0, until)), activities_of(launched(*rows)))
+    return int(found["idle_host_bound"][0]), int(found["idle_other"][0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "host_bound", "other"),
+    [
+        # Launched before the one before it ended: the gap is a dependency's, or the launch's latency.
+        ([(0, 0, 40), (10, 50, 100)], 0, 10),
+        # Launched 7 after the gap began: 7 are the host's, the other 3 the latency of the launch.
+        ([(0, 0, 40), (47, 50, 100)], 7, 3),
+        # Two streams: while either waits for its turn on an idle device, the host is not late.
+        ([(0, 0, 40), (30, 60, 80), (55, 58, 100)], 0, 18),
+        # What comes before the first launch is the host's; what follows the last kernel is not known.
+        ([(15, 20, 90)], 15, 15),
+        # A launch that is not known, or after its kernel's start, makes no gap the host's.
+        ([(0, 0, 40), (-1, 50, 60), (65, 70, 100)], 5, 15),
+        ([(0, 0, 40), (99, 50, 100)], 0, 10),
+    ],
+)
+def test_idle_is_the_hosts_until_the_next_launch(rows, host_bound, other):
+    assert idle_of(*rows) == (host_bound, other)
+    assert idle_of(*reversed(rows)) == (host_bound, other)
+
+
+rows_of_kernels = st.lists(
+    st.tuples(st.integers(-1, 90), st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=8
+).map(lambda rows: [(launch, start, start + took) for launch, start, took in rows])
+
+
+@given(rows_of_kernels)
+def test_against_counting_tick_by_tick(rows):
+    if not any(0 <= launch <= start for launch, start, _ in rows):
+        assert queued(launched(*rows)) is None
+        return
+    host_bound = 0
+    ends = max(end for *_, end in rows)
+    for tick in range(100):
+        busy = any(start <= tick < end for _, start, end in rows)
+        waits = tick >= ends
+        for launch, start, _ in rows:
+            known = 0 <= launch <= start
+            # Of an unknown launch: from the last end before it began, if any of those before has ended.
+            earlier = [end for _, begun, end in rows if begun < start]
+            since = launch if known else max(earlier, default=-1)
+            waits |= since <= tick < start
+        host_bound += not busy and not waits
+    assert idle_of(*rows)[0] == host_bound
+
+
+def test_without_any_launch_idle_is_not_split():
+    assert queued(launched((-1, 10, 20), (30, 20, 25))) is None
+    assert activities_of(launched((-1, 10, 20))).queued is None
+    assert NOTHING[0].dtype == np.int64
