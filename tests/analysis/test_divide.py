@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.divide import (
@@ -132,6 +132,7 @@ rows_of_kernels = st.lists(
 ).map(lambda rows: [(launch, start, start + took) for launch, start, took in rows])
 
 
+@settings(deadline=None)
 @given(rows_of_kernels)
 def test_against_counting_tick_by_tick(rows):
     if not any(0 <= launch <= start for launch, start, _ in rows):
