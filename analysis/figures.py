@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis import statistics
 from analysis.batches import STAGES
+from analysis.loss import LOSS_COLUMNS, loss_of
 from analysis.scaling import NAN, Point, Scaling
 from analysis.use import use_of_device
 
@@ -20,7 +21,7 @@ TIME_COLUMNS = (
     "speedup", "speedup_low", "speedup_high",
     "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high", "interval_note",
     "interval_seed",
-    "base", "base_world_size", "base_images_per_s", "warmup_dropped",
+    "base", "base_world_size", "base_images_per_s", *LOSS_COLUMNS, "warmup_dropped",
     "load_ms", "forward_ms", "backward_ms", "update_ms", "startup_s",
 )  # fmt: skip
 
@@ -90,7 +91,7 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     growth = growths.pop() if len(growths) == 1 else NAN
     for end in ("", "_low", "_high"):
         row[f"speedup{end}"] = row[f"scaling_efficiency_pct{end}"] / 100 * growth
-    return row
+    return row | loss_of(points, row["scaling_efficiency_pct"])
 
 
 def _efficiency(

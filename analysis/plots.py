@@ -73,12 +73,20 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     return {"data": [*traces, ideal], "layout": layout}
 
 
-def parts(points: pd.DataFrame, colours: dict[str, str], title: str, label: str = "label") -> Figure:
-    """Milliseconds a batch spends in each part, a bar a configuration.
+def parts(
+    points: pd.DataFrame,
+    colours: dict[str, str],
+    title: str,
+    label: str = "label",
+    unit: str = "ms",
+    of: str = "ms a batch",
+) -> Figure:
+    """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
     Args:
-        points: columns ``<part>_ms`` for the keys of ``colours`` (absent ones are left out), ``facts``.
+        points: columns ``<part>_<unit>`` for the keys of ``colours`` (absent ones are left out), ``facts``.
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
+        unit, of: how columns end, and what the axis says.
     """
     traces = [
         {
@@ -86,15 +94,15 @@ def parts(points: pd.DataFrame, colours: dict[str, str], title: str, label: str 
             "orientation": "h",
             "name": part.replace("_", " "),
             "y": points[label].tolist(),
-            "x": _plain(points[f"{part}_ms"]),
+            "x": _plain(points[f"{part}_{unit}"]),
             "customdata": points["facts"].tolist(),
             "marker": {"color": colour},
-            "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} ms<extra></extra>",
+            "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} {of}<extra></extra>",
         }
         for part, colour in colours.items()
-        if f"{part}_ms" in points
+        if f"{part}_{unit}" in points
     ]
-    return {"data": traces, "layout": bars(title, "ms a batch", len(points))}
+    return {"data": traces, "layout": bars(title, of, len(points))}
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -237,7 +245,7 @@ def bars(title: str, unit: str, count: int) -> dict[str, Any]:
         "height": 152 + 26 * max(count, 3),
         "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
         "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
-        "barmode": "stack",
+        "barmode": "relative",
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }

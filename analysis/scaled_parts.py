@@ -10,14 +10,16 @@ from jobs.run import Run
 _MOST_BASES = 8  # named below the table; the rest is counted
 
 
-def parts(made: Rows, group_by: Sequence[str] = ()) -> list[Part]:
-    """The terminal's tables: durations and scaling, use of the device, and those of reference files."""
+def parts(made: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
+    """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
     own = [row for row in made if row.get("scaling")]
     counted = [row for row in made if "fprop_batches" in row]
     published = [row for row in made if row["method"] == "published"]
     found = []
     if own:
-        found += [_time_part(own, group_by), _use_part(own, group_by)]
+        found.append(_time_part(own, group_by))
+        found += [loss] if with_loss and (loss := loss_part(own, group_by)) else []
+        found.append(_use_part(own, group_by))
     if counted:
         found.append(_counted_part(counted, group_by))
     timed = [row for row in published if row.get("application_s") is not None]
@@ -104,6 +106,36 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     if any(row["timed_by"] != UNPROFILED for row in own):
         lines.append("Timed by profiled runs where there is no unprofiled one.")
     return "\n".join(lines)
+
+
+def loss_part(own: Rows, group_by: Sequence[str] = ()) -> Part | None:
+    """Percentage points of ideal scaling that each part of a batch costs; None: all are base points."""
+    scaled = [row for row in own if row["world_size"] != row["base_world_size"]]
+    if not scaled:
+        return None
+    heads = {
+        "com-\nputing": "compute", "exposed\ncomm.": "exposed_communication",
+        "exposed\nloader": "exposed_loader", "other\ncopies": "exposed_copies", "idle": "idle",
+        "not attri-\nbuted": "unattributed",
+    }  # fmt: skip
+    columns = [
+        *_who(own, group_by),
+        Column("lost", _get("loss_pct", 1)),
+        *(Column(head, _get(f"loss_{name}_pct", 1)) for head, name in heads.items()),
+    ]
+    lines = [
+        "How much each part of a profiled batch grew from the base point, over the batch; below 0: shrank.",
+        "Not attributed: growth of unprofiled batches that profiled ones do not show (below 0: the reverse).",
+    ]
+    if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
+        columns.append(Column("of idle:\nhost-bound", _get("loss_idle_host_bound_pct", 1)))
+    notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
+    lines += [f"Parts not known: {note}." for note in list(notes)[:_MOST_BASES]]
+    if len(notes) > _MOST_BASES:
+        lines.append(f"  and {len(notes) - _MOST_BASES} more (column loss_note of the CSV)")
+    return Part(
+        "What is lost, and where: percentage points of ideal scaling", scaled, columns, "\n".join(lines)
+    )
 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:

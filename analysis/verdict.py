@@ -16,14 +16,28 @@ from analysis.terminal import Rows, digits
 NEAR_IDEAL_PCT = 95.0
 # A part of the batch that makes up less than this share of what was lost is not what limits it.
 LIMITING_SHARE = 0.25
+# Profiled runs that leave more than this share of the loss without a part do not tell its cause.
+UNATTRIBUTED_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
+# Part of the loss (a column loss_<part>_pct) -> what it is called.
+CAUSES = {
+    "exposed_communication": "communication", "exposed_loader": "loading data", "compute": "computing",
+    "exposed_copies": "copies", "idle_host_bound": "late launches", "idle_other": "waiting of the device",
+    "idle": "idle time",
+}  # fmt: skip
 ADVICE = {
     "communication": "gradients in fp16 (grad), larger buckets (bucket_mb), a larger batch, a faster network",
     "loading data": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
     "computing": "the same cores, clocks and memory bandwidth for every rank: each had less of them than the "
     "base point's rank (threads, pinning, other jobs)",
+    "copies": "fewer ranks on one bus, and buffers that need no copy; a timeline (profile: nsys) shows which",
+    "late launches": "a core of its own for the thread that launches (threads, workers, pinning), a larger "
+    "batch, fewer synchronisations",
+    "waiting of the device": "a timeline of the profiled run (profile: nsys), which shows what each kernel "
+    "waits for",
+    "idle time": "a timeline of the profiled run, which shows what the ranks wait for",
 }
 
 
@@ -91,37 +105,65 @@ def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
         text = f"Nothing limits it yet: every configuration keeps {NEAR_IDEAL_PCT:g} % or more."
         return [Sentence(text, "scaling")]
     base = _base_of(called, row)
-    lost_ms = row["batch_ms"] - base["batch_ms"] if base else 0.0
-    growth = growth_ms(base, row) if base else {}
-    part = max(growth, key=lambda name: growth[name], default="")
-    if base is None or not part or growth[part] < LIMITING_SHARE * lost_ms:
-        text = "Not enough data to say what limits it: no part of the batch is known to have grown enough."
-        return [Sentence(text, "stages")]
+    if base is None or np.isnan(_number(row, "loss_unattributed_pct")):
+        return _from_stages(base, row)
+    return _from_parts(base, row)
+
+
+def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
+    """The cause by the parts of the loss."""
+    lost, rest = row["loss_pct"], row["loss_unattributed_pct"]
+    if abs(rest) > UNATTRIBUTED_SHARE * lost:
+        text = (
+            f"Not enough data to say what limits it: what profiled runs grew by misses the {lost:.0f} "
+            f"percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of both points."
+        )
+        return [Sentence(text, "loss")]
+    known = {name: _number(row, f"loss_{name}_pct") for name in CAUSES}
+    if np.isfinite(known["idle_other"]):
+        del known["idle"]
+    parts = {name: value for name, value in known.items() if np.isfinite(value)}
+    part = max(parts, key=lambda name: parts[name])
+    if parts[part] < LIMITING_SHARE * lost:
+        text = (
+            f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest, "
+            f"{CAUSES[part]}, costs {parts[part]:.0f}."
+        )
+        return [Sentence(text, "loss")]
     return [
         Sentence(
-            f"A batch with {row['called']} takes {lost_ms:.0f} ms more than on {_ranks(base['world_size'])} "
-            f"({row['batch_ms']:.0f} against {base['batch_ms']:.0f} ms); of what is known to have grown, "
-            f"{part} is the largest part (by {growth[part]:.0f} ms).",
-            "stages",
+            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} costs most "
+            f"({parts[part]:.0f}).",
+            "loss",
         ),
-        Sentence(f"What to try: {ADVICE[part]}.", "table"),
+        Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
     ]
 
 
-def growth_ms(base: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
-    """By how many ms a batch each part grew from the base point to ``row``; unknown parts are absent.
+def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
+    """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
+    lost_ms = row["batch_ms"] - base["batch_ms"] if base else 0.0
+    grown_ms = _number(row, "load_ms") - _number(base, "load_ms") if base else 0.0
+    if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
+        why = row.get("loss_note") or "its base point is not among the results"
+        text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
+        return [Sentence(text, "stages")]
+    cause = "loading data"
+    return [
+        Sentence(
+            f"{_longer(base, row)}; of what is known to have grown, {cause} is the largest part (by "
+            f"{grown_ms:.0f} ms).",
+            "stages",
+        ),
+        Sentence(f"What to try: {ADVICE[cause]}.", "table"),
+    ]
 
-    The loader's part is the wait for the next batch. Communication is known where a profiled run says how
-    much of it was exposed; computing is then what else the three stages grew by.
-    """
-    parts = {"loading data": _number(row, "load_ms") - _number(base, "load_ms")}
-    before = _number(base, "exposed_communication_ms") if base["world_size"] > 1 else 0.0
-    exposed = _number(row, "exposed_communication_ms") - before
-    if np.isfinite(exposed):
-        stages = sum(_number(row, s) - _number(base, s) for s in ("forward_ms", "backward_ms", "update_ms"))
-        # The profiled run's communication can exceed what its unprofiled twin grew by.
-        parts |= {"communication": exposed, "computing": max(stages - exposed, 0.0)}
-    return {name: value for name, value in parts.items() if np.isfinite(value)}
+
+def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
+    return (
+        f"A batch with {row['called']} takes {row['batch_ms'] - base['batch_ms']:.0f} ms more than on "
+        f"{_ranks(base['world_size'])} ({row['batch_ms']:.0f} against {base['batch_ms']:.0f} ms)"
+    )
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:

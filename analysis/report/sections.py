@@ -73,7 +73,7 @@ def table(own: Rows, study: Study) -> Section | None:
     """The figures themselves, as the terminal shows them."""
     if not own:
         return None
-    parts = scaled_parts.parts(own)
+    parts = scaled_parts.parts(own, with_loss=False)
     factors = varied(own)
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     text = (

@@ -36,7 +36,7 @@ def sweep(tmp_path):
 def test_all_sections_of_a_sweep(sweep):
     found = sections(sweep)
     assert list(found) == [
-        "scaling", "table", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
+        "scaling", "table", "loss", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
         "kernel-change", "roofline", "utilization", "cost", "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)

@@ -1,0 +1,155 @@
+"""What is lost to scaling: parts of planted growth are found, and add up to the loss."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis import scaled
+from analysis.divide import PARTS
+from analysis.load import load
+from analysis.report.loss import section
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+# Of a batch 60 ms are kernels and 2 ms a copy beside or after them. Collectives hide behind 15 ms of kernels.
+EXPOSED_MS = {1: 0.0, 2: 10.0, 4: 25.0}
+WAIT_MS = {1: 1.0, 2: 3.0, 4: 8.0}
+BATCH_MS = {1: 100.0, 2: 112.0, 4: 140.0}
+TRUTH = {
+    "batch_ms": BATCH_MS,
+    "communication_ms": {size: 15.0 + exposed for size, exposed in EXPOSED_MS.items()},
+    "wait_ms": WAIT_MS,
+    "noise_ms": 0.0,
+    "perturbation": 1.0,
+}
+
+
+def runs(profiled: tuple[int, ...] = (1, 2, 4)) -> list:
+    sizes = [(size, profile) for size in (1, 2, 4) for profile in ("none", "torch")]
+    return [
+        run_of(gpus_per_node=size, profile=profile)
+        for size, profile in sizes
+        if profile == "none" or size in profiled
+    ]
+
+
+def by_size(path: Path, **given) -> dict[int, dict]:
+    return {row["world_size"]: row for row in scaled.rows(load(path), **given)}
+
+
+def added_up(row: dict) -> float:
+    return sum(row[f"loss_{name}_pct"] for name in (*PARTS, "unattributed"))
+
+
+def test_planted_growth_is_found_and_adds_up(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH))
+    found = by_size(tmp_path)
+    for size in (2, 4):
+        row, batch = found[size], BATCH_MS[size]
+        assert row["loss_pct"] == pytest.approx(100 * (batch - 100) / batch)
+        assert added_up(row) == pytest.approx(100 - row["scaling_efficiency_pct"], rel=1e-9)
+        # The loader's copy of 2 ms runs after the kernels of one rank, and beside the collective of several.
+        grown = {
+            "compute": 0.0,
+            "exposed_communication": EXPOSED_MS[size],
+            "exposed_loader": WAIT_MS[size] - WAIT_MS[1] - 2,
+            "exposed_copies": 0.0,
+        }
+        grown["idle"] = batch - 100 - sum(grown.values())
+        for name, ms in grown.items():
+            assert row[f"loss_{name}_pct"] == pytest.approx(100 * ms / batch, abs=1e-6), name
+        assert row["loss_idle_host_bound_pct"] + row["loss_idle_other_pct"] == pytest.approx(
+            row["loss_idle_pct"]
+        )
+        assert row["loss_unattributed_pct"] == pytest.approx(0, abs=1e-6)
+        assert row["loss_note"] == ""
+    assert found[1]["loss_pct"] == 0 and found[1]["loss_compute_pct"] is None
+
+
+def test_what_only_a_profiler_adds_is_not_attributed(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH | {"perturbation": 1.25}))
+    row = by_size(tmp_path)[4]
+    # Profiled batches grew by 1.25 x 40 ms, unprofiled ones by 40; collectives by what was planted.
+    assert row["loss_unattributed_pct"] == pytest.approx(-100 * 0.25 * 40 / 140, abs=1e-6)
+    assert row["loss_exposed_communication_pct"] == pytest.approx(100 * 25 / 140)
+    assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
+
+
+def test_strong_scaling_compares_with_the_parts_of_as_many_images(tmp_path: Path) -> None:
+    # Half the images a rank: ideal are 50 ms, 30 of them kernels; they take 60 ms and 60.
+    truth = Truth(batch_ms={1: 100.0, 2: 90.0}, noise_ms=0.0, perturbation=1.0, communication_ms=20.0)
+    both = [("none", 64, 1), ("torch", 64, 1), ("none", 32, 2), ("torch", 32, 2)]
+    planted = [run_of(profile=profile, batch=batch, gpus_per_node=size) for profile, batch, size in both]
+    write_sweep(tmp_path, planted, truth)
+    row = by_size(tmp_path, scaling="strong")[2]
+    assert row["loss_pct"] == pytest.approx(100 * 40 / 90)
+    assert row["loss_compute_pct"] == pytest.approx(100 * 30 / 90)
+    assert row["loss_exposed_communication_pct"] == pytest.approx(100 * 5 / 90)
+    assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
+
+
+def test_a_group_sums_times_first(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH))
+    (row,) = scaled.rows(load(tmp_path), group_by=["model"])
+    whole = sum(BATCH_MS.values())
+    assert row["loss_pct"] == pytest.approx(100 * (12 + 40) / whole)
+    assert row["loss_exposed_communication_pct"] == pytest.approx(100 * (10 + 25) / whole)
+    assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("profiled", "said"),
+    [
+        ((2, 4), "at the base point (1 node x 1, fp32 gradients)"),
+        ((1, 2), "at this point (1 node x 4, fp32 gradients)"),
+        ((), "at the base point (1 node x 1, fp32 gradients) and at this point"),
+    ],
+)
+def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
+    write_sweep(tmp_path, runs(profiled), Truth(**TRUTH))
+    row = by_size(tmp_path)[4]
+    assert row["loss_pct"] == pytest.approx(100 * 40 / 140)
+    assert row["loss_compute_pct"] is None and row["loss_unattributed_pct"] is None
+    assert row["loss_note"].startswith(f"no profiled run with kernels {said}")
+    out = run("analysis.scaled", tmp_path).out
+    assert "What is lost, and where" in out and said in " ".join(out.split())
+
+
+def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
+    truth = Truth(**TRUTH)
+    for one in runs():
+        truth.device = "cpu" if one.world_size == 1 else "NVIDIA A100-SXM4-40GB"
+        write_sweep(tmp_path, [one], truth, calibration=False)
+    row = by_size(tmp_path)[2]
+    assert row["loss_idle_pct"] is not None and row["loss_idle_host_bound_pct"] is None
+
+
+def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
+    assert "What is lost" not in run("analysis.scaled", tmp_path).out
+    assert section(scaled.rows(load(tmp_path)), []) is None
+
+
+# --- the report ---------------------------------------------------------------------------------------
+
+
+def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH))
+    rows = scaled.rows(load(tmp_path))
+    found = section(rows, ["gpus_per_node"])
+    assert found is not None
+    traces = found.charts[0].figure["data"]
+    labels = traces[0]["y"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["P = 2", "P = 4"]
+    for place, size in enumerate((2, 4)):
+        whole = sum(trace["x"][place] for trace in traces)
+        assert whole == pytest.approx(100 * (BATCH_MS[size] - 100) / BATCH_MS[size])
+    assert {trace["name"] for trace in traces} >= {"exposed communication", "idle host bound", "unattributed"}
+    assert "idle" not in {trace["name"] for trace in traces}
+
+
+def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(()), Truth(**TRUTH))
+    found = section(scaled.rows(load(tmp_path)), [])
+    assert found is not None and not found.charts and "is not known" in found.text
+    assert "no profiled run" in found.tables[0].note
