@@ -4,9 +4,13 @@ Times that cannot be, stages and ranks that are missing, ranks of which none com
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from profiling.checks import STAGES, missing_marks
+from profiling.coding import array_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +32,9 @@ class Tally:
 
         self._count_stages(piece)
         self._talks = self._talks or _has_collectives(piece)
-        self._negative += pc.sum(pc.less(piece["exclusive_ns"], 0)).as_py() or 0
+        # To compare with a Python number would import pandas.
+        negative = pc.is_in(pc.sign(piece["exclusive_ns"]), array_of(np.array([-1.0])))
+        self._negative += pc.sum(negative).as_py() or 0
         nulls = piece["inclusive_ns"].null_count
         self._absurd += nulls if nulls < len(piece) else 0  # all of another metric's times are null
 
@@ -58,20 +64,32 @@ class Tally:
 
     def _count_stages(self, piece: "pa.Table") -> None:
         """How often the threads of each rank passed the stages of a batch."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         for rank in pc.unique(piece["rank"]).to_pylist():
             self._stages.setdefault(rank, Counter())
-        mine = piece.filter(pc.is_in(piece["function"].cast(pa.string()), pa.array(STAGES)))
-        columns = (mine[one].to_pylist() for one in ("rank", "function", "calls"))
-        for rank, name, calls in zip(*columns, strict=True):
-            self._stages[rank][name] += calls or 0
+        for chunk, rows in _by_names(piece):
+            known = chunk.dictionary.to_pylist()
+            codes = np.array([code for code, name in enumerate(known) if name in STAGES], dtype=np.int32)
+            mine = rows.filter(pc.is_in(chunk.indices, array_of(codes)))
+            columns = (mine[one].to_pylist() for one in ("rank", "function", "calls"))
+            for rank, name, calls in zip(*columns, strict=True):
+                self._stages[rank][name] += calls or 0
 
 
 def _has_collectives(piece: "pa.Table") -> bool:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = pc.unique(piece["function"]).cast(pa.string())
-    return pc.any(pc.match_substring_regex(names, _COLLECTIVE, ignore_case=True)).as_py() or False
+    found = (
+        pc.match_substring_regex(chunk.dictionary, _COLLECTIVE, ignore_case=True)
+        for chunk, _ in _by_names(piece)
+    )
+    return any(pc.any(one).as_py() for one in found)
+
+
+def _by_names(piece: "pa.Table") -> "Iterator[tuple[pa.DictionaryArray, pa.Table]]":
+    """The rows that share a dictionary of names, and it: there are far fewer names than rows."""
+    at = 0
+    for chunk in piece["function"].chunks:
+        yield chunk, piece.slice(at, len(chunk))
+        at += len(chunk)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiling.coding import text_array
+from profiling.coding import array_of, text_array
 from profiling.errors import UserError
 from profiling.number_text import parse_texts
 from profiling.tables import as_table
@@ -83,7 +83,7 @@ def atomics_table(rank: Each, thread: Each, events: pa.Array, rows: np.ndarray) 
     """
     happened = rows[:, 0] > 0
     if not happened.all():
-        events, rows = events.filter(pa.array(happened)), rows[happened]
+        events, rows = events.take(array_of(np.flatnonzero(happened))), rows[happened]
         rank, thread = (one[happened] if isinstance(one, np.ndarray) else one for one in (rank, thread))
     count, largest, smallest, mean, squares = rows.T
     with np.errstate(invalid="ignore", over="ignore"):

@@ -76,7 +76,7 @@ def test_it_loads_without_a_message_and_without_the_network(watched, report):
 
 
 def test_every_chart_is_drawn(watched):
-    assert watched.page.locator(".chart").count() == 7
+    assert watched.page.locator(".chart").count() >= 7
     assert watched.page.locator(".chart .main-svg").first.is_visible()
     for chart in watched.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
