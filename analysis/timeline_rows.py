@@ -14,6 +14,7 @@ import numpy as np
 
 from analysis.clocks import Calls
 from analysis.collectives import kind_of
+from analysis.divide import STAGES, edges_of
 from analysis.perfetto import Slices, Words
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", *_TEXT, "device", "stream", "flops", "bytes",
 )  # fmt: skip
 CALL_COLUMNS = ("batch_index", "start_ns", "duration_ns", "class", "short_name")
-STAGES = ("load", "forward", "backward", "update", "end")
 _APART = ("", "communication", "loader")  # what has tracks of its own: no kernel of the model
 
 
@@ -50,9 +50,8 @@ def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
     recorded = Words(column["attributed"].astype(np.int32), ["batch", "recorded batch"])
     arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
     batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
-    steps = np.stack([column[f"{stage}_ns"] for stage in STAGES[:-1]], axis=1).cumsum(axis=1)
-    # The parts of a batch may be some nanoseconds longer than itself: they are rounded one by one.
-    edges = np.minimum(np.column_stack([start, start[:, None] + steps, end]), end[:, None])
+    # Whatever rounding or a damaged row does, no stage reaches beyond its batch.
+    edges = np.minimum(edges_of(column), end[:, None])
     stages = Slices(
         np.zeros(rows * len(STAGES), np.int32),
         edges[:, :-1].ravel(),
