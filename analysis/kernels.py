@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import kernel_difference, kernels_published, output, roofline
-from analysis.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of
+from analysis.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of_each
 from analysis.load import load, no_result
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_places
@@ -89,8 +89,8 @@ def rows(
         which = f"run {run} of {study.path}" if run else str(study.path)
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
     made = []
-    for source in sources:
-        made += [{"run": source.id, **row} for row in kernels_of(study, source, direction, by)]
+    for source, found in zip(sources, kernels_of_each(study, sources, direction, by), strict=True):
+        made += [{"run": source.id, **row} for row in found]
     if not made:
         raise UserError(_none(study, direction))
     return made, [*(["run"] if len(sources) > 1 else []), *by, *MEASURES]

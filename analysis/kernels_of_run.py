@@ -1,7 +1,7 @@
 """What kernels does one run have in its attributed batches? Columns are explained in analysis/kernels.py."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from analysis import borrowed, costs, roofline
 from analysis.launches import batches_of
@@ -9,6 +9,10 @@ from analysis.study import Source, Study
 from analysis.terminal import Rows
 from profiling.errors import UserError
 from profiling.tools import pyprof
+from profiling.workers import in_threads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What kernels can be grouped by, and the column of the table that says it.
 GROUPS = {
@@ -44,6 +48,34 @@ def kernels_of(
     Args:
         by: of :data:`GROUPS`; a value that the tool did not record is None.
     """
+    return next(kernels_of_each(study, [source], direction, by))
+
+
+def kernels_of_each(
+    study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
+) -> Iterator[Rows]:
+    """:func:`kernels_of` each run, in order; tables of PyProf are read by several threads."""
+    batches = batches_of(study, [source for source in sources if source.kind == "pyprof"])
+
+    def read(source: Source) -> _Read:
+        known = batches.get(source.path)
+        if known is None or not known.backward:
+            return known, None
+        optional = ["Layer"] if "layer" in by else []
+        try:
+            return known, pyprof.read(source.path, batches=known, optional=optional).tables["kernels"]
+        except UserError as error:
+            return known, error
+
+    for source, given in zip(sources, in_threads(read, sources), strict=True):
+        yield _kernels_of(study, source, given, direction, by)
+
+
+# Of a PyProf table its batches and its launches, or what is wrong with them.
+_Read = tuple["pyprof.Batches | None", "pa.Table | UserError | None"]
+
+
+def _kernels_of(study: Study, source: Source, read: _Read, direction: str | None, by: Sequence[str]) -> Rows:
     wanted = f"direction::varchar = {direction!r}" if direction else "true"
     groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
     sql = (
@@ -51,10 +83,12 @@ def kernels_of(
         .replace("{wanted}", wanted)
         .replace("{placed}", roofline.PLACED)
     )
-    found = _pyprof_rows(study, source, sql) if source.kind == "pyprof" else _run_rows(study, source, sql)
-    if found is None:
+    rows = (
+        _pyprof_rows(study, source, sql, *read) if source.kind == "pyprof" else _run_rows(study, source, sql)
+    )
+    if rows is None:
         return []
-    batches, launches = found
+    batches, launches = rows
     for place, name in enumerate(by):
         if launches and all(row[place] is None for row in launches):
             study.find(f"{source.id}: its tool says of no kernel which {name} it is of")
@@ -86,17 +120,19 @@ def _efficiency(total: float, time_ns: float, peak: float | None) -> float | Non
     return 100 * total / time_ns * 1e9 / peak if peak and time_ns else None
 
 
-def _pyprof_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
-    batches = batches_of(study, [source]).get(source.path)
-    if batches is None:
+def _pyprof_rows(
+    study: Study,
+    source: Source,
+    sql: str,
+    batches: pyprof.Batches | None,
+    read: "pa.Table | UserError | None",
+) -> tuple[int, list[tuple]] | None:
+    if isinstance(read, UserError):
+        study.fail(source, str(read))
         return None
-    if not batches.backward:
-        study.find(f"{source.id}: no batch in it has an attributed backward pass")
-        return None
-    try:
-        read = pyprof.read(source.path, batches=batches).tables["kernels"]
-    except UserError as error:
-        study.fail(source, str(error))
+    if batches is None or read is None:
+        if batches is not None:
+            study.find(f"{source.id}: no batch in it has an attributed backward pass")
         return None
     study.connection.register("launches_of_pyprof", read)
     counted = f"batch_index >= {batches.first_attributed}"

@@ -1,8 +1,9 @@
 """Who shares the work on many files: this process, several on this machine, or the ranks of an MPI job?"""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -22,6 +23,18 @@ def ranks_of(environment: Mapping[str, str] = os.environ) -> int:
     """How many ranks of MPI this program was started as; 1 if it was not."""
     sizes = [environment[name] for name in _WORLD_SIZES if environment.get(name, "").isdecimal()]
     return int(sizes[0]) if sizes else 1
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """``function`` of each item, in order, some at a time in threads: for work that Python's lock lets go."""
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(cores()) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > cores():  # so that no more results than that are in memory
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def cores() -> int:

@@ -136,7 +136,9 @@ def recognise(path: Path, head: bytes) -> bool:
         raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
 
 
-def read(path: Path, rank: int | None = None, batches: Batches | None = None) -> "Converted":
+def read(
+    path: Path, rank: int | None = None, batches: Batches | None = None, optional: Sequence[str] = _OPTIONAL
+) -> "Converted":
     """A PyProf kernel table as table ``kernels`` (``start_ns`` is null: PyProf does not know it).
 
     ``direction``: ``fprop`` and ``bprop`` as PyProf attributed them, ``update`` for tensor operations between
@@ -146,6 +148,7 @@ def read(path: Path, rank: int | None = None, batches: Batches | None = None) ->
     Args:
         rank: by default the one that ends the reference's file names.
         batches: of this table, if they have been counted.
+        optional: which columns to read of those that PyProf need not have written.
 
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.
@@ -163,8 +166,8 @@ def read(path: Path, rank: int | None = None, batches: Batches | None = None) ->
         if lacks:
             raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
         batches = batches or find_batches(connection, [path])[path]
-        optional = [name for name in _OPTIONAL if (name,) in have]
-        rows = connection.sql(_launches(optional), params=arguments).to_arrow_table()
+        present = [name for name in optional if (name,) in have]
+        rows = connection.sql(_launches(present), params=arguments).to_arrow_table()
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is not a readable PyProf kernel table ({why}); fetch it again") from None
