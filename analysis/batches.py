@@ -114,7 +114,7 @@ def series_of(study: Study, source: Source) -> Series | None:
 def _series(source: Source) -> Series:
     count = source.fields["batches"]
     columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
-    for rank in range(source.world_size or 1):
+    for rank in range(source.ranks):
         read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
         if read.num_rows != count:
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")

@@ -57,6 +57,11 @@ class Source:
         """GPUs that one process drove: one, but for DataParallel."""
         return self.manifest.run.gpus_per_rank if self.manifest else 1
 
+    @property
+    def ranks(self) -> int:
+        """How many processes it had."""
+        return (self.world_size or 1) // self.gpus_per_rank
+
     def tables(self, name: str) -> list[Path]:
         """The paths of table ``name`` of all ranks, in their order; those that exist."""
         return sorted(self.path.glob(f"rank_*/{name}.parquet"))

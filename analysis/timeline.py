@@ -132,7 +132,7 @@ def _write(source: Source, made: Written, trace: TraceWriter) -> None:
 def _ranks(source: Source, made: Written) -> list[tuple[int, Path, "pa.Table"]]:
     """Of each rank that has batches: its number, its directory, its batches."""
     found = []
-    for rank in range((source.world_size or 1) // source.gpus_per_rank):
+    for rank in range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
