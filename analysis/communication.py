@@ -1,6 +1,6 @@
 """What does communication cost?
 
-    python -m analysis.communication DIR                 runs under a profiler, or TAU tables of the reference
+    python -m analysis.communication DIR                 runs under a profiler, or TAU's tables
     python -m analysis.communication DIR --by rank
 
 A row is a kind of collective of a run, a batch of a rank (mean of the attributed batches):
@@ -148,7 +148,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
-    if study.tau_intervals or study.tau_atomics:
+    profiles = {source.fields["profile"] for source in study.of_kind("run")} - {"none"}
+    if messages.has_tau(study) and profiles <= {"tau"}:
         return output.emit(messages.answer(study), study, arguments)
     made = rows(study, arguments.by == "rank")
     columns = ["id", *Run.model_fields, *(["rank"] if arguments.by == "rank" else []), *COLUMNS]
@@ -189,6 +190,8 @@ def shown(made: Rows) -> list[Column]:
         Column("transfer\nms", get("transfer_ms")),
         Column("wait\nms", get("wait_ms")),
         Column("exposed\nms", get("exposed_ms")),
+        Column("over-\nlapped", get("overlapped_ms")),
+        Column("algbw\nGB/s", get("algbw_gb_per_s")),
         Column("busbw\nGB/s", get("busbw_gb_per_s")),
         Column("of the\nmeasured, %", get("busbw_of_measured_pct")),
     ]

@@ -1,7 +1,8 @@
 """What did MPI cost, as TAU saw it?
 
-From TAU tables of the reference: a row a configuration, with the medians and the central 95 % of repetitions
-(columns ``..._low`` and ``..._high``; percentiles, not confidence intervals: they say how much runs differ).
+From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
+configuration, with the medians and the central 95 % of repetitions (columns ``..._low`` and ``..._high``;
+percentiles, not confidence intervals: they say how much runs differ).
 
     mpi_s            inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks, s
     messages         how many messages those functions sent, summed over ranks
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from analysis.costs import query_arrays
 from analysis.efficiency import sortable
 from analysis.load import no_result
-from analysis.study import Failure, Study
+from analysis.study import Failure, Source, Study
 from analysis.tau import batches_of, fields_of_table, query_table, table_of, with_known_size
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.run import ID_FIELDS
@@ -31,10 +33,45 @@ _SIZES = """
 select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {table}
 where function like 'Message size for %' group by all
 """
+# Of a run of our own: TAU's names as it wrote them, call paths left out (they repeat what is in the timers).
+_OWN = {
+    "intervals": f"""
+select coalesce(sum(inclusive_ns), 'nan'::double) / 1e9 as mpi_s from read_parquet($paths)
+where replace(lower(trim(function::varchar)), '()', '') in {FUNCTIONS!r}
+""",
+    "atomics": """
+select coalesce(sum(count), 'nan'::double) as messages,
+    coalesce(sum(count * mean), 'nan'::double) / 1e6 as volume_mb
+from read_parquet($paths)
+where event::varchar like 'Message size for %' and event::varchar not like '% : %'
+""",
+}
+
+
+def has_tau(study: Study) -> bool:
+    """Whether there are TAU tables, or runs of several ranks under TAU."""
+    return bool(study.tau_intervals or study.tau_atomics or _own_runs(study))
+
+
+def _own_runs(study: Study) -> list[Source]:
+    return [
+        one for one in study.of_kind("run") if one.fields["profile"] == "tau" and (one.world_size or 1) > 1
+    ]
+
+
+def _of_own(study: Study, source: Source) -> dict[str, float]:
+    """A run's figures, of those of :data:`FIGURES` that its tables hold."""
+    found: dict[str, float] = {}
+    for name, sql in _OWN.items():
+        paths = source.tables(name)
+        columns = query_arrays(study, source, sql, paths=paths) if paths else None
+        known = {figure: float(values[0]) for figure, values in (columns or {}).items()}
+        found |= {figure: value for figure, value in known.items() if np.isfinite(value)}
+    return found
 
 
 def rows(study: Study) -> Rows:
-    """A row a configuration of TAU tables; see this file's docstring.
+    """A row a configuration of TAU tables and of runs under TAU; see this file's docstring.
 
     Raises:
         UserError: no table can be read, or none says anything of MPI.
@@ -64,6 +101,10 @@ def rows(study: Study) -> Rows:
                 for name, figure in zip(names, figures, strict=True):
                     if figure is not None:
                         found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+    for source in _own_runs(study):
+        key = tuple(source.fields[name] for name in ID_FIELDS)
+        for name, figure in _of_own(study, source).items():
+            found.setdefault(key, {}).setdefault(name, []).append(figure)
     if not found and study.failed:
         raise UserError(no_result(study))
     if not found:

@@ -170,14 +170,34 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
     return {"data": traces, "layout": placed}
 
 
-def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
-    ordered = points.sort_values("world_size")
+def by_nodes(points: pd.DataFrame, column: str, title: str, unit: str, label: str = "label") -> Figure:
+    """A figure against the number of nodes, a line a ``label``.
+
+    Args:
+        points: columns ``nodes``, ``column`` (with ``_low``, ``_high``), ``facts``.
+    """
+    traces = [
+        _line(series, name, index, column, unit, ("nodes", "nodes"))
+        for index, (name, series) in enumerate(_series(points, label, "nodes"))
+    ]
+    return {"data": traces, "layout": _against(points, "nodes", "nodes", title, unit, label)}
+
+
+def _series(points: pd.DataFrame, label: str, by: str = "world_size") -> list[tuple[str, pd.DataFrame]]:
+    ordered = points.sort_values(by)
     return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
 
 
-def _line(series: pd.DataFrame, name: str, index: int, column: str, unit: str) -> dict[str, Any]:
+def _line(
+    series: pd.DataFrame,
+    name: str,
+    index: int,
+    column: str,
+    unit: str,
+    against: tuple[str, str] = ("world_size", "ranks"),
+) -> dict[str, Any]:
     trace: dict[str, Any] = {
-        "x": _plain(series["world_size"]),
+        "x": _plain(series[against[0]]),
         "y": _plain(series[column]),
         "name": name,
         "mode": "lines+markers",
@@ -188,7 +208,7 @@ def _line(series: pd.DataFrame, name: str, index: int, column: str, unit: str) -
             "color": PALETTE[index % len(PALETTE)],
         },
         "line": {"color": PALETTE[index % len(PALETTE)], "width": 2},
-        "hovertemplate": f"{escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>",
+        "hovertemplate": f"{escaped(name)}<br>%{{x}} {against[1]}: %{{y:.4g}} {unit}<extra></extra>",
     }
     if f"{column}_low" in series:
         above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]

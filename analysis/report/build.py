@@ -8,6 +8,7 @@ from analysis import scaled
 from analysis.explain import explain
 from analysis.report import (
     activities,
+    communication,
     cost_section,
     kernel_change,
     loss,
@@ -52,7 +53,7 @@ def build(study: Study) -> Page:
         of_factors.section(study),
         sections.stages(own, factors),
         sections.batch_anatomy(study, factors) if own else None,
-        sections.collectives(study, factors) if own else None,
+        communication.section(study, factors),
         stragglers.section(study, factors) if own else None,
         sections.top_kernels(study, factors) if study.sources else None,
         kernel_change.section(study, factors),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import anatomy, communication, kernels, plots, scaled_parts
+from analysis import anatomy, kernels, plots, scaled_parts
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts, varied
 from analysis.study import Study
@@ -129,23 +129,6 @@ def _bars(made: Rows) -> Rows:
     unknown = [name for name in ("idle_host_bound_ms", "idle_other_ms", "idle_ms")
                if all(math.isnan(row[name]) for row in once)]  # fmt: skip
     return [{name: value for name, value in row.items() if name not in unknown} for row in once]
-
-
-def collectives(study: Study, factors: Sequence[str]) -> Section | None:
-    """What communication costs; none where one rank has nobody to talk to."""
-    if all((source.world_size or 1) == 1 for source in study.of_kind("run")):
-        return None
-    heading = "What does communication cost?"
-    try:
-        made = communication.rows(study)
-    except UserError as error:
-        return Section("communication", heading, f"Not known: {error}.")
-    text = (
-        "Collectives of a batch of a rank. Transfer is the time since the last rank had arrived, wait the "
-        "time before that, for slower ranks; busbw is what the network carried, as nccl-tests defines it."
-    )
-    part = Part("", made, communication.shown(made))
-    return Section("communication", heading, text, (), [as_view(part, "communication-table", factors)])
 
 
 def top_kernels(study: Study, factors: Sequence[str]) -> Section:

@@ -8,9 +8,11 @@ from analysis.clocks import match
 from analysis.collectives import READ, calls_of, kind_of
 from analysis.communication import bus_factor, rows
 from analysis.load import load
+from analysis.report.communication import points_of, section
+from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_sweep, write_tau
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
 US = 1_000
 
@@ -158,3 +160,52 @@ def test_the_references_tables(shared_data):
 def test_one_rank_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")])
     assert "runs of several ranks" in one_line_error(run("analysis.communication", tmp_path))
+
+
+# --- by node count ------------------------------------------------------------------------------------
+
+
+def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetitions(tmp_path):
+    runs = [run_of(nodes=nodes, gpus_per_node=2, profile="torch") for nodes in (1, 2)]
+    write_sweep(tmp_path, runs, Truth(noise_ms=0.0), repetitions={"torch": 3})
+    found = section(load(tmp_path), ["nodes"])
+    assert [chart.id for chart in found.charts] == ["exposed", "waits"]
+    exposed, overlapped = found.charts[0].figure["data"]
+    # 20 ms are planted a batch, 15 of which computing hides; two copies of a batch hide nothing.
+    assert exposed["y"] == ["nodes: 1", "nodes: 2"] and exposed["x"] == pytest.approx([5, 5], abs=0.01)
+    assert overlapped["x"] == pytest.approx([15, 15], abs=0.01)
+    assert len(found.tables[0].rows) == 6
+
+
+def test_waits_that_are_not_known_of_one_collective_make_no_sum():
+    row = {"id": "a", "nodes": 1, "gpus_per_node": 2, "exposed_ms": 1.0, "overlapped_ms": 2.0}
+    (point,) = points_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
+    assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
+
+
+def test_tau_tables_are_drawn_by_nodes(tmp_path):
+    times = {(nodes, 4, 32): [60.0 * nodes, 61.0 * nodes, 70.0 * nodes] for nodes in (1, 2, 4)}
+    found = section(load(write_tau(tmp_path / "x_interval.gzip", times)), [])
+    (chart,) = found.charts
+    (line,) = chart.figure["data"]
+    assert chart.id == "mpi-mpi_s" and line["x"] == [1, 2, 4]
+    # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
+    assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
+    assert all(above > 0 for above in line["error_y"]["array"])
+
+
+def test_runs_of_our_own_under_tau_by_nodes(tmp_path):
+    """MPI_Allreduce takes 2 s a rank, 10 messages of 1 MB; a call path and other timers count nothing."""
+    for nodes in (1, 2):
+        made = write_run(tmp_path, run_of(nodes=nodes, gpus_per_node=2, profile="tau"), Truth())
+        for rank in range(2 * nodes):
+            place = tables.rank_directory(made, rank)
+            names = ["MPI_Allreduce()", "MPI_Bcast()", "main => MPI_Allreduce()", "MPI_Init()"]
+            timers = {"function": names, "inclusive_ns": [1.5e9, 0.5e9, 9e9, 9e9]}
+            tables.write(tables.as_table("intervals", timers), place, "intervals")
+            names = ["Message size for all-reduce", "Message size for all-reduce : main", "Heap (KB)"]
+            events = {"event": names, "count": [10.0, 10.0, 5.0], "mean": [1e6, 1e6, 3.0]}
+            tables.write(tables.as_table("atomics", events), place, "atomics")
+    made = run("analysis.communication", tmp_path, "--format", "csv").csv
+    figures = [[float(row[name]) for name in ("nodes", "mpi_s", "messages", "volume_mb")] for row in made]
+    assert figures == [[1, 4, 20, 20], [2, 8, 40, 40]]

@@ -1,0 +1,97 @@
+"""The report's section "What does communication cost?": collectives of runs, and MPI as TAU saw it."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis import communication, messages, plots
+from analysis.report.render import Chart, Section, TableView
+from analysis.report.views import as_view, called, facts, varied
+from analysis.study import Study
+from analysis.terminal import Part, Rows
+from profiling.errors import UserError
+
+_ID, _HEADING = "communication", "What does communication cost?"
+HIDDEN = {"exposed": "#D55E00", "overlapped": "#56B4E9"}
+WAITED = {"transfer": "#0072B2", "wait": "#E69F00"}
+_MPI_CHARTS = (
+    ("mpi_s", "Time in MPI, all ranks", "s"),
+    ("messages", "Messages, all ranks", "messages"),
+    ("volume_mb", "Bytes sent, all ranks", "MB"),
+)
+
+
+def section(study: Study, factors: Sequence[str]) -> Section | None:
+    """Of runs of several ranks and of TAU's tables; none where nobody has anybody to talk to."""
+    several = any((source.world_size or 1) > 1 for source in study.of_kind("run"))
+    tau = messages.has_tau(study)
+    if not (several or tau):
+        return None
+    texts: list[str] = []
+    charts: list[Chart] = []
+    tables: list[TableView] = []
+    for wanted, make in ((several, _collectives), (tau, _mpi)):
+        if not wanted:
+            continue
+        try:
+            text, some, table = make(study, factors)
+        except UserError as error:
+            texts.append(f"Not known: {error}.")
+            continue
+        texts.append(text)
+        charts += some
+        tables.append(table)
+    return Section(_ID, _HEADING, " ".join(texts), charts, tables)
+
+
+def _collectives(study: Study, factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:
+    made = communication.rows(study)
+    points = points_of(made, factors)
+    hidden = plots.parts(points, HIDDEN, "Hidden by computing or not")
+    charts = [Chart("exposed", hidden, "Milliseconds a batch of collectives that computing hides, or not")]
+    known = points.dropna(subset=[f"{name}_ms" for name in WAITED])
+    if len(known):
+        waited = plots.parts(known, WAITED, "Transfer, and waiting for slower ranks")
+        charts.append(Chart("waits", waited, "Milliseconds a batch of collectives in transfer, and waiting"))
+    text = (
+        "Collectives of a batch of a rank, by nodes and configuration. Transfer is the time since the last "
+        "rank had arrived, wait the time before that, for slower ranks; busbw is what the network carried, "
+        "as nccl-tests defines it."
+    )
+    return text, charts, as_view(Part("", made, communication.shown(made)), "communication-table", factors)
+
+
+def points_of(made: Rows, factors: Sequence[str]) -> pd.DataFrame:
+    """A row a configuration, by nodes and ranks: all its collectives together, median of its runs."""
+    parts = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
+    keys = ["nodes", "gpus_per_node", "label"]
+    frame = pd.DataFrame(made).assign(label=[called(row, factors) for row in made])
+    frame = frame.reindex(columns=["id", *keys, *parts]).astype(dict.fromkeys(parts, float))
+    # A run of which one collective's waits are not known has no sum of waits.
+    counted = frame.groupby(["id", *keys])[parts]
+    sums = counted.sum().where(counted.count().eq(counted.size(), axis=0)).reset_index()
+    points = sums.groupby(keys)[parts].median().reset_index()
+    known = {called(row, factors): facts(row, factors) for row in made}
+    points.insert(0, "facts", pd.Series([known[label] for label in points["label"]], dtype=object))
+    return points
+
+
+def _mpi(study: Study, _factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:
+    made = messages.rows(study)
+    fields = varied(made)
+    lines = [name for name in fields if name not in ("nodes", "world_size")]
+    named: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in made]
+    points = pd.DataFrame(named)
+    charts = [
+        Chart(f"mpi-{name}", plots.by_nodes(points.dropna(subset=[name]), name, title, unit),
+              f"{title} against the number of nodes")
+        for name, title, unit in _MPI_CHARTS
+        if name in points and points[name].notna().any()
+    ]  # fmt: skip
+    text = (
+        "MPI as TAU recorded it, start-up included: time in allreduce, broadcast, gather and allgather, how "
+        "many messages, and their bytes, summed over ranks. Bars are the central 95 % of repetitions: how "
+        "much runs differ, no confidence interval."
+    )
+    (part,) = messages.answer(study).parts
+    return text, charts, as_view(part, "mpi-table", fields)
