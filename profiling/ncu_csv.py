@@ -32,7 +32,7 @@ _OPERATIONS = {
     for name, count in (("add", 1.0), ("mul", 1.0), ("fma", 2.0))
 }
 _TENSOR_METRIC = re.compile(r"(inst_executed|ops_path|pipe)\w*tensor\w*\.sum$")
-_TENSOR_KERNEL = re.compile(
+TENSOR_KERNEL = re.compile(
     r"tensorop|[shif](1688|16816|884|8816)|hmma|gmma|tensor\d+x|tf32|wmma", re.IGNORECASE
 )
 _DURATIONS = ("gpu__time_duration.sum", "Duration")
@@ -194,7 +194,7 @@ def _counts_operations(values: Values) -> bool:
 
 def _flops(name: str, values: Values) -> float:
     tensor = any(value > 0 for key, (value, _) in values.items() if _TENSOR_METRIC.search(key))
-    if not _counts_operations(values) or tensor or _TENSOR_KERNEL.search(name):
+    if not _counts_operations(values) or tensor or TENSOR_KERNEL.search(name):
         return math.nan
     return sum(count * values[key][0] for key, count in _OPERATIONS.items() if key in values)
 

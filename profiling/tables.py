@@ -20,6 +20,8 @@ CLASSES = (
     "gemm", "convolution", "normalization", "pointwise", "pooling", "reduction", "attention", "embedding",
     "optimizer", "loss", "communication", "loader", "memcpy", "memset", "other",
 )  # fmt: skip
+# Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
+APART = ("loader", "communication", "memcpy", "memset")
 DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
 MARKER_KINDS = ("mark", "range")
 

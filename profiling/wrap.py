@@ -20,6 +20,7 @@ import orjson
 from profiling.checks import world_size_of
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
+from profiling.permission import check_permission
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, check_mode, tool, why_not_on_a_cpu
@@ -95,6 +96,8 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
         if code and getattr(module, "PROGRAM_MAY_NOT_START", False) and not any(directory.iterdir()):
             print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
             code = _run(command, {**os.environ, **variables})
+    if hasattr(module, "outputs"):
+        check_permission(name, module.outputs(directory))
     if code == 0:
         findings = collect_output(name, directory, rank, options)
         add_findings(rank_directory(out, rank) / _REPORT, findings)

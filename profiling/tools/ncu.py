@@ -15,6 +15,7 @@ __all__ = ["environment", "open_capture", "outputs", "read", "recognise", "strea
 
 MODES = {
     "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
+    "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",
     "basic": "the set of that name: speed of light, launch statistics, occupancy",
     "full": "all sections: kernels run dozens of times",
     "roofline": "the sections of the roofline charts",
@@ -28,6 +29,13 @@ _METRICS = (
       for kind in "hfd" for name in ("add", "mul", "fma")),
 )  # fmt: skip
 ONLY_OF_GPUS = True
+# By NVIDIA's table of nvprof's metrics and ncu's: ipc, gld_efficiency, gst_efficiency, dram_utilization.
+_COUNTERS = (
+    "sm__inst_executed.avg.per_cycle_active",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+)
 _LAUNCHES = 2000  # each is run again and again: all of a training would take days
 _PRINTED = "ncu.csv"
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
@@ -40,7 +48,8 @@ def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
     words += ["--log-file", str(directory / _PRINTED), "--launch-count", str(_LAUNCHES)]
     words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
     words += ["--profile-from-start", "off"] if options.first_batch else []
-    chosen = ["--metrics", ",".join(_METRICS)] if options.mode == "auto" else ["--set", options.mode]
+    metrics = {"auto": _METRICS, "counters": (*_METRICS, *_COUNTERS)}.get(options.mode)
+    chosen = ["--metrics", ",".join(metrics)] if metrics else ["--set", options.mode]
     return [*words, *chosen, *command]
 
 

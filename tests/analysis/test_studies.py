@@ -119,3 +119,18 @@ def test_damage_names_the_file(tmp_path):
         load(directory)
     with pytest.raises(UserError, match="holds no study"):
         load(tmp_path / "nowhere")
+
+
+def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
+    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", tmp_path / "gemm"))
+    for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
+        recorder.durations(f"512 {way}", "cpu", "forward", np.full(10, duration))
+        figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
+        for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
+            recorder.quantity(f"512 {way}", "cpu", name, value)
+    recorder.write(5, 10)
+    made = answers.answer(read(tmp_path / "gemm"))
+    separate, merged = made.rows
+    assert (separate["gain"], merged["gain"], merged["gain_low"]) == (None, 1.5, 1.5)
+    assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
+    assert made.notes[0].startswith("On cpu, hidden 512: 4 products merged into one are 1.50")

@@ -11,7 +11,7 @@ from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import energy
-from train.studies import common, layer_spec, layers, memory, operators, order, power
+from train.studies import common, gemm, layer_spec, layers, memory, operators, order, power
 from train.studies.layers import LAYERS, Passes, specs_of
 
 
@@ -278,3 +278,26 @@ def test_order_from_the_command_line(answer_of):
     }
     assert float(usual["time_ratio"]) == 1 and float(other["step_ms"]) > 0
     assert "gives the same output" in told.err and "sized down on cpu: batch 1, not 128" in told.err
+
+
+# --- many small products, or one merged ---------------------------------------------------------------
+
+
+def test_products_that_are_merged_are_the_same(answer_of):
+    flags = ("--device", "cpu", "--batch", "4", "--hidden", "32", "--steps", "3", "--repetitions", "6")
+    ran = answer_of(gemm.main, *flags)
+    assert ran.code == 0
+    separate, merged = ran.csv
+    assert (separate["way"], merged["way"]) == ("separate", "merged")
+    assert (float(separate["products"]), float(merged["products"])) == (12, 3)
+    assert separate["same_output"] == merged["same_output"] == "True"
+    flops = 2 * 4 * 32 * 32 * 4 * 3
+    assert float(merged["flops_per_s"]) == pytest.approx(flops / float(merged["time_ms"]) * 1e3)
+    assert float(merged["gain"]) > 0 and separate["gain"] == ""
+    assert "hidden 32: 4 products merged into one" in ran.err and "sized down on cpu: batch 4" in ran.err
+
+
+def test_a_size_that_is_none_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["study", "--hidden", "0"])
+    with pytest.raises(UserError, match="at least 1"):
+        gemm.main()

@@ -1,0 +1,231 @@
+"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
+
+    python -m jobs.hotspots CONFIG --top 5      runs both, and prints this
+    python -m analysis.hotspots DIR --top 5     prints it again
+
+DIR holds a run under the torch profiler and, where counters could be read, one under ncu, nvprof or vtune.
+Columns, a row a kernel (an operator, on a CPU), the longest first:
+
+    kernel, class
+    ms_per_batch, share_pct              time a batch; of all kernels
+    calls_per_batch, mean_us             launches a batch; of a launch
+    achieved_occupancy_pct               warps that were resident, of those that fit
+    ipc                                  instructions a cycle (of a multiprocessor; of a core)
+    load_efficiency_pct, store_efficiency_pct   bytes asked for over bytes of the sectors that were moved
+    dram_utilization_pct                 throughput of the device's memory over its peak
+    tensor_cores                         used, not used, or by its name (their instructions were not counted)
+    intensity_flop_per_byte, bound, roof_pct, roof_of_measured_pct   its place on the roofline
+    counters                             the tool that counted; empty: none did
+    why                                  what bounds it, in a sentence
+
+VTune measures functions, which are no operators: they are rows of their own (``counters`` vtune), with
+``cpu_s``, the CPU time of the whole run.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis import costs, output
+from analysis.hotspot_counters import METRICS, by_kernel
+from analysis.kernels_of_run import kernels_of
+from analysis.load import load
+from analysis.study import Source, Study
+from analysis.terminal import Answer, Column, Part, Rows, digits, with_places
+from profiling.classify import classify
+from profiling.errors import UserError, run_command
+from profiling.ncu_csv import TENSOR_KERNEL
+from profiling.tables import APART
+
+COUNTED = (
+    "achieved_occupancy_pct",
+    "ipc",
+    "load_efficiency_pct",
+    "store_efficiency_pct",
+    "dram_utilization_pct",
+)
+COLUMNS = (
+    "kernel", "class", "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "cpu_s", *COUNTED,
+    "tensor_cores", "intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct", "counters", "why",
+)  # fmt: skip
+TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
+# From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
+NEAR_PCT = 60.0
+# A launch costs the host 2 to 10 us: a kernel as short may wait for it.
+SHORT_US = 10.0
+LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """What bounds a kernel, in a sentence, by the first of these that its figures show."""
+    roof = row.get("roof_pct") if row.get("roof_pct") is not None else row.get("roof_of_measured_pct")
+    dram = row.get("dram_utilization_pct")
+    if dram is not None and dram >= NEAR_PCT:
+        return _memory(f"memory, at {dram:.0f} % of its throughput", row)
+    if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
+        return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
+    if roof is not None and roof >= NEAR_PCT and row.get("bound") == "bandwidth":
+        return _memory(f"memory, at {roof:.0f} % of its bandwidth by the bytes of its tensors", row)
+    if (row.get("mean_us") or SHORT_US) < SHORT_US:
+        return f"calls: each lasts {row['mean_us']:.1f} us, about what it takes to start one; merge some"
+    wasted = [
+        f"{row[name]:.0f} % of the bytes that {what} move are used"
+        for name, what in (("load_efficiency_pct", "loads"), ("store_efficiency_pct", "stores"))
+        if row.get(name) is not None and row[name] < LOW_EFFICIENCY_PCT
+    ]
+    if wasted:
+        return (
+            f"access to memory: {' and '.join(wasted)}; neighbouring threads should take neighbouring bytes"
+        )
+    occupancy, ipc = row.get("achieved_occupancy_pct"), row.get("ipc")
+    if occupancy is not None and occupancy < LOW_OCCUPANCY_PCT:
+        return (
+            f"latency: {occupancy:.0f} % of the warps that fit are there to hide it; more or smaller blocks"
+        )
+    if ipc is not None and ipc < LOW_IPC:
+        return f"latency: {ipc:.2f} instructions a cycle, and no unit near its peak"
+    return _by_the_roof(row, roof)
+
+
+def _memory(what: str, row: Mapping[str, Any]) -> str:
+    load = row.get("load_efficiency_pct")
+    if load is not None and load < LOW_EFFICIENCY_PCT:
+        return f"{what}, of which loads use {load:.0f} %: neighbouring threads should take neighbouring bytes"
+    return f"{what}: fewer bytes (fused operators, lower precision) would help"
+
+
+def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
+    if row.get("bound") is None:
+        return "not known: no counters, and no FLOPs or bytes or no peak beside which they stand"
+    side = "arithmetic" if row["bound"] == "compute" else "memory"
+    counted = "its counters show no unit near its peak" if row.get("counters") else "no counters were read"
+    return f"nothing near a peak: at {digits(roof, 2)} % of the {side} roof above it; {counted}"
+
+
+# --- a study ------------------------------------------------------------------------------------------
+
+
+def rows(study: Study, top: int) -> Rows:
+    """The answer's rows; see this file's docstring.
+
+    Raises:
+        UserError: no run under the torch profiler, or no kernels in it.
+    """
+    timing = next((source for source in study.of_kind("run") if source.fields["profile"] == "torch"), None)
+    found = kernels_of(study, timing, by=("kernel", "class")) if timing else []
+    hot = [row for row in found if row["class"] not in APART][:top]
+    if not hot:
+        raise UserError(
+            f"{study.path} holds no kernels of a run under the torch profiler; "
+            "python -m jobs.hotspots makes one"
+        )
+    source = _counting(study)
+    counters = by_kernel(_table(study, source, "atomics")) if source else {}
+    tool = source.fields["profile"] if source else ""
+    made = [_row(row, counters.get(row["kernel"], {}), tool) for row in hot]
+    if source and tool == "vtune":
+        return made + _functions(study, source, counters, top)
+    missing = [row["kernel"] for row in made if not row["counters"]]
+    if source and missing:
+        study.find(
+            f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
+        )
+    return made
+
+
+def _counting(study: Study) -> Source | None:
+    counting = [source for source in study.of_kind("run") if source.fields["profile"] in TOOLS]
+    return min(counting, key=lambda source: TOOLS.index(source.fields["profile"]), default=None)
+
+
+def _table(study: Study, source: Source, name: str) -> Rows:
+    paths = source.tables(name)
+    if not paths:
+        study.find(f"{source.id}: {source.fields['profile']} left no {name}")
+        return []
+    found = costs.query(study, source, "select * from read_parquet($paths)", paths=paths)
+    names = [column[0] for column in study.connection.description or ()]
+    return [dict(zip(names, values, strict=True)) for values in found or []]
+
+
+def _row(row: dict[str, Any], counted: Mapping[str, float], tool: str) -> dict[str, Any]:
+    tensor = counted.get("tensor_instructions")
+    by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
+    made = {
+        **row,
+        **{name: counted.get(name) for name in COUNTED},
+        "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
+        "counters": tool if counted else "",
+    }
+    return {**made, "why": why(made)}
+
+
+def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
+    spent: dict[str, float] = {}
+    for row in _table(study, source, "intervals"):
+        spent[row["function"]] = spent.get(row["function"], 0.0) + (row["exclusive_ns"] or 0.0)
+    made = []
+    for name in sorted(spent, key=lambda name: -spent[name])[:top]:
+        row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
+        row |= {column: counters.get(name, {}).get(column) for column in METRICS}
+        slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
+        known = f"{row['ipc']:.2f} instructions a cycle" if row["ipc"] is not None else ""
+        made.append(
+            {**row, "why": f"latency: {known}" if slow else known or "not known: VTune took samples of time"}
+        )
+    return made
+
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns: those that some row has."""
+
+    def named(row: Mapping[str, Any]) -> str:
+        return row["kernel"] if len(row["kernel"]) <= 40 else row["kernel"][:17] + "..." + row["kernel"][-20:]
+
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    def rounded(name: str, places: int) -> Any:
+        return lambda row: with_places(row.get(name), places)
+
+    figures = {
+        "ms_per_batch": Column("ms a\nbatch", get("ms_per_batch")),
+        "share_pct": Column("share\n%", rounded("share_pct", 1)),
+        "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
+        "cpu_s": Column("CPU\ns", get("cpu_s")),
+        "achieved_occupancy_pct": Column("occup.\n%", rounded("achieved_occupancy_pct", 0)),
+        "ipc": Column("IPC", rounded("ipc", 2)),
+        "load_efficiency_pct": Column("load\neff. %", rounded("load_efficiency_pct", 0)),
+        "store_efficiency_pct": Column("store\neff. %", rounded("store_efficiency_pct", 0)),
+        "dram_utilization_pct": Column("DRAM\n%", rounded("dram_utilization_pct", 0)),
+        "tensor_cores": Column("tensor\ncores", get("tensor_cores")),
+        "intensity_flop_per_byte": Column("FLOP a\nbyte", get("intensity_flop_per_byte")),
+        "roof_pct": Column("of roof\n%", rounded("roof_pct", 1)),
+        "roof_of_measured_pct": Column("of measured\nroof %", rounded("roof_of_measured_pct", 1)),
+    }
+    known = [column for name, column in figures.items() if any(row.get(name) is not None for row in made)]
+    return [Column("kernel", named, left=True, key=True), *known, Column("bound by", get("why"), left=True)]
+
+
+def main() -> int:
+    """The command; see the module's docstring."""
+    parser = output.parser("analysis.hotspots", __doc__)
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
+    arguments = parser.parse_args()
+    if arguments.top < 1:
+        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+    study = load(arguments.path, arguments.peaks)
+    made = rows(study, arguments.top)
+    notes = (
+        []
+        if any(row["counters"] for row in made)
+        else ["no counters were read: times and the roofline alone"]
+    )
+    part = Part("The hottest kernels, and what bounds them", made, shown(made))
+    return output.emit(Answer(made, COLUMNS, parts=[part], notes=notes), study, arguments)
+
+
+if __name__ == "__main__":
+    run_command(main)

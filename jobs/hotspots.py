@@ -1,0 +1,183 @@
+"""Which kernels take the time, and why are they slow?
+
+    python -m jobs.hotspots CONFIG --top 5
+    python -m jobs.hotspots configs/resnet50.yaml --only loader=synthetic --batch 32
+    python -m jobs.hotspots configs/quick.yaml --device cpu --image-size 32
+
+A sweep's first point (--only chooses) runs twice on one rank: once under the torch profiler, to find the
+hottest kernels, and once with only those kernels' counters read: by ncu, or nvprof on GPUs that it serves; on
+a CPU by vtune. Where no such tool is, or may not read them, a line says so, and the times alone are shown.
+python -m analysis.hotspots prints the table again; a second call measures only what is missing.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.doctor import PROFILERS
+from jobs.execute import Execution, run_points
+from jobs.launchers.local import Local
+from jobs.machine import Machine, this_machine
+from jobs.points import Point, Sweep, expand, parse_only, read_sweep, select
+from jobs.processes import become, stopped_in_order
+from jobs.progress import describe
+from jobs.run import Run, add_format_flags, make_parser, make_run, parse_value
+from profiling import tables
+from profiling.errors import UserError, run_command
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SIZES = ("device", "batch", "image_size")  # flags that size the point
+TIMED_BATCHES, COUNTED_BATCHES = 10, 3  # of which the profiler records the later half, and the last one
+# What each tool is asked for. Counters of a CPU's functions are VTune's, whatever their names.
+_MODES = {"ncu": "counters", "nvprof": "metrics", "vtune": "auto"}
+_LONGEST = Run.model_fields["profile_kernels"].metadata[0].max_length
+# Compute capabilities: Nsight Compute begins with Volta, nvprof ends with Turing.
+_NCU_FROM, _NVPROF_TO = (7, 0), (7, 5)
+
+
+def main() -> int:
+    """The command; see the module's docstring."""
+    arguments = _parser().parse_args()
+    if arguments.top < 1:
+        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+    sweep = read_sweep(arguments.config)
+    points = select(expand(sweep, str(arguments.config))[0], parse_only(arguments.only))
+    if not points:
+        raise UserError(f"{arguments.config}: no point is left; see its exclude rules and --only")
+    sized = {
+        name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
+    }
+    run = of_one_rank(points[0].run, sized)
+    _say(
+        f"of {len(points)} points the first, on one rank: {describe(run)}"
+        if len(points) > 1
+        else describe(run)
+    )
+    directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
+    with stopped_in_order():
+        measure(run, directory, arguments.top, this_machine())
+    written = ["--output", str(arguments.output)] if arguments.output else []
+    words = [str(directory), "--top", str(arguments.top), "--format", arguments.format, *written]
+    become([sys.executable, "-m", "analysis.hotspots", *words])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("python -m jobs.hotspots", __doc__)
+    add = parser.add_argument
+    add("config", type=Path, help="the sweep file (configs/*.yaml)")
+    add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
+    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="of such points the first")
+    add("--out", type=Path, default=Path("results"), help="where results go [results]")
+    for name in SIZES:
+        add("--" + name.replace("_", "-"), metavar=name.upper(), help="in place of the sweep's")
+    add_format_flags(parser)
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def of_one_rank(run: Run, sized: dict) -> Run:
+    """The run that finds the hottest kernels of a point: one rank, few batches, the torch profiler.
+
+    Of several ranks the counters cannot be read: each kernel is run again and again, and a collective would
+    wait for ranks that are elsewhere.
+    """
+    alone = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
+    short = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
+    usual = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
+    return make_run({**run.model_dump(), **alone, **short, **usual, **sized})
+
+
+def measure(run: Run, directory: Path, top: int, machine: Machine) -> None:
+    """Time a run, and read the counters of its hottest kernels with the first tool that can.
+
+    Raises:
+        UserError: the run cannot be done here, or fails.
+    """
+    if not _done(run, directory):
+        raise UserError(f"the timing run failed; its log is in {directory}")
+    point = Point(run, 0)
+    rank = tables.rank_directory(directory / f"{point.id}_ret_0", 0)
+    names = hottest(tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]), top)
+    if not names:
+        raise UserError(f"{rank} holds no kernel of the model")
+    on_gpu = run.device != "cpu" and bool(machine.gpus)
+    for tool in tools_for(on_gpu, machine.capability, _say, shutil.which):
+        if _done(counted(run, tool, names), directory):
+            return
+    what = "kernels" if on_gpu else "operators"
+    _say(f"no counters could be read: what follows is from the times of {what} alone")
+
+
+def _done(run: Run, directory: Path) -> bool:
+    asked = {"name": directory.name, "run": run.model_dump(), "repetitions": 1, "hang_limit_s": 0}
+    sweep = Sweep.model_validate(asked)
+    execution = Execution(sweep, directory, Local())
+    return run_points(execution, [Point(run, 0)], []).failed == 0
+
+
+def hottest(kernels: "pa.Table", top: int) -> list[str]:
+    """The short names of the model's kernels that take most time, the longest first.
+
+    Args:
+        kernels: columns ``short_name, class, duration_ns``.
+    """
+    spent: dict[str, int] = {}
+    for row in kernels.to_pylist():
+        if row["class"] not in tables.APART and row["duration_ns"] is not None:
+            spent[row["short_name"]] = spent.get(row["short_name"], 0) + row["duration_ns"]
+    return sorted(spent, key=lambda name: (-spent[name], name))[:top]
+
+
+def tools_for(
+    on_gpu: bool,
+    capability: tuple[int, int] | None,
+    say: Callable[[str], None],
+    which: Callable[[str], str | None],
+) -> list[str]:
+    """The tools that are here and can read the device's counters, the best first; of others why not."""
+    wanted = ["vtune"]
+    if on_gpu:
+        ncu = ["ncu"] if capability is None or capability >= _NCU_FROM else []
+        wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
+    present = [tool for tool in wanted if which(tool)]
+    for tool in wanted:
+        if tool not in present:
+            say(f"{tool} is not on the PATH ({PROFILERS[tool][1]})")
+    return present
+
+
+def counted(run: Run, tool: str, names: Sequence[str]) -> Run:
+    """The run in which ``tool`` reads the counters of such kernels."""
+    short: dict[str, Any] = {"profile": tool, "profile_mode": _MODES[tool]}
+    if tool != "vtune":
+        short |= {"batches": COUNTED_BATCHES, "attribute_from": COUNTED_BATCHES - 1}
+        short |= {"profile_kernels": pattern_of(names)}
+    return make_run({**run.model_dump(), **short})
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """A regular expression for kernels of such short names: tools match the function, without its namespace.
+
+    The last ones are left out where it would become longer than a run can say.
+    """
+    functions = dict.fromkeys(re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names)
+    pattern = ""
+    for function in filter(None, functions):
+        longer = f"{pattern}|{function}" if pattern else function
+        if len(longer) > _LONGEST:
+            break
+        pattern = longer
+    return pattern
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,131 @@
+"""analysis.hotspots: counters by each tool's names, and what they say bounds a kernel."""
+
+import pytest
+
+from analysis.hotspot_counters import by_kernel
+from analysis.hotspots import why
+from analysis.load import load
+from analysis.report.build import build
+from profiling import convert, tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_run
+from tests.profiling.samples import NVPROF_METRICS
+
+MODULE = "analysis.hotspots"
+WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
+ROW = {"kernel": "k", "mean_us": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("figures", "says"),
+    [
+        ({"dram_utilization_pct": 80.0, "roof_pct": 30.0, "bound": "compute"}, "memory, at 80 %"),
+        ({"dram_utilization_pct": 80.0, "load_efficiency_pct": 25.0}, "of which loads use 25 %"),
+        ({"roof_pct": 75.0, "bound": "compute"}, "arithmetic, at 75 % of the peak"),
+        ({"roof_pct": 75.0, "bound": "bandwidth"}, "memory, at 75 % of its bandwidth"),
+        ({"roof_pct": None, "roof_of_measured_pct": 70.0, "bound": "compute"}, "arithmetic, at 70 %"),
+        ({"mean_us": 3.25}, "calls: each lasts 3.2 us"),
+        ({"load_efficiency_pct": 12.5, "store_efficiency_pct": 100.0}, "12 % of the bytes that loads"),
+        ({"achieved_occupancy_pct": 12.0, "ipc": 0.4}, "latency: 12 % of the warps that fit"),
+        ({"achieved_occupancy_pct": 50.0, "ipc": 0.4}, "latency: 0.40 instructions a cycle"),
+        ({"roof_pct": 20.0, "bound": "compute", "counters": "ncu", "ipc": 2.0}, "its counters show no"),
+        ({"roof_pct": 20.0, "bound": "bandwidth"}, "of the memory roof above it; no counters"),
+        ({}, "not known: no counters"),
+    ],
+)  # fmt: skip
+def test_what_bounds_a_kernel(figures, says):
+    assert says in why({**ROW, **figures})
+
+
+def test_counters_by_the_names_of_each_tool():
+    def event(metric, kernel, mean, count=1):
+        return {"event": f"{metric} : {kernel}", "mean": mean, "count": count}
+
+    found = by_kernel([
+        event(f"{WARPS} (%)", "void a::gemm<float>(float*)", 40.0, 3),
+        event(f"{WARPS} (%)", "void a::gemm<half>(half*)", 80.0, 1),
+        event("sm__inst_executed_pipe_tensor.sum (inst)", "void a::gemm<half>(half*)", 64.0),
+        event("achieved_occupancy", "relu", 0.25), event("dram_utilization", "relu", 5.0),
+        event("gld_efficiency (%)", "relu", 75.0), event("something_else", "relu", 1.0),
+        event("Hardware Event Count:INST_RETIRED.ANY", "sgemm", 3e9),
+        event("Hardware Event Count:CPU_CLK_UNHALTED.THREAD", "sgemm", 2e9),
+    ])  # fmt: skip
+    assert found["a::gemm"] == {"achieved_occupancy_pct": 50.0, "tensor_instructions": 64.0}
+    assert found["relu"] == {
+        "achieved_occupancy_pct": 25.0, "dram_utilization_pct": 50.0, "load_efficiency_pct": 75.0,
+    }  # fmt: skip
+    assert found["sgemm"] == {"ipc": 1.5}
+
+
+def plant(sweep, profile, path, tool):
+    """A run under ``profile`` that left what ``path`` says."""
+    ended = write_run(sweep, run_of(profile=profile, batches=3, attribute_from=2), Truth())
+    rank = ended / "rank_0000"
+    (rank / "kernels.parquet").unlink()
+    for name, table in convert.read(path, tool).tables.items():
+        tables.write(table, rank, name)
+
+
+@pytest.fixture
+def timed(tmp_path):
+    write_run(tmp_path / "hot", run_of(profile="torch"), Truth())
+    return tmp_path / "hot"
+
+
+def test_times_alone_where_nothing_counted(timed):
+    ran = run(MODULE, timed, "--top", "2", "--format", "json")
+    # Four kernels take 15 of 62 ms each; the order among equals is by name.
+    assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
+    assert ran.json[0]["ms_per_batch"] == pytest.approx(15) and ran.json[0]["calls_per_batch"] == 1
+    assert ran.json[0]["ipc"] is None and "no counters were read: times and the roofline alone" in ran.err
+    assert ran.json[0]["why"].startswith("arithmetic, at ")
+
+
+def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
+    log = tmp_path / "metrics.csv"
+    log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
+    plant(timed, "nvprof", log, "nvprof")
+    ran = run(MODULE, timed, "--top", "2", "--format", "json")
+    other, counted = ran.json
+    names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
+    assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
+    assert counted["counters"] == "nvprof" and counted["ms_per_batch"] == pytest.approx(15)
+    assert other["counters"] == "" and "nvprof counted none of conv_bprop" in ran.err
+    section = {one.id: one for one in build(load(timed)).sections}["hotspots"]
+    assert section.tables[0].rows[1].cells[0].text == "conv_fprop"
+    table = run(MODULE, timed, "--top", "2").out
+    assert "occup." in table and "bound by" in table and "IPC" not in table
+
+
+def test_the_counters_of_ncu_of_a_real_capture(timed, shared_data):
+    import pyarrow as pa
+
+    plant(timed, "ncu", shared_data / "ncu/resnet18_a100_raw.csv", "ncu")
+    # The timing run has the capture's hottest kernel, so that it is found by its name.
+    counted = tables.read(next(timed.glob("run_*ncu*/rank_0000")), "kernels").to_pandas()
+    name = counted.groupby("short_name", observed=True)["duration_ns"].sum().idxmax()
+    rank = next(timed.glob("run_*torch*/rank_0000"))
+    table = tables.read(rank, "kernels")
+    names = [name if one == "conv_fprop" else one for one in table["short_name"].to_pylist()]
+    place = table.schema.get_field_index("short_name")
+    tables.write(table.set_column(place, "short_name", pa.array(names)), rank, "kernels")
+    row = next(row for row in run(MODULE, timed, "--format", "json").json if row["kernel"] == name)
+    assert row["counters"] == "ncu" and 0 < row["achieved_occupancy_pct"] <= 100
+
+
+def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
+    from tests.profiling.samples import VTUNE
+
+    report = tmp_path / "vtune.csv"
+    report.write_text(VTUNE)
+    plant(timed, "vtune", report, "vtune")
+    rows = run(MODULE, timed, "--top", "1", "--format", "json").json
+    assert [(row["kernel"], row["cpu_s"], row["counters"]) for row in rows] == [
+        ("conv_bprop", None, ""), ("sgemm_kernel", 12.5, "vtune"),
+    ]  # fmt: skip
+
+
+def test_without_a_timing_run_it_is_one_line(tmp_path):
+    write_run(tmp_path / "hot", run_of(), Truth())
+    assert "python -m jobs.hotspots makes one" in one_line_error(run(MODULE, tmp_path / "hot"))
+    assert "no number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

@@ -1,0 +1,126 @@
+"""Many small matrix products, or one merged?
+
+    python -m train.studies.gemm
+    python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
+
+A recurrent layer multiplies its input by a matrix for each of its four gates (an LSTM's), at every step in time.
+The four can be one product with the matrices put together: the same FLOPs and the same output in a quarter of
+the calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden), --steps steps.
+Without --batch it is 64 on a GPU and 16 on a CPU; without --device both are measured.
+"""
+
+import argparse
+
+import torch
+from torch.nn import functional
+
+from jobs.studies import Recorder
+from profiling.errors import UserError, run_command
+from train.studies import common, memory
+
+BATCH, BATCH_ON_CPU = 64, 16
+HIDDEN = (128, 512, 1024)
+GATES, STEPS = 4, 16
+STAGE = "forward"
+SEPARATE, MERGED = "separate", "merged"
+
+
+def main() -> None:
+    parser = common.study_parser("gemm", __doc__, image_size=False)
+    parser.add_argument(
+        "--hidden", type=common.count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}"
+    )
+    parser.add_argument("--gates", type=common.count, default=GATES, metavar="N", help=f"products [{GATES}]")
+    parser.add_argument("--steps", type=common.count, default=STEPS, metavar="N", help=f"in time [{STEPS}]")
+    arguments = parser.parse_args()
+    devices = common.devices(arguments.device, both=True)
+    common.prepare(arguments)
+    recorder = common.start("gemm", arguments, gpu=any(device.type == "cuda" for device in devices))
+    for device in devices:
+        batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
+        if batch < BATCH:
+            recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
+        for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
+            measure(recorder, Gates(batch, hidden, arguments.gates, arguments.steps, device), arguments)
+    common.finish(recorder, arguments)
+
+
+class Gates:
+    """The products of a recurrent layer's gates with its inputs.
+
+    Args:
+        steps: in time; each has an input of its own, so that none can wait in a cache for the next.
+    """
+
+    def __init__(self, batch: int, hidden: int, gates: int, steps: int, device: torch.device) -> None:
+        self.batch, self.hidden, self.gates, self.steps, self.device = batch, hidden, gates, steps, device
+        # Of this size outputs stay near 1, whatever the layer's.
+        self.merged_weight = torch.randn(gates * hidden, hidden, device=device) / hidden**0.5
+        self.weights = [piece.clone() for piece in self.merged_weight.chunk(gates)]
+        self.inputs = [torch.randn(batch, hidden, device=device) for _ in range(steps)]
+
+    @property
+    def flops(self) -> float:
+        """Of all steps; a multiply-add is two."""
+        return 2.0 * self.batch * self.hidden * self.hidden * self.gates * self.steps
+
+    @torch.no_grad()
+    def separate(self) -> list[torch.Tensor]:
+        """A product a gate and step; the last step's outputs."""
+        for each in self.inputs:
+            outputs = [functional.linear(each, weight) for weight in self.weights]
+        return outputs
+
+    @torch.no_grad()
+    def merged(self) -> torch.Tensor:
+        """A product a step; the last step's output, gates beside each other."""
+        for each in self.inputs:
+            output = functional.linear(each, self.merged_weight)
+        return output
+
+    def largest_difference(self) -> float:
+        """Between the outputs of both ways."""
+        return float((torch.cat(self.separate(), dim=1) - self.merged()).abs().max())
+
+
+def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> None:
+    """Time both ways in turns, and note what was computed.
+
+    Raises:
+        UserError: the products do not fit into memory.
+    """
+    name = common.device_name(gates.device)
+
+    def separate(tick: common.Tick) -> None:
+        gates.separate()
+        tick()
+
+    def merged(tick: common.Tick) -> None:
+        gates.merged()
+        tick()
+
+    actions = {f"{gates.hidden} {SEPARATE}": separate, f"{gates.hidden} {MERGED}": merged}
+    try:
+        difference = gates.largest_difference()
+        timed = common.time_cases(
+            actions, [STAGE], arguments.warmup, arguments.repetitions, common.clock_of(gates.device)
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not memory.is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"--hidden {gates.hidden} with batch {gates.batch} does not fit on {name}; give smaller ones"
+        ) from None
+    for case in actions:
+        recorder.durations(case, name, STAGE, timed[case][STAGE])
+        products = gates.steps * (1 if case.endswith(MERGED) else gates.gates)
+        recorder.quantity(case, name, "products", products)
+        for what in ("hidden", "batch", "gates", "steps", "flops"):
+            recorder.quantity(case, name, what, getattr(gates, what))
+        # Sums in another order may differ in their last digits.
+        recorder.quantity(case, name, "same_output", difference < 1e-2)
+        recorder.quantity(case, name, "largest_difference", difference)
+
+
+if __name__ == "__main__":
+    run_command(main)
