@@ -53,11 +53,10 @@ def main() -> int:
     sized = {
         name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
     }
-    run = of_one_rank(points[0].run, sized)
+    runs = list(dict.fromkeys(point.run for point in points))  # without their repetitions
+    run = of_one_rank(runs[0], sized)
     _say(
-        f"of {len(points)} points the first, on one rank: {describe(run)}"
-        if len(points) > 1
-        else describe(run)
+        f"of {len(runs)} points the first, on one rank: {describe(run)}" if len(points) > 1 else describe(run)
     )
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
     with stopped_in_order():

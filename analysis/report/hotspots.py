@@ -12,8 +12,8 @@ from profiling.errors import UserError
 TOP = 5
 TEXT = (
     "Times are those of the run under the torch profiler; counters those of another, in which only these "
-    "kernels were measured, run again and again. What bounds a kernel is the first that its figures show of: memory, "
-    "arithmetic, calls too short, wasted bytes, latency (docs/profilers.md)."
+    "kernels were measured, run again and again. What bounds a kernel is the first that its figures show of "
+    "memory, arithmetic, calls too short, wasted bytes and latency (docs/profilers.md)."
 )
 
 

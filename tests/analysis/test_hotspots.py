@@ -9,7 +9,7 @@ from analysis.report.build import build
 from profiling import convert, tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
-from tests.profiling.samples import NVPROF_METRICS
+from tests.profiling.samples import NCU_RAW, NVPROF_METRICS, VTUNE
 
 MODULE = "analysis.hotspots"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -97,25 +97,21 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     assert "occup." in table and "bound by" in table and "IPC" not in table
 
 
-def test_the_counters_of_ncu_of_a_real_capture(timed, shared_data):
-    import pyarrow as pa
-
-    plant(timed, "ncu", shared_data / "ncu/resnet18_a100_raw.csv", "ncu")
-    # The timing run has the capture's hottest kernel, so that it is found by its name.
-    counted = tables.read(next(timed.glob("run_*ncu*/rank_0000")), "kernels").to_pandas()
-    name = counted.groupby("short_name", observed=True)["duration_ns"].sum().idxmax()
-    rank = next(timed.glob("run_*torch*/rank_0000"))
-    table = tables.read(rank, "kernels")
-    names = [name if one == "conv_fprop" else one for one in table["short_name"].to_pylist()]
-    place = table.schema.get_field_index("short_name")
-    tables.write(table.set_column(place, "short_name", pa.array(names)), rank, "kernels")
-    row = next(row for row in run(MODULE, timed, "--format", "json").json if row["kernel"] == name)
-    assert row["counters"] == "ncu" and 0 < row["achieved_occupancy_pct"] <= 100
+def test_the_counters_of_ncu_beside_the_times(timed, tmp_path):
+    text = NCU_RAW.replace("void kernel<(int)4>", "void conv_fprop<(int)4>")
+    more = f'"gpu__time_duration.sum","{WARPS}","sm__inst_executed.avg.per_cycle_active"'
+    text = text.replace('"gpu__time_duration.sum"', more).replace('"usecond"', '"usecond","%","inst/cycle"')
+    (tmp_path / "ncu.csv").write_text(
+        text.replace('"10.5"', '"10.5","37.5","1.75"').replace('"1.5"', '"1.5","10","0.5"')
+    )
+    plant(timed, "ncu", tmp_path / "ncu.csv", "ncu")
+    rows = {row["kernel"]: row for row in run(MODULE, timed, "--format", "json").json}
+    row = rows["conv_fprop"]
+    assert (row["counters"], row["achieved_occupancy_pct"], row["ipc"]) == ("ncu", 37.5, 1.75)
+    assert rows["relu"]["counters"] == "" and rows["relu"]["ipc"] is None
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
-    from tests.profiling.samples import VTUNE
-
     report = tmp_path / "vtune.csv"
     report.write_text(VTUNE)
     plant(timed, "vtune", report, "vtune")

@@ -3,8 +3,8 @@
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
 
-A recurrent layer multiplies its input by a matrix for each of its four gates (an LSTM's), at every step in time.
-The four can be one product with the matrices put together: the same FLOPs and the same output in a quarter of
+A recurrent layer multiplies its input by a matrix for each of its four gates (an LSTM's), at every step in
+time. The four can be one product with the matrices put together: the same FLOPs and output in a quarter of
 the calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden), --steps steps.
 Without --batch it is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """
