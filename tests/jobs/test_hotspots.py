@@ -50,7 +50,7 @@ def test_the_tool_is_one_that_serves_the_device_and_is_here(on_gpu, capability, 
     said = []
     found = hotspots.tools_for(on_gpu, capability, said.append, lambda name: name if name in here else None)
     assert found == tools
-    assert bool(said) == (not tools or capability is None and on_gpu)
+    assert bool(said) == (not tools or (capability is None and on_gpu))
     assert all("is not on the PATH (" in line for line in said)
 
 
