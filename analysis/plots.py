@@ -73,6 +73,19 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     return {"data": [*traces, ideal], "layout": layout}
 
 
+def predictions(points: pd.DataFrame, label: str = "label") -> Figure:
+    """Images/s against ranks, measured and predicted, a line a label.
+
+    Args:
+        points: columns as of :func:`throughput`.
+    """
+    traces = [
+        _line(series, name, index, "images_per_s", "images/s")
+        for index, (name, series) in enumerate(_series(points, label))
+    ]
+    return {"data": traces, "layout": _against_ranks(points, "Measured and predicted", "images/s")}
+
+
 def parts(
     points: pd.DataFrame,
     colours: dict[str, str],

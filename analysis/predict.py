@@ -1,12 +1,24 @@
 """What would N ranks give?
 
     python -m analysis.predict DIR --ranks 8,16,32        from a sweep's measured points
+    python -m analysis.predict DIR --what-if fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader
+    python -m analysis.predict DIR --alpha-us 20 --beta-gb-per-s 12      from a trace of one rank
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
-A row is a configuration and a number of ranks: ``batch_ms`` and ``images_per_s`` with ``_low`` and ``_high``,
-``scaling_efficiency_pct`` over the smallest measured number, ``measured_on`` (the ranks that it is fitted on)
-and ``shapes`` (how the cost of more ranks may grow: analysis/curve.py). Rows with ``backtest`` true predict
-a point that was measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
+A row is a configuration and a number of ranks: ``batch_ms`` and ``images_per_s`` with ``_low`` and
+``_high``, ``scaling_efficiency_pct`` over the smallest measured number, ``measured_on`` (the ranks that it is
+made from) and ``method``:
+
+    curve         how the cost of more ranks may grow, fitted to measured rates (analysis/curve.py:
+                  ``shapes``)
+    simulation    the step replayed from its trace, its gradients exchanged in buckets over a ring
+                  (analysis/simulate.py): ``traced_ranks``; ``buckets``; ``exposed_ms`` of the exchange;
+                  ``alpha_us`` and ``beta_gb_per_s``, fitted to allreduces or given; and ``fit_error_pct``,
+                  by how much the batch that is simulated on ``traced_ranks`` is off the measured one
+
+A row with ``what_if`` is a simulation with something changed, and ``gain_pct`` what that gives in images/s;
+analysis/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
+measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
 
 A prediction holds for the same batch of a rank, the same software, and a network that goes on as it did: a
 switch, or a second rail, that the measured points did not use is not in it.
@@ -16,196 +28,105 @@ img_per_s, img_s_global, images_per_second); framework, model, platform, gpu, mo
 loader, grad and compute tell configurations, where it has them.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis import curve, output
+from analysis import extrapolate, output, simulate, simulate_rows
+from analysis.extrapolate import Series
 from analysis.load import load
-from analysis.scaling import POINT_FIELDS, points_of
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.run import make_parser
 from profiling.errors import UserError, run_command
 
 COLUMNS = (
-    "ranks", "backtest", "images_per_s", "images_per_s_low", "images_per_s_high", "batch_ms", "batch_ms_low",
-    "batch_ms_high", "scaling_efficiency_pct", "measured_images_per_s", "error_pct", "measured_on", "shapes",
+    "ranks", "method", "what_if", "backtest", "images_per_s", "images_per_s_low", "images_per_s_high",
+    "batch_ms", "batch_ms_low", "batch_ms_high", "scaling_efficiency_pct", "gain_pct",
+    "measured_images_per_s", "error_pct", "measured_on", "shapes", "traced_ranks", "fit_error_pct", "buckets",
+    "exposed_ms", "alpha_us", "beta_gb_per_s",
 )  # fmt: skip
-RANKS = ("world_size", "n_gpus", "gpus", "ranks")
-RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
 # A prediction over more than this many times the measured ranks is guessing.
 FARTHEST = 16
+NO_TRACE = "a table of rates has no trace: --what-if, --alpha-us and --beta-gb-per-s need a sweep's results"
 
 
-@dataclass(frozen=True)
-class Series:
-    """A configuration measured on several numbers of ranks, in rising order."""
+def of_study(
+    study: Study,
+    ranks: str = "",
+    what_ifs: Sequence[str] = (),
+    network: simulate_rows.Network | None = None,
+) -> Rows:
+    """The rows of a sweep: curves, then simulations; a finding says why a configuration has none of these.
 
-    fields: Mapping[str, Any]
-    ranks: tuple[int, ...]
-    images_per_s: tuple[float, ...]
-    batch: float  # images a rank; 1 where a table does not say it, so that times are relative
-
-    def time_s(self) -> list[float]:
-        """Seconds a batch of a rank."""
-        return [self.batch * ranks / rate for ranks, rate in zip(self.ranks, self.images_per_s, strict=True)]
-
-
-def rows(series: Sequence[Series], wanted: Sequence[int]) -> Rows:
-    """Back-tests of each series, then its predictions; see this file's docstring.
+    Args:
+        ranks: as the flag ``--ranks`` has them.
 
     Raises:
-        UserError: no series was measured on two numbers of ranks.
+        UserError: neither can be made, with why.
     """
-    usable = [one for one in series if len(one.ranks) > 1]
-    if not usable:
-        raise UserError(
-            "no configuration was measured on two numbers of ranks: there is nothing to go on from"
-        )
-    made: Rows = []
-    for one in usable:
-        for place in range(2, len(one.ranks)):
-            known = Series(one.fields, one.ranks[:place], one.images_per_s[:place], one.batch)
-            row = _row(known, one.ranks[place])
-            measured = one.images_per_s[place]
-            error = 100 * (row["images_per_s"] / measured - 1)
-            made.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
-        made += [_row(one, ranks) for ranks in wanted if ranks > one.ranks[-1]]
-    return made
-
-
-def _row(one: Series, ranks: int) -> dict[str, Any]:
-    found = curve.predict(one.ranks, one.time_s(), ranks)
-    images = one.batch * ranks
-
-    def rate(time_s: float) -> float:
-        return images / time_s if time_s > 0 else float("nan")
-
-    base = one.images_per_s[0] / one.ranks[0]
-    return {
-        **one.fields,
-        "ranks": ranks,
-        "backtest": False,
-        "images_per_s": rate(found.time),
-        "images_per_s_low": rate(found.high),
-        "images_per_s_high": rate(found.low),
-        "batch_ms": 1e3 * found.time,
-        "batch_ms_low": 1e3 * found.low,
-        "batch_ms_high": 1e3 * found.high,
-        "scaling_efficiency_pct": 100 * rate(found.time) / ranks / base,
-        "measured_on": " ".join(str(count) for count in one.ranks),
-        "shapes": " ".join(found.shapes),
-    }
-
-
-# --- what was measured --------------------------------------------------------------------------------
-
-
-def series_of(study: Study) -> list[Series]:
-    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision."""
-    found: dict[tuple, list[Any]] = {}
-    points = points_of(study)
-    names = [name for name in POINT_FIELDS if name not in ("nodes", "gpus_per_node")]
-    for point in points:
-        key = tuple((name, str(point.fields[name])) for name in names)
-        members = found.setdefault(key, [])
-        base = point.base
-        if base is not None and base.world_size < point.world_size and base not in members:
-            members.append(base)
-        if point not in members:
-            members.append(point)
-    made = []
-    for key, members in found.items():
-        members.sort(key=lambda point: point.world_size)
-        ranks = tuple(point.world_size for point in members)
-        if len(set(ranks)) < len(ranks):
-            study.find(f"{dict(key)['model']}: several node counts give one world size; the first counts")
-            members = [one for place, one in enumerate(members) if ranks.index(one.world_size) == place]
-        made.append(Series(
-            dict(key),
-            tuple(point.world_size for point in members),
-            tuple(point.rate.value for point in members),
-            float(members[-1].fields["batch"]),
-        ))  # fmt: skip
-    return made
-
-
-def read_table(path: Path) -> list[Series]:
-    """The configurations of a CSV table of images/s by number of ranks; repeated points are averaged.
-
-    Raises:
-        UserError: it has no such columns, or a value is no number.
-    """
-    import pandas as pd
-
+    found = extrapolate.configurations(study)
+    series = extrapolate.series_of(found)
+    wanted = _wanted(ranks, series)
+    simulated, reasons = simulate_rows.rows(study, found, wanted, what_ifs, network)
     try:
-        table = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no CSV table ({error})") from None
-    ranks, rate = (next((name for name in names if name in table.columns), None) for names in (RANKS, RATES))
-    if ranks is None or rate is None:
-        raise UserError(
-            f"{path} needs a column of ranks ({', '.join(RANKS)}) and one of images a second "
-            f"({', '.join(RATES)}); it has {', '.join(table.columns)}"
-        )
-    numbers = table[[ranks, rate]].apply(pd.to_numeric, errors="coerce")
-    if numbers.isna().to_numpy().any() or (numbers <= 0).to_numpy().any():
-        line = int(np.flatnonzero((numbers.isna() | (numbers <= 0)).any(axis=1))[0]) + 2
-        raise UserError(f"{path}, line {line}: ranks and images a second must be positive numbers")
-    table[[ranks, rate]] = numbers
-    fields = [name for name in _FIELDS if name in table.columns]
-    made = []
-    groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
-    for key, members in groups:
-        means = members.groupby(ranks)[rate].mean()
-        batch = (
-            pd.to_numeric(members["batch_per_gpu"], errors="coerce").iloc[0]
-            if "batch_per_gpu" in fields
-            else None
-        )
-        known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
-        made.append(Series(
-            known,
-            tuple(int(count) for count in means.index),
-            tuple(float(value) for value in means),
-            float(batch) if batch is not None and np.isfinite(batch) else 1.0,
-        ))  # fmt: skip
-    return made
-
-
-# Columns of tables that tell configurations apart.
-_FIELDS = (
-    "framework",
-    "model",
-    "platform",
-    "gpu",
-    "mode",
-    "precision",
-    "batch_per_gpu",
-    "loader",
-    "grad",
-    "compute",
-)
+        curves = extrapolate.rows(series, wanted)
+    except UserError as error:
+        if not simulated:
+            raise UserError(f"{error}; nor can a step be simulated: {'; '.join(reasons)}") from None
+        study.find(f"no curve is fitted: {error}")
+        curves = []
+    for reason in reasons:
+        study.find(f"not simulated: {reason}")
+    return [*curves, *simulated]
 
 
 def main() -> int:
+    arguments = _parser().parse_args()
+    network = _network(arguments)
+    what_ifs = simulate.parse_what_ifs(arguments.what_if)
+    study = None
+    if arguments.path.suffix == ".csv" and arguments.path.is_file():
+        if what_ifs or network != simulate_rows.Network():
+            raise UserError(NO_TRACE)
+        series = extrapolate.read_table(arguments.path)
+        made = extrapolate.rows(series, _wanted(arguments.ranks, series))
+    else:
+        study = load(arguments.path, arguments.peaks)
+        made = of_study(study, arguments.ranks, what_ifs, network)
+    fields = [name for name in dict.fromkeys(name for row in made for name in row) if name not in COLUMNS]
+    part = Part("Predicted throughput", made, shown(made, fields), caption(made))
+    return output.emit(Answer(made, [*fields, *COLUMNS], parts=[part]), study, arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m analysis.predict", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR|TABLE.csv", help="a sweep's results, or a table")
     parser.add_argument(
         "--ranks", default="", metavar="P,...", help="world sizes to predict [twice, four times]"
     )
-    arguments = output.add_output_flags(parser).parse_args()
-    is_table = arguments.path.suffix == ".csv" and arguments.path.is_file()
-    study = None if is_table else load(arguments.path, arguments.peaks)
-    series = read_table(arguments.path) if study is None else series_of(study)
-    made = rows(series, _wanted(arguments.ranks, series))
-    fields = list(dict.fromkeys(name for one in series for name in one.fields))
-    part = Part("Predicted throughput", made, _shown(made, fields), _caption(made))
-    return output.emit(Answer(made, [*fields, *COLUMNS], parts=[part]), study, arguments)
+    parser.add_argument(
+        "--what-if", default="", metavar="CHANGE,...", help=f"of {','.join(simulate.DEFAULT_WHAT_IFS)} [none]"
+    )
+    parser.add_argument(
+        "--alpha-us", type=float, metavar="US", help="latency of a message of a ring [fitted], microseconds"
+    )
+    parser.add_argument(
+        "--beta-gb-per-s", type=float, metavar="GB_PER_S", help="bandwidth of a link [fitted], 1e9 bytes/s"
+    )
+    return output.add_output_flags(parser)
+
+
+def _network(arguments: argparse.Namespace) -> simulate_rows.Network:
+    alpha, beta = arguments.alpha_us, arguments.beta_gb_per_s
+    if alpha is not None and not 0 <= alpha < np.inf:
+        raise UserError(f"--alpha-us: {alpha:g} is no latency; it must be 0 or more")
+    if beta is not None and not 0 < beta < np.inf:
+        raise UserError(f"--beta-gb-per-s: {beta:g} is no bandwidth; it must be more than 0")
+    return simulate_rows.Network(alpha, beta)
 
 
 def _wanted(text: str, series: Sequence[Series]) -> list[int]:
@@ -223,34 +144,55 @@ def _wanted(text: str, series: Sequence[Series]) -> list[int]:
     return [int(value) for value in values]
 
 
-def _caption(made: Rows) -> str:
-    errors = [abs(row["error_pct"]) for row in made if row["backtest"]]
-    text = "Intervals span the shapes of cost that fit the measured points about as well."
-    if not errors:
-        return f"{text}\nToo few points for a back-test: how good this is, is not known."
-    return (
-        f"{text}\nBack-tests (each from smaller points only): {len(errors)}, median error "
-        f"{np.median(errors):.1f} %, largest {max(errors):.1f} %."
-    )
+_RANGES = {
+    extrapolate.CURVE: "Ranges of curves span the shapes of cost that fit the measured points about as well.",
+    simulate_rows.SIMULATION: "Ranges of simulations: 95 %, of resampled batches, allreduces and runs.",
+}
 
 
-def _shown(made: Rows, fields: Sequence[str]) -> list[Column]:
+def caption(made: Rows) -> str:
+    """What stands below the table: what the ranges are, and how good such predictions were."""
+    lines = []
+    for method, ranges in _RANGES.items():
+        of = [row for row in made if row["method"] == method]
+        errors = [abs(row["error_pct"]) for row in of if row["backtest"]]
+        if of and errors:
+            lines.append(
+                f"{ranges}\nBack-tests (each from smaller points only): {len(errors)}, median error "
+                f"{np.median(errors):.1f} %, largest {max(errors):.1f} %."
+            )
+        elif of:
+            lines.append(f"{ranges}\nToo few points for a back-test: how good this is, is not known.")
+    return "\n".join(lines)
+
+
+def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
+    """The terminal's columns; those that no row fills are left out."""
+
     def get(name: str) -> Any:
         return lambda row: row.get(name)
+
+    def percent(name: str) -> Any:
+        return lambda row: None if row.get(name) is None else f"{row[name]:+.1f}"
 
     def rate(row: Mapping[str, Any]) -> str:
         return with_interval(row["images_per_s"], row["images_per_s_low"], row["images_per_s_high"])
 
     varying = [name for name in fields if len({str(row.get(name)) for row in made}) > 1]
-    return [
+    columns = [
         *(Column(name, get(name), left=True) for name in varying),
-        Column("ranks", get("ranks")),
+        Column("method", get("method"), left=True),
+        Column("ranks", get("ranks"), key=True),
+        Column("what if", get("what_if"), left=True, key=True),
         Column("images/s\n[range]", rate),
+        Column("gain\n%", percent("gain_pct")),
         Column("efficiency\n%", lambda row: f"{row['scaling_efficiency_pct']:.1f}"),
+        Column("exposed\nms", get("exposed_ms")),
         Column("measured\nimages/s", get("measured_images_per_s")),
-        Column("error\n%", lambda row: f"{row['error_pct']:+.1f}" if row["backtest"] else None),
+        Column("error\n%", percent("error_pct")),
         Column("from\nranks", get("measured_on"), left=True),
     ]
+    return [one for one in columns if any(one.value(row) not in (None, "") for row in made)]
 
 
 if __name__ == "__main__":

@@ -111,7 +111,19 @@ class Point:
 
 
 def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
-    """The points of a study, each with its base; runs that cannot be used are taken out of the study."""
+    """The points of a study, each with its base; runs that cannot be used are taken out of the study.
+
+    They are found once a study and set of runs: several sections of a report ask for them.
+    """
+    key = (scaling, *(source.id for source in study.sources))
+    if key not in study.points:
+        found = _points(study, scaling)
+        study.points[scaling, *(source.id for source in study.sources)] = found
+        return found
+    return study.points[key]
+
+
+def _points(study: Study, scaling: Scaling) -> list[Point]:
     series = all_series(study)
     found: dict[tuple, Point] = {}
     for source in study.of_kind("run"):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
+    from analysis.scaling import Point
     from profiling.tools.pyprof import Batches
 
 Kind = Literal["run", "pyprof"]
@@ -82,6 +83,7 @@ class Study:
         batches: of the PyProf tables, as far as they have been counted.
         launches: of the runs, as analysis.borrowed has found them.
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
+        points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
 
     path: Path
@@ -96,6 +98,7 @@ class Study:
     launches: dict[str, str] = field(default_factory=dict)
     anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
+    points: dict[tuple, list["Point"]] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:
         return [source for source in self.sources if source.kind == kind]

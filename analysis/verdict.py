@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.scaling import POINT_FIELDS
+from analysis.simulate import in_words
 from analysis.terminal import Rows, digits
 
 # A loss of scaling below this is not worth a sentence about its cause.
@@ -18,6 +19,8 @@ NEAR_IDEAL_PCT = 95.0
 LIMITING_SHARE = 0.25
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause.
 UNATTRIBUTED_SHARE = 0.5
+# A change that would give less than this, by simulation, is not worth a sentence.
+WORTH_TRYING_PCT = 5.0
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
@@ -49,12 +52,13 @@ class Sentence:
     figure: str = ""
 
 
-def verdict(points: Rows, names: Sequence[str]) -> list[Sentence]:
+def verdict(points: Rows, names: Sequence[str], predicted: Rows | None = None) -> list[Sentence]:
     """How it scales, what limits it, what to try.
 
     Args:
         points: rows of ``analysis.scaled`` for runs of our own, a configuration and world size each.
         names: what each is called, in the same order.
+        predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
@@ -69,7 +73,7 @@ def verdict(points: Rows, names: Sequence[str]) -> list[Sentence]:
     widest = [row for row in scaled if row["world_size"] == largest]
     best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
-    return [_how(best, worst), *_why(called, worst)]
+    return [_how(best, worst), *_why(called, worst), *_worth_trying(predicted or [])]
 
 
 def _rate(called: Rows) -> Sentence:
@@ -138,6 +142,20 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
     ]
+
+
+def _worth_trying(predicted: Rows) -> list[Sentence]:
+    """The change that gives most, on the fewest ranks that were predicted: they are the surest."""
+    tried = [row for row in predicted if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT]
+    nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
+    if not nearest:
+        return []
+    best = max(nearest, key=lambda row: row["gain_pct"])
+    text = (
+        f"Of what was simulated for {_ranks(best['ranks'])}, {in_words(best['what_if'])} would give most: "
+        f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
+    )
+    return [Sentence(text, "prediction")]
 
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:

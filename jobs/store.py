@@ -50,6 +50,7 @@ class RankReport(_Record):
     losses_finite: bool
     parameter_digest: str  # of the parameters at the end (train.report): equal on all ranks
     parameters: int = 0  # how many
+    gradient_elements: dict[str, int] = {}  # rank 0: of each trained parameter, as the model registers them
     forward_flops_per_image: float | None = None  # analytic, 1 multiply-add = 2
     training_flops_per_image: float | None = None
     startup_ns: int = 0  # process start to the first batch's start

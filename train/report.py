@@ -76,6 +76,8 @@ def report_of(ended: Ended) -> RankReport:
         losses_finite=bool(np.isfinite(losses).all()),
         parameter_digest=ended.digests[world.rank],
         parameters=sum(parameter.numel() for parameter in ended.model.parameters()),
+        # The same on every rank: one says it.
+        gradient_elements=gradient_elements(ended.model) if world.rank == 0 else {},
         forward_flops_per_image=ended.flops[0],
         training_flops_per_image=ended.flops[1],
         startup_ns=ended.startup_ns,
@@ -110,6 +112,12 @@ def parameter_digest(model: torch.nn.Module) -> str:
         words = parameter.detach().float().cpu().contiguous().numpy().reshape(-1).view(np.uint32)
         digest.update(np.array([words.sum(dtype=np.uint32), np.bitwise_xor.reduce(words)]).tobytes())
     return digest.hexdigest()
+
+
+def gradient_elements(model: torch.nn.Module) -> dict[str, int]:
+    """How many elements each trained parameter has, by its name, as the model registers them."""
+    trained = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+    return {name: one.numel() for name, one in trained}
 
 
 def peak_memory_bytes() -> int:

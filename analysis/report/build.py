@@ -13,6 +13,7 @@ from analysis.report import (
     hotspots,
     kernel_change,
     loss,
+    prediction,
     roofline,
     sections,
     stragglers,
@@ -46,6 +47,7 @@ def build(study: Study) -> Page:
     fields = [source.fields for source in study.sources] or rows
     factors = varied(fields, [name for name in FACTORS if name != "world_size"])
     series = sections.series_factors(factors)
+    predicted = prediction.predicted(study) if own else ""
     found = [
         sections.scaling(own, factors),
         *sections.reference(others, study),
@@ -63,6 +65,7 @@ def build(study: Study) -> Page:
         utilization.section(study, factors),
         activities.section(study, factors),
         cost_section.section(study, factors),
+        prediction.section(predicted, own, factors) if own else None,
         # What own runs correct is said in the published rows only, where there are some.
         sections.corrections(explain(study, own)) if others else None,
         sections.left_out(study),
@@ -70,7 +73,7 @@ def build(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=verdict(own, [called(row, series) for row in own]) if own else _of_reference(others),
+        summary=_of_own(own, series, predicted) if own else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),
@@ -108,6 +111,11 @@ def _subtitle(study: Study) -> str:
 def _device(manifest: Manifest) -> str:
     device = manifest.ranks[0].device
     return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
+
+
+def _of_own(own: Rows, series: Sequence[str], predicted: Rows | str) -> Sequence[Sentence]:
+    names = [called(row, series) for row in own]
+    return verdict(own, names, [] if isinstance(predicted, str) else predicted)
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

@@ -37,7 +37,7 @@ def test_all_sections_of_a_sweep(sweep):
     found = sections(sweep)
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
-        "kernel-change", "roofline", "utilization", "cost", "left-out",
+        "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 

@@ -73,6 +73,8 @@ def test_the_report(data_set, tmp_path):
     assert (report.batches_done, report.images_done, report.images_corrupt) == (4, 16, 0)
     assert report.losses_finite and report.findings == [] and report.threads == 1
     assert report.parameters == 11_689_512 and len(report.parameter_digest) == 64
+    assert sum(report.gradient_elements.values()) == 11_689_512
+    assert list(report.gradient_elements)[-2:] == ["fc.weight", "fc.bias"]
     assert report.training_flops_per_image == models.flops_per_image(models.build_model("resnet18"), 32)[1]
     assert report.startup_ns > 0 and report.peak_memory_bytes > 1e8
     batches = tables.read(tables.rank_directory(tmp_path, 0), "batches").to_pandas()

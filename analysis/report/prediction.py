@@ -1,0 +1,86 @@
+"""What would more ranks give? The section of analysis.predict, with what-ifs where a step was traced."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis import plots, predict
+from analysis.extrapolate import CONFIGURATION, CURVE
+from analysis.report.render import Chart, Section
+from analysis.report.views import as_view, called, facts
+from analysis.simulate import DEFAULT_WHAT_IFS
+from analysis.simulate_rows import SIMULATION
+from analysis.study import Study
+from analysis.terminal import Part, Rows
+from profiling.errors import UserError
+
+HEADING = "What would more ranks give?"
+_CURVE = "The curve goes on as the measured rates do; its range spans what else fits them."
+_SIMULATION = (
+    "The simulation replays the traced step, its gradients exchanged in buckets over a ring, as it is and "
+    "with one thing changed at a time; its range is a 95 % interval."
+)
+_NOT_SIMULATED = "No step could be simulated; the notes below say why."
+_BOTH = (
+    "Neither knows a switch or a second rail that no measured point used. Errors are those of predicting a "
+    "measured point from smaller ones."
+)
+_NAMES = {CURVE: "by the curve", SIMULATION: "simulated"}
+
+
+def predicted(study: Study) -> Rows | str:
+    """The rows of analysis.predict with its what-ifs; or why there are none."""
+    try:
+        return predict.of_study(study, what_ifs=DEFAULT_WHAT_IFS)
+    except UserError as error:
+        return str(error)
+
+
+def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
+    """Measured and predicted throughput, and what changes would give.
+
+    Args:
+        made: of :func:`predicted`.
+        own: rows of analysis.scaled.
+    """
+    if isinstance(made, str):
+        return Section("prediction", HEADING, f"Not known: {made}.")
+    simulated = [row for row in made if row["method"] == SIMULATION]
+    text = f"{_CURVE} {_SIMULATION if simulated else _NOT_SIMULATED} {_BOTH}"
+    shown = _widest(simulated or made)
+    chart = Chart("prediction", plots.predictions(_points(made, own, shown, factors)), _label(shown, factors))
+    fields = [name for name in CONFIGURATION if name in made[0]]
+    part = Part("", made, predict.shown(made, fields), predict.caption(made))
+    return Section("prediction", HEADING, text, [chart], [as_view(part, "prediction-table", factors)])
+
+
+def _label(shown: Mapping[str, Any], factors: Sequence[str]) -> str:
+    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
+    return f"Images a second against the number of ranks, measured and predicted: {name}"
+
+
+def _widest(made: Rows) -> dict[str, Any]:
+    """A row of the configuration that the chart shows: the one that was predicted fastest on most ranks."""
+    return max(made, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
+
+
+def _points(made: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
+    """The chart's points: a line of what was measured, one a method, one a what-if."""
+    points = []
+    for row in own:
+        if _alike(row, shown):
+            points.append({**row, "label": "measured"})
+    for row in made:
+        if _alike(row, shown):
+            name = f"what if {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
+            points.append({**row, "world_size": row["ranks"], "label": name})
+    alike = facts(shown, [name for name in factors if name in CONFIGURATION])
+    columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]
+    return pd.DataFrame([{name: one.get(name) for name in columns} | {"facts": alike} for one in points])
+
+
+def _alike(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
+    """Whether a row is of the configuration; gradients of one rank have no precision."""
+    names = [name for name in CONFIGURATION if name != "grad" or row.get("world_size") != 1]
+    return all(str(row.get(name)) == str(shown.get(name)) for name in names)

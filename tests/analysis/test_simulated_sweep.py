@@ -1,0 +1,218 @@
+"""A sweep with planted gradients, latency and bandwidth: its simulated steps are as one computes by hand.
+
+Three layers of 16, 32 and 8 MiB of gradients are ready 10, 30 and 50 ms into a backward pass of 50 ms;
+buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
+"""
+
+import pytest
+
+from analysis import predict, scaled
+from analysis.load import load
+from analysis.report.build import build
+from analysis.verdict import verdict
+from jobs.run import Run
+from profiling import tables
+from tests.analysis.commands import one_line_error, run
+from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run, write_sweep_record
+
+MIB = 1 << 20
+LAYERS = {"head": (10, 4 * MIB), "body": (30, 8 * MIB), "stem": (50, 2 * MIB)}  # ready in ms, elements
+GRADIENTS = {f"{layer}.weight": LAYERS[layer][1] for layer in ("stem", "body", "head")}
+ALPHA_US, BETA_GB_PER_S = 50.0, 2.0
+LOAD, FORWARD, BACKWARD, UPDATE = 10, 30, 50, 10  # ms, of one rank by itself
+ALONE_MS = LOAD + FORWARD + BACKWARD + UPDATE
+
+
+def exchange(ranks: int, buckets=((30.0, 48 * MIB), (50.0, 8 * MIB))) -> list[tuple[float, float, int]]:
+    """(begin, end, bytes) of each allreduce, ms from the begin of the backward pass, by hand."""
+    made, done = [], 0.0
+    for ready, size in buckets if ranks > 1 else ():
+        begin = max(done, ready)
+        done = begin + 2 * (ranks - 1) * ALPHA_US / 1e3 + 2 * (ranks - 1) / ranks * size / BETA_GB_PER_S / 1e6
+        made.append((begin, done, size))
+    return made
+
+
+def step_ms(ranks: int, *buckets) -> float:
+    ends = [end for _, end, _ in exchange(ranks, *buckets)]
+    return ALONE_MS + max(max(ends, default=0.0) - BACKWARD, 0.0)
+
+
+def plant(directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, **fields) -> None:
+    """A run whose ranks all do the same; its trace shows what the twin does."""
+    run = run_of(gpus_per_node=ranks, profile=profile, batches=12, **fields)
+    ended = write_run(directory, run, Truth(batch_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
+    for rank in range(ranks):
+        _write_tables(tables.rank_directory(ended, rank), rank, run, layers)
+
+
+def _write_tables(directory, rank: int, run: Run, layers: bool) -> None:
+    step, count = round(step_ms(run.world_size) * MS), run.batches
+    starts = [START_NS + number * step for number in range(count)]
+    attributed = [run.profile != "none" and number >= run.first_attributed for number in range(count)]
+    batches = {
+        "rank": [rank] * count, "batch_index": list(range(count)), "start_ns": starts,
+        "load_ns": [LOAD * MS] * count, "forward_ns": [FORWARD * MS] * count,
+        "backward_ns": [step - (LOAD + FORWARD + UPDATE) * MS] * count, "update_ns": [UPDATE * MS] * count,
+        "end_ns": [start + step for start in starts], "images": [run.batch] * count, "loss": [1.0] * count,
+        "attributed": attributed,
+    }  # fmt: skip
+    tables.write(tables.as_table("batches", batches), directory, "batches")
+    if run.profile == "none":
+        return
+    events = [
+        (at - 5, at, "conv", "convolution", name if layers else None, 0.0) for name, (at, _) in LAYERS.items()
+    ]
+    for begin, end, size in exchange(run.world_size):
+        events.append((begin, end, "ncclAllReduce", "communication", None, float(size)))
+    rows = [
+        (number, starts[number] + round((LOAD + FORWARD + begin) * MS), round((end - begin) * MS), *rest)
+        for number in range(run.first_attributed, count)
+        for begin, end, *rest in events
+    ]
+    names = ("batch_index", "start_ns", "duration_ns", "short_name", "class", "layer", "bytes")
+    kernels = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    same = {"rank": rank, "direction": "bprop", "device": 0, "stream": 7, "flops": 0.0}
+    kernels |= {name: [value] * len(rows) for name, value in same.items()}
+    tables.write(tables.as_table("kernels", kernels), directory, "kernels")
+
+
+def sweep(directory, ranks=(1, 2), traced=(1, 2), **more):
+    for count in ranks:
+        for profile in ("none", *(["torch"] * (count in traced))):
+            plant(directory, count, profile, **more)
+    write_sweep_record(directory)
+    return directory
+
+
+def simulated(directory, *words) -> list[dict]:
+    ran = run("analysis.predict", directory, *words, "--format", "json")
+    assert ran.code == 0, ran.err
+    return [row for row in ran.json if row["method"] == "simulation"]
+
+
+def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
+    (row,) = simulated(sweep(tmp_path), "--ranks", "8")
+    assert row["alpha_us"] == pytest.approx(ALPHA_US, rel=1e-3)
+    assert row["beta_gb_per_s"] == pytest.approx(BETA_GB_PER_S, rel=1e-3)
+    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and step_ms(8) > 130
+    assert row["exposed_ms"] == pytest.approx(step_ms(8) - ALONE_MS, rel=1e-3) and row["buckets"] == 2
+    assert row["images_per_s"] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-4)
+    assert (row["measured_on"], row["traced_ranks"]) == ("1 2", 2)
+    assert row["fit_error_pct"] == pytest.approx(0, abs=0.01)
+
+
+def test_a_measured_point_is_predicted_back_from_smaller_ones(tmp_path):
+    made = simulated(sweep(tmp_path, ranks=(1, 2, 4)), "--ranks", "16")
+    # From one rank nothing is known of the network.
+    assert [(row["ranks"], row["backtest"], row["measured_on"]) for row in made] == [
+        (4, True, "1 2"), (16, False, "1 2 4"),
+    ]  # fmt: skip
+    assert made[0]["error_pct"] == pytest.approx(0, abs=0.1) and made[0]["measured_images_per_s"] > 0
+
+
+def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
+    what_ifs = "fp16-gradients,network=2x,bucket-mb=1,no-stragglers,no-loader"
+    plain, *changed = simulated(sweep(tmp_path), "--ranks", "8", "--what-if", what_ifs)
+    ms = {row["what_if"]: row["batch_ms"] for row in changed}
+    assert not plain["what_if"] and list(ms) == what_ifs.split(",")
+    half = step_ms(8, ((30.0, 24 * MIB), (50.0, 4 * MIB)))
+    assert ms["fp16-gradients"] == pytest.approx(half, rel=1e-4)
+    assert ms["network=2x"] == pytest.approx(half, rel=1e-4)
+    small = step_ms(8, ((10.0, 16 * MIB), (30.0, 32 * MIB), (50.0, 8 * MIB)))
+    assert ms["bucket-mb=1"] == pytest.approx(small, rel=1e-4)
+    assert ms["no-loader"] == pytest.approx(step_ms(8) - LOAD, rel=1e-4)
+    assert ms["no-stragglers"] == pytest.approx(step_ms(8), rel=1e-4)
+    assert all(
+        row["gain_pct"] == pytest.approx(100 * (step_ms(8) / row["batch_ms"] - 1), abs=0.1) for row in changed
+    )
+
+
+def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
+    known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
+    (row,) = simulated(sweep(tmp_path, ranks=(1,)), "--ranks", "4", *known)
+    assert row["batch_ms"] == pytest.approx(step_ms(4), rel=1e-4) and row["traced_ranks"] == 1
+
+
+def test_one_rank_alone_is_said_in_one_line(tmp_path):
+    said = one_line_error(run("analysis.predict", sweep(tmp_path, ranks=(1,))))
+    assert "nothing to go on from" in said and "--alpha-us" in said and "two ranks or more" in said
+
+
+def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
+    sweep(tmp_path, layers=False)
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--what-if", "bucket-mb=1", "--format", "json")
+    (row,) = [row for row in ran.json if row["method"] == "simulation"]
+    # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
+    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=0.05)
+    assert "what if bucket-mb=1: when single gradients are ready is not known" in ran.err
+
+
+def test_what_cannot_be_simulated_is_said(tmp_path):
+    ran = run("analysis.predict", sweep(tmp_path / "a", traced=()), "--format", "csv")
+    assert ran.code == 0 and ran.csv and "not simulated: no run was traced" in ran.err
+    sweep(tmp_path / "b", backend="horovod")
+    ran = run("analysis.predict", tmp_path / "b", "--format", "csv")
+    assert "backend horovod does not exchange gradients in DDP's buckets" in ran.err
+    assert {row["method"] for row in ran.csv} == {"curve"}
+
+
+def test_a_table_has_no_trace(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n")
+    for words in (["--what-if", "no-loader"], ["--alpha-us", "3"]):
+        assert "has no trace" in one_line_error(run("analysis.predict", table, *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--alpha-us", "-1"], "no latency"),
+        (["--beta-gb-per-s", "0"], "no bandwidth"),
+        (["--beta-gb-per-s", "fast"], "invalid float"),
+        (["--what-if", "faster"], "unknown change"),
+    ],
+)
+def test_wrong_flags_are_one_line(tmp_path, words, says):
+    assert says in one_line_error(run("analysis.predict", tmp_path, *words))
+
+
+def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
+    page = build(load(sweep(tmp_path)))
+    section = next(one for one in page.sections if one.id == "prediction")
+    lines = {trace["name"]: trace for trace in section.charts[0].figure["data"]}
+    assert lines["measured"]["x"] == [1, 2] and lines["simulated"]["x"] == [4, 8]
+    assert lines["by the curve"]["x"] == [4, 8] and lines["what if network=2x"]["x"] == [4, 8]
+    assert lines["simulated"]["y"][1] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-3)
+    assert len(section.tables[0].rows) == 2 * (1 + 1 + 5)
+    text = " ".join(sentence.text for sentence in page.summary)
+    gain = 100 * (step_ms(4) / step_ms(4, ((30.0, 24 * MIB), (50.0, 4 * MIB))) - 1)
+    assert "gradients in fp16 would give most: " in text and f", {gain:.0f} % more than as it is" in text
+
+
+def test_the_report_says_why_nothing_is_predicted(tmp_path):
+    page = build(load(sweep(tmp_path, ranks=(1,))))
+    section = next(one for one in page.sections if one.id == "prediction")
+    assert section.text.startswith("Not known: ") and "--alpha-us" in section.text and not section.charts
+
+
+def test_no_sentence_of_what_would_gain_little(tmp_path):
+    study = load(sweep(tmp_path))
+    rows = predict.of_study(study, "4", ["no-stragglers"])
+    points = scaled.rows(study)
+    said = " ".join(one.text for one in verdict(points, ["a", "b"], rows))
+    assert "What to try" in said and "would give most" not in said
+
+
+def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
+    sweep(tmp_path, ranks=(2,), grad="fp16")
+    plant(tmp_path, 1, "none")
+    ran = run("analysis.predict", tmp_path, "--what-if", "fp16-gradients", "--format", "csv")
+    assert "what if fp16-gradients: gradients are sent in 16 bits already" in ran.err
+
+
+def test_a_damaged_trace_costs_only_its_run(tmp_path):
+    sweep(tmp_path)
+    next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
+    rows = predict.of_study(load(tmp_path), "8")
+    assert [row["method"] for row in rows] == ["curve"]
