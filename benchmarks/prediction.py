@@ -8,24 +8,33 @@ gradients would give on 4 nodes is also asked of the fp32 runs alone. All is com
 The nodes share this machine's cores: on 4 of them computing is slower than on 2, which nothing that ran on 2
 can say. Where the link is what a batch waits for, that matters little.
 
-    python -m benchmarks.prediction          (as root, with Slurm)
+Beside it stands the same question asked of what benchmarks.network has measured (results/network.json): four
+nodes from a step on two nodes with unlimited links and from allreduces alone between two nodes.
+
+    python -m benchmarks.prediction                             (as root, with Slurm)
+    python -m benchmarks.prediction --keep DIR --compare        sweeps that are in DIR already
 """
 
 import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from analysis import extrapolate, simulate_rows
 from analysis.extrapolate import Configuration
 from analysis.load import load
+from analysis.simulate import Cost, Model, Step, simulate
 from analysis.terminal import plain
+from benchmarks import network
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import virtual_cluster
-from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 NODES = (1, 2, 4)
 RATES = ["50mbit", "100mbit"]  # slow enough that a batch waits for them
@@ -59,6 +68,20 @@ KEPT = (
 )  # fmt: skip
 
 
+def measure(keep: Path | None, repetitions: int, batches: int) -> dict[str, Path]:
+    """The directories of the sweeps on links of each rate."""
+    found = {}
+    with virtual_cluster(max(NODES)) as (cluster, folder):
+        kept = (keep or Path(tempfile.mkdtemp(prefix="prediction-"))).resolve()
+        for rate in RATES:
+            cluster.control("shape", rate)
+            file = folder / f"prediction-{rate}.yaml"
+            file.write_text(SWEEP.format(repetitions=repetitions, batches=batches))
+            found[rate] = cluster.sweep(max(NODES), file, kept / rate)
+            print(f"{rate}: {found[rate]}", file=sys.stderr)
+    return found
+
+
 def compared(directory: Path) -> list[dict[str, Any]]:
     """What is predicted of the most ranks of a sweep from fewer, and what they gave."""
     study = load(directory)
@@ -72,7 +95,47 @@ def compared(directory: Path) -> list[dict[str, Any]]:
     measured = fp16.points[-1].rate.value
     error = 100 * (what_if["images_per_s"] / measured - 1)
     kept.append(what_if | {"measured_images_per_s": measured, "error_pct": error})
-    return [{"grad": row["grad"], **{name: plain(row.get(name)) for name in KEPT}} for row in kept]
+    runs = {one.fields["grad"]: [series.images_per_s for _, series in one.points[-1].timed] for one in found}
+    of_grad = ["fp16" if row["what_if"] else row["grad"] for row in kept]
+    return [
+        {"grad": row["grad"], **{name: plain(row.get(name)) for name in KEPT}, "measured_runs": runs[grad]}
+        for row, grad in zip(kept, of_grad, strict=True)
+    ]
+
+
+def of_network(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """DDP on four nodes of benchmarks.network by the simulation, from what it measured on two.
+
+    The step is that of two nodes with unlimited links, what its allreduce costs there taken off; it has one
+    bucket, ready when the backward pass is done. alpha and beta of a ring of two are halves of the timings'.
+    """
+    rows = {
+        (row["rate"], row["nodes"], row["grad"]): row for row in measured["rows"] if row["backend"] == "ddp"
+    }
+    costs = {rate: _ring_of_two(of["2"]) for rate, of in measured["models"].items()}
+    made = []
+    for (rate, nodes, grad), row in rows.items():
+        if rate == network.UNLIMITED or nodes != max(NODES):
+            continue
+        size = float(network.PARAMETERS * network.BYTES[grad])
+        whole = 1e6 * rows[network.UNLIMITED, 2, grad]["batch_ms"]
+        alone = whole - float(costs[network.UNLIMITED].allreduce_ns(size, 2)[0])
+        elements = np.array([network.PARAMETERS])
+        step = Step(0, 0, alone, 0, np.array([alone]), elements, True, np.array([alone]), np.zeros(1))
+        model = Model(step, costs[rate], network.BYTES[grad], 25.0, stragglers=False)
+        predicted = float(simulate(model, nodes).step_ns[0]) / 1e6
+        error = 100 * (row["batch_ms"] / predicted - 1)
+        made.append({
+            "rate": rate, "grad": grad, "batch_ms": predicted, "measured_batch_ms": row["batch_ms"],
+            "error_pct": error,
+        })  # fmt: skip
+    return made
+
+
+def _ring_of_two(timings: Sequence[float]) -> Cost:
+    """A ring's alpha and beta from T(n) = a + n / b between two: a is two messages, n / b is all bytes."""
+    a, b = timings
+    return Cost(np.array([1e9 * a / 2]), np.array([1e9 / b]))
 
 
 def as_markdown(report: Mapping[str, Any]) -> str:
@@ -83,7 +146,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         f"{facts}; load before: {report['load_before']}. SqueezeNet 1.1, batch 2 of 32 px a rank, buckets of "
         f"1 MiB, {report['batches']} batches, {report['repetitions']} repetitions. All nodes share this "
         "machine's cores, and links are limited.", "", f"    {report['command']}", "",
-        "| link | gradients | by | images/s on 4 (range) | measured | error, % | on 2, error, % "
+        "| link | gradients | by | images/s on 4 (range) | measured (runs) | error, % | on 2, error, % "
         "| beta, MB/s |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
@@ -92,8 +155,17 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         rate = f"{row['images_per_s']:.1f} ({row['images_per_s_low']:.1f} to {row['images_per_s_high']:.1f})"
         fit = "" if row["fit_error_pct"] is None else f"{row['fit_error_pct']:+.1f}"
         beta = "" if row["beta_gb_per_s"] is None else f"{1e3 * row['beta_gb_per_s']:.1f}"
-        cells = [row["rate"], row["grad"], by, rate, f"{row['measured_images_per_s']:.1f}"]
+        runs = ", ".join(f"{one:.1f}" for one in row["measured_runs"])
+        cells = [row["rate"], row["grad"], by, rate, f"{row['measured_images_per_s']:.1f} ({runs})"]
         lines.append(f"| {' | '.join(cells)} | {row['error_pct']:+.1f} | {fit} | {beta} |")
+    lines += [
+        "", "From benchmarks.network's figures (results/network.json), DDP, one bucket:", "",
+        "| link | gradients | batch on 4, ms | measured | images/s, error, % |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for row in report["of_network"]:
+        batch = f"{row['batch_ms']:.0f} | {row['measured_batch_ms']:.0f}"
+        lines.append(f"| {row['rate']} | {row['grad']} | {batch} | {row['error_pct']:+.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -108,18 +180,17 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--keep", type=Path, help="folder of the sweeps; those that are there are resumed")
+    parser.add_argument("--compare", action="store_true", help="only compare what is in --keep")
     given = parser.parse_args()
+    if given.compare and not given.keep:
+        raise UserError("--compare needs --keep DIR, where the sweeps are")
     load_before = round(os.getloadavg()[0], 1)
-    rows = []
-    with virtual_cluster(max(NODES)) as (cluster, folder):
-        for rate in RATES:
-            cluster.control("shape", rate)
-            file = folder / f"prediction-{rate}.yaml"
-            file.write_text(SWEEP.format(repetitions=given.repetitions, batches=given.batches))
-            kept = (given.keep or folder).resolve()
-            found = compared(cluster.sweep(max(NODES), file, kept / rate))
-            print(json.dumps({rate: found}), file=sys.stderr)
-            rows += [{"rate": rate, **row} for row in found]
+    directories = (
+        {rate: given.keep / rate / f"prediction-{rate}" for rate in RATES}
+        if given.compare
+        else measure(given.keep, given.repetitions, given.batches)
+    )
+    rows = [{"rate": rate, **row} for rate, directory in directories.items() for row in compared(directory)]
     report = {
         "command": "python -m benchmarks.prediction "
         f"--repetitions {given.repetitions} --batches {given.batches}",
@@ -128,6 +199,7 @@ def main() -> int:
         "repetitions": given.repetitions,
         "batches": given.batches,
         "rows": rows,
+        "of_network": of_network(json.loads((RESULTS / "network.json").read_text())),
     }
     (RESULTS / "prediction.json").write_text(json.dumps(report, indent=1) + "\n")
     (RESULTS / "prediction.md").write_text(as_markdown(report))
