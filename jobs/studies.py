@@ -9,14 +9,15 @@ Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` answe
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jobs import store
+from jobs.launchers.base import Process
 from jobs.outcome import facts
-from jobs.processes import become
+from jobs.processes import Ended, Limits, become, run_processes
 from jobs.store import StudyManifest
 from profiling import tables
 from profiling.errors import UserError
@@ -75,6 +76,25 @@ class Recorder:
             **facts({}, self._started, _ROOT),
         )
         store.write_record(self.directory / store.MANIFEST, manifest)
+
+
+def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> tuple[Ended, str]:
+    """Run processes that begin with nothing but their arguments: how they ended, and what they printed.
+
+    Args:
+        commands: what follows ``python``; what they print goes into the study's log, too.
+        time_s: after which they are ended.
+    """
+    # Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks
+    # of a MiB and more back to the kernel, so that what counts against a limit is what is in use.
+    environment = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    processes = [Process([sys.executable, *command], environment) for command in commands]
+    log = directory / store.LOG
+    before = log.stat().st_size if log.exists() else 0
+    ended = run_processes(processes, log, Limits(time_s), _ROOT)
+    with log.open("rb") as file:
+        file.seek(before)
+        return ended, file.read().decode("utf-8", "replace")
 
 
 def _append(columns: dict[str, list[Any]], *values: Any) -> None:

@@ -15,6 +15,7 @@ from profiling.errors import UserError, did_you_mean
 Maker = Callable[[Result, Path | None], Answer]
 
 QUESTIONS = {
+    "capacity": "What fits?",
     "layers": "What does a layer cost?",
     "order": "Does the order matter?",
     "gemm": "Many small matrix products, or one merged?",
@@ -33,9 +34,14 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
 
 
 def _maker(result: Result) -> Maker:
-    from analysis.studies import gemm, layers, order
+    from analysis.studies import capacity, gemm, layers, order
 
-    makers: dict[str, Maker] = {"layers": layers.answer, "order": order.answer, "gemm": gemm.answer}
+    makers: dict[str, Maker] = {
+        "capacity": capacity.answer,
+        "layers": layers.answer,
+        "order": order.answer,
+        "gemm": gemm.answer,
+    }
     name = result.manifest.study
     if name not in makers:
         raise UserError(f"{result.path}: no study {name!r} is known{did_you_mean(name, makers)}")

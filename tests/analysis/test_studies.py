@@ -12,6 +12,7 @@ from jobs.studies import Recorder, make_directory
 from profiling.errors import UserError
 from tests.analysis.commands import run
 
+MIB = 1 << 20
 LAYER = "Linear(4, 2)@8,4"
 
 
@@ -134,3 +135,59 @@ def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     assert (separate["gain"], merged["gain"], merged["gain_low"]) == (None, 1.5, 1.5)
     assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
     assert made.notes[0].startswith("On cpu, hidden 512: 4 products merged into one are 1.50")
+
+
+def capacity(directory, balance):
+    """3 layers fit in 100 MiB, of which 40 are taken before; 4 do not, and are laid over two devices."""
+    directory.mkdir()
+    recorder = Recorder("capacity", {"balance": balance}, directory)
+
+    def tried(case, device, own, fits, peak_mib, **more):
+        for name, value in zip(("convolutions", "linears"), own, strict=True):
+            recorder.quantity(case, device, name, value)
+        recorder.quantity(case, device, "fits", fits, "" if fits else "can't allocate memory")
+        for name, mib in {"limit": 100, "base": 40, "peak": peak_mib, "held": 0}.items():
+            recorder.quantity(case, device, f"{name}_bytes", mib * MIB if mib is not None else None)
+        for stage in ("receive", "forward", "exchange", "backward", "send") if fits else ():
+            recorder.durations(case, device, stage, [more.get(stage, 1) * 1_000_000] * 10)
+        if "chosen" in more:
+            recorder.quantity(case, device, "chosen", more["chosen"])
+
+    tried("2+2", "cpu", (2, 2), False, None)
+    tried("1+2", "cpu", (1, 2), True, 94, forward=3)
+    tried("1+1", "cpu", (1, 1), True, 80)
+    tried("2+2 split after 1", "cpu, device 0", (1, 0), True, 60, chosen=True, exchange=20)
+    tried("2+2 split after 1", "cpu, device 1", (1, 2), True, 90, chosen=True)
+    recorder.write(5, 10)
+    return read(directory)
+
+
+def test_the_boundary_has_a_time_on_both_sides(tmp_path):
+    made = answers.answer(capacity(tmp_path / "one", "memory"))
+    networks = {row["network"]: row for row in made.rows if row["devices"] == 1}
+    assert list(networks) == ["1+1", "1+2", "2+2"]  # by size, not as they were tried
+    assert networks["1+2"]["boundary"] == "largest that fits" and networks["1+2"]["step_ms"] == 7
+    assert networks["2+2"]["boundary"] == "smallest that does not" and networks["2+2"]["step_ms"] == 24
+    assert networks["2+2"]["reason"] == "can't allocate memory" and networks["2+2"]["free_bytes"] is None
+    assert made.notes[0] == "1+2 layers fit in one device, 2+2 do not."
+    assert "1+0 and 1+2 layers, 20.00 and 50.00 MiB; a step takes 24.00 ms" in made.notes[2]
+
+
+@pytest.mark.parametrize(
+    ("balance", "why"),
+    [("memory", "since layers are not divided"), ("time", "since the split balances time")],
+)
+def test_what_is_free_has_a_reason(tmp_path, balance, why):
+    made = answers.answer(capacity(tmp_path / "one", balance))
+    first, second = (row for row in made.rows if row["chosen"])
+    assert (first["free_bytes"], second["free_bytes"]) == (40 * MIB, 10 * MIB)
+    assert first["own_ms"] == 2 and "room for 2 more" in first["why_free"] and why in first["why_free"]
+    assert "room for 0 more" in second["why_free"] and why not in second["why_free"]
+
+
+def test_a_boundary_that_was_not_found_is_said(tmp_path):
+    result = capacity(tmp_path / "one", "memory")
+    for key in [key for key in result.quantities if key[0] != "1+1"]:
+        del result.quantities[key]
+        result.durations.pop(key, None)
+    assert answers.answer(result).notes[0].startswith("The boundary was not found")

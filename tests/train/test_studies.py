@@ -1,5 +1,7 @@
 """The single-node studies on this CPU, for real, at a small size."""
 
+import argparse
+import re
 import sys
 
 import numpy as np
@@ -11,7 +13,19 @@ from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import energy
-from train.studies import common, gemm, layer_spec, layers, memory, operators, order, power
+from train.studies import (
+    attempt,
+    capacity,
+    common,
+    gemm,
+    layer_spec,
+    layers,
+    memory,
+    operators,
+    order,
+    power,
+    search,
+)
 from train.studies.layers import LAYERS, Passes, specs_of
 
 
@@ -301,3 +315,179 @@ def test_a_size_that_is_none_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["study", "--hidden", "0"])
     with pytest.raises(UserError, match="at least 1"):
         gemm.main()
+
+
+# --- capacity -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [1, 2, 16, 100, 5000])
+@pytest.mark.parametrize("largest", [1, 2, 15, 16, 17, 123, 999, 1000])
+def test_the_boundary_is_found_in_few_tries(largest, start):
+    asked = []
+
+    def fits(layers):
+        asked.append(layers)
+        return layers <= largest
+
+    assert search.boundary(fits, start, most=1000) == (largest, largest + 1)
+    assert len(asked) == len(set(asked)) <= 2 * 10 and all(1 <= layers <= 1000 for layers in asked)
+
+
+def test_a_boundary_that_is_nowhere():
+    assert search.boundary(lambda _: False, 16, most=100) == (0, 1)
+    assert search.boundary(lambda _: True, 16, most=100) == (100, 101)
+
+
+@pytest.mark.parametrize("start", [1, 8, 15])
+@pytest.mark.parametrize("weights", [[1] * 16, [9] * 3 + [1] * 13, [1] * 13 + [9] * 3, [1, 1]])
+def test_the_balance_is_found(weights, start):
+    def attempt(place):
+        return None, sum(weights[:place]) - sum(weights[place:])
+
+    best, tried = search.balance(attempt, start, len(weights) - 1)
+    least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
+    assert abs(attempt(best)[1]) == least and len(tried) <= 5
+
+
+def test_a_side_that_does_not_fit_moves_the_split():
+    def attempt(place):
+        return None, float("inf") if place > 6 else float("-inf") if place < 6 else -1.0
+
+    best, tried = search.balance(attempt, 2, 15)
+    assert best == 6 and len(tried) > 1
+    assert search.balance(lambda place: (None, float("nan")), 2, 15)[0] is None
+
+
+def test_the_network_grows_in_its_proportion():
+    assert [capacity.proportion(layers, 1, 1) for layers in (1, 123, 124)] == [(0, 1), (61, 62), (62, 62)]
+    assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
+
+
+def test_stages_are_the_networks_layers():
+    facts = {"convolutions": 2, "linears": 3, "batch": 1, "image_size": 8, "device": "cpu", "limit_bytes": 0,
+             "warmup": 0, "repetitions": 1, "threads": 1, "seed": 0, "answer": "answer"}  # fmt: skip
+    kinds = [
+        [type(layer).__name__ for layer in attempt.build(attempt.Task(first=first, last=last, **facts))]
+        for first, last in [(0, 5), (0, 3), (3, 5)]
+    ]
+    assert kinds[0] == kinds[1] + kinds[2] == ["Conv2d"] * 2 + ["Linear"] * 3
+    deep = attempt.build(attempt.Task(**{**facts, "linears": 60, "first": 2, "last": 62}))
+    spread = float(deep(torch.randn(1, 64, 8, 8)).detach().std())
+    assert 1e-3 < spread < 1e3  # and so no denormal numbers, at any depth
+
+
+def test_sizes_are_read_with_their_units():
+    read = [capacity.size(text) for text in ("2GiB", "512 MiB", "1.5gb", "4096", "1kb")]
+    assert read == [2 << 30, 512 << 20, 1_500_000_000, 4096, 1000]
+    for wrong in ("", "2 parsecs", "-1GiB", "0"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+            capacity.size(wrong)
+
+
+FITS = {"fits": True, "reason": "", "limit": 9, "base": 1, "peak": 5, "held": 0, "durations_ns": {}}
+WANTS = {**FITS, "fits": False, "reason": "DefaultCPUAllocator: can't allocate memory"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "printed", "fit"),
+    [
+        ([FITS], 0, "", [True]),
+        ([WANTS], 1, "", [False]),
+        ([None], -9, "", [False]),  # the kernel's killer
+        ([None], -6, "terminate called after throwing an instance of 'std::bad_alloc'\n", [False]),
+        ([WANTS, None], 1, "Connection closed by peer", [False, True]),
+        ([None, WANTS], 1, "Connection closed by peer", [True, False]),
+    ],
+)
+def test_a_want_of_memory_is_told_from_other_ends(answers, code, printed, fit):
+    assert [side["fits"] for side in capacity.judged(answers, code, "", printed)] == fit
+
+
+def test_a_reason_does_not_say_where_in_pytorchs_source():
+    said = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
+        "to allocate 6422528 bytes."
+    )
+    assert attempt.reason_of(said).startswith("DefaultCPUAllocator: can't allocate memory: you tried")
+    assert attempt.reason_of(MemoryError()) == "MemoryError"
+
+
+@pytest.mark.parametrize("code", [1, -11])
+def test_any_other_end_is_an_error(code):
+    with pytest.raises(UserError, match="rank 0 ended: ValueError: wrong"):
+        capacity.judged([None], code, "rank 0 ended", "Traceback\nValueError: wrong\n")
+
+
+def test_no_second_gpu_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    flags = argparse.Namespace(devices=2)
+    with pytest.raises(UserError, match="there is no second GPU here; use --devices 1"):
+        capacity._device_names(flags, gpu=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel limits memory on Linux only")
+def test_capacity_from_the_command_line(answer_of):
+    small = ["--device", "cpu", "--batch", "256", "--image-size", "28", "--warmup", "0", "--repetitions", "4"]
+    with pytest.raises(UserError, match="too small for the interpreter and PyTorch alone") as caught:
+        answer_of(capacity.main, *small, "--memory-limit", "32MiB", "--linears", "2", "--convolutions", "0")
+    base = int(re.search(r"which take (\d+) MiB", str(caught.value))[1])
+    # Tensors are of 51 MB. A step of one layer takes six of them, of two layers seven.
+    told = answer_of(
+        capacity.main, *small, "--memory-limit", f"{base + 341}MiB", "--linears", "2", "--convolutions", "0"
+    )
+    assert told.code == 0, told.err
+    sides = {row["boundary"]: row for row in told.csv if row["boundary"]}
+    inside, outside = sides["largest that fits"], sides["smallest that does not"]
+    assert int(outside["linears"]) == int(inside["linears"]) + 1
+    assert "memory" in outside["reason"] and float(inside["step_ms"]) > 0
+    assert base << 20 < float(inside["peak_bytes"]) <= float(inside["limit_bytes"])
+    halves = [row for row in told.csv if row["chosen"] == "True"]
+    assert [row["device"] for row in halves] == ["cpu, device 0", "cpu, device 1"]
+    assert sum(int(row["linears"]) for row in halves) == int(outside["linears"])
+    assert all(float(row["own_ms"]) > 0 and float(row["free_bytes"]) > 0 for row in halves)
+    assert all("room for" in row["why_free"] for row in halves)
+
+
+# --- a GPU's side, on what one said -------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What torch.cuda said of a GPU of 80 GiB, 10 of them taken, and NVML of its power."""
+    said = {
+        "set_device": None, "synchronize": None, "reset_peak_memory_stats": None,
+        "mem_get_info": (70 * GIB, 80 * GIB), "memory_allocated": 3 * GIB, "max_memory_allocated": 5 * GIB,
+        "max_memory_reserved": 7 * GIB, "get_device_properties": argparse.Namespace(uuid="1-2"),
+    }  # fmt: skip
+    for name, value in said.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    fractions = []
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, _: fractions.append(share)
+    )
+    return fractions
+
+
+def test_a_gpus_own_memory_is_its_limit(gpu):
+    device = torch.device("cuda", 0)
+    assert attempt._limited(device, 0) == (10 * GIB, 80 * GIB) and not gpu
+    assert attempt._limited(device, 40 * GIB) == (3 * GIB, 40 * GIB) and gpu == [0.5]
+    assert attempt._peak(device, 10 * GIB, lambda: None) == (15 * GIB, 2 * GIB)
+
+
+def test_a_gpus_allocator_says_what_a_layer_takes(gpu):
+    taken = memory.measure(torch.device("cuda", 0), lambda: torch.ones(1), lambda _: None)
+    assert (taken.peak, taken.retained) == (2 * GIB, 0)
+
+
+def test_a_gpus_power_comes_from_nvml(gpu, monkeypatch):
+    import pynvml
+
+    asked = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: asked.append(uuid) or "handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda _: 123_400)
+    watts, meter = power.open_meter(torch.device("cuda", 0))
+    assert watts() == pytest.approx(123.4) and asked == [b"GPU-1-2"] and meter == "NVML, the whole board"

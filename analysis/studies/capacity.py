@@ -1,0 +1,163 @@
+"""What fits in one device, and what of it in two?"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from analysis.studies.result import (
+    Key,
+    Result,
+    columns_of,
+    interval_columns,
+    interval_shown,
+    known,
+    timing,
+)
+from analysis.terminal import Answer, Column, Part, Rows, digits
+
+# Of a step (train.studies.attempt); a stage's own are those in which it computes.
+STEP = ("receive", "forward", "exchange", "backward", "send")
+OWN = ("forward", "backward")
+_MIB = 1 << 20
+_SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
+_BYTES = ("limit_bytes", "base_bytes", "peak_bytes", "held_bytes")
+
+
+def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
+    """A row a try and device: the networks tried on one device, then the splits over two."""
+    rows = rows_of(result)
+    return Answer(rows, columns_of(rows), _parts(result, rows), notes=verdicts(result, rows))
+
+
+def rows_of(result: Result) -> Rows:
+    """The data, by the number of layers; ``boundary`` says which tries are on either side of it."""
+    one = [_row(result, key) for key in result.keys if not _SPLIT.fullmatch(key[0])]
+    one.sort(key=lambda row: row["convolutions"] + row["linears"])
+    fit = [row for row in one if row["fits"]]
+    wanting = [row for row in one if not row["fits"]]
+    if fit:
+        fit[-1]["boundary"] = "largest that fits"
+    if wanting:
+        wanting[0]["boundary"] = "smallest that does not"
+    two = [_row(result, key) for key in result.keys if _SPLIT.fullmatch(key[0])]
+    for row in two:
+        if row["chosen"]:
+            other = next(o for o in two if o["split_after"] == row["split_after"] and o is not row)
+            row["why_free"] = why_free(row, other, str(result.manifest.settings.get("balance")))
+    if wanting and (chosen := [row for row in two if row["chosen"]]):
+        # On its far side the boundary has a time too: over two devices.
+        for name in ("step_ms", "step_low_ms", "step_high_ms"):
+            wanting[0][name] = chosen[0][name]
+    return [*one, *two]
+
+
+def _row(result: Result, key: Key) -> dict[str, Any]:
+    case, device = key
+    split = _SPLIT.fullmatch(case)
+    limit, peak, held = (result.quantity(key, name) for name in ("limit_bytes", "peak_bytes", "held_bytes"))
+    fits = result.quantity(key, "fits") == 1
+    return {
+        "network": split["network"] if split else case,
+        "devices": 2 if split else 1,
+        "device": device,
+        "split_after": int(split["place"]) if split else None,
+        "chosen": result.quantity(key, "chosen") == 1 if split else None,
+        "convolutions": int(result.quantity(key, "convolutions") or 0),
+        "linears": int(result.quantity(key, "linears") or 0),
+        "fits": fits,
+        "boundary": "",
+        **interval_columns("step", result.estimate(key, STEP)),
+        **interval_columns("own", result.estimate(key, OWN)),
+        **{name: result.quantity(key, name) for name in _BYTES},
+        "free_bytes": limit - peak - (held or 0) if fits and limit and peak else None,
+        "reason": result.note(key, "fits"),
+        "why_free": "",
+    }
+
+
+def why_free(row: dict[str, Any], other: dict[str, Any], balance: str) -> str:
+    """Why so much of a device is left free by the chosen split."""
+    if not known([row["free_bytes"], other["free_bytes"]]):
+        return ""
+    own, others = (side["peak_bytes"] - side["base_bytes"] for side in (row, other))
+    layers = row["convolutions"] + row["linears"]
+    less = (others - own) / _MIB
+    one_layer = own / layers / _MIB
+    room = int(row["free_bytes"] / _MIB / one_layer) if one_layer > 0 else 0
+    named = "layer takes" if layers == 1 else "layers take"
+    text = f"its {layers} {named} {digits(own / _MIB)} MiB, input and loss included: room for {room} more"
+    if less > 0 and balance == "time":
+        text += f"; {digits(less)} MiB less than on the other, since the split balances time"
+    elif less > 0:
+        text += f"; {digits(less)} MiB less than on the other, since layers are not divided"
+    held = row["held_bytes"] or 0
+    if held > one_layer * _MIB:
+        text += f"; {digits(held / _MIB)} MiB more is held by PyTorch's allocator"
+    return text
+
+
+def _parts(result: Result, rows: Rows) -> list[Part]:
+    one = [row for row in rows if row["devices"] == 1]
+    two = [row for row in rows if row["chosen"]]
+    network = Column("network", lambda row: row["network"], left=True, key=True)
+    sizes = [
+        Column(f"{name}\nMiB", lambda row, name=name: _mib(row[f"{name}_bytes"]))  # type: ignore[misc]
+        for name in ("base", "peak", "free")
+    ]
+    tried = [
+        network,
+        Column("fits", lambda row: "yes" if row["fits"] else "no", left=True),
+        Column("boundary", lambda row: row["boundary"], left=True),
+        interval_shown("step\nms", "step"),
+        *sizes,
+        Column("why not", lambda row: row["reason"][:60], left=True),
+    ]
+    laid = [
+        network,
+        Column("device", lambda row: row["device"], left=True, key=True),
+        Column("convo-\nlutions", lambda row: row["convolutions"]),
+        Column("linears", lambda row: row["linears"]),
+        interval_shown("its own\nms", "own"),
+        *sizes,
+        Column("why it is free", lambda row: row["why_free"], left=True),
+    ]
+    limit = next(iter(known(row["limit_bytes"] for row in one)), None)
+    title = f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {one[0]['device'] if one else '?'}"
+    caption = (
+        f"{timing(result.manifest)} Network: convolutions + linear layers; base: taken before the network is "
+        "built; the step beyond the boundary is over two devices."
+    )
+    parts = [Part(title, one, tried, caption)]
+    if two:
+        how = result.manifest.settings.get("balance")
+        parts.append(Part(f"The next network over two devices, its {how} balanced", two, laid))
+    return parts
+
+
+def _mib(size: float | None) -> float | None:
+    return None if size is None else size / _MIB
+
+
+def verdicts(result: Result, rows: Rows) -> list[str]:
+    """Where the boundary is, and what two devices make of the network beyond it."""
+    sides = {row["boundary"]: row for row in rows if row["boundary"]}
+    inside, outside = sides.get("largest that fits"), sides.get("smallest that does not")
+    if not inside or not outside:
+        return ["The boundary was not found: every network that was tried fits, or none does."]
+    lines = [f"{inside['network']} layers fit in one device, {outside['network']} do not."]
+    if inside["step_ms"] is not None:
+        lines.append(f"A step of {inside['network']} takes {digits(inside['step_ms'])} ms on one device.")
+    chosen = [row for row in rows if row["chosen"]]
+    if len(chosen) == 2:
+        first, second = chosen
+        if result.manifest.settings.get("balance") == "time":
+            values, unit = [row["own_ms"] for row in chosen], "ms"
+        else:
+            values, unit = [(row["peak_bytes"] - row["base_bytes"]) / _MIB for row in chosen], "MiB"
+        both = " and ".join(map(digits, values))
+        lines.append(
+            f"{outside['network']} over two devices: {first['convolutions']}+{first['linears']} and "
+            f"{second['convolutions']}+{second['linears']} layers, {both} {unit}; a step takes "
+            f"{digits(first['step_ms'])} ms."
+        )
+    return lines

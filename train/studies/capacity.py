@@ -1,0 +1,262 @@
+"""What fits in one device, and what of it in two?
+
+    python -m train.studies.capacity
+    python -m train.studies.capacity --device cpu --memory-limit 1GiB --batch 2 --image-size 56
+
+A network of 3 x 3 convolutions and linear layers on input (16, 64, 112, 112) is grown, in the proportion of
+--convolutions to --linears, until it no longer fits; every try is a process of its own. The first network
+that does not fit is then laid over two devices, and the split that balances memory or time is searched. On a
+CPU a limit that the kernel enforces stands for the device (--memory-limit, the interpreter's own memory
+included), and two processes with a limit each stand for two devices.
+"""
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs import studies
+from jobs.studies import Recorder
+from profiling.errors import UserError, run_command
+from train.studies import common, search
+
+BATCH, IMAGE_SIZE = 16, 112
+BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
+TRY_S = 1800.0  # that a try may take
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-size"
+
+
+def main() -> None:
+    parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=10)
+    parser.add_argument("--convolutions", type=common.whole, default=8, help="to begin with [8]")
+    parser.add_argument("--linears", type=common.whole, default=8, help="to begin with [8]")
+    parser.add_argument(
+        "--memory-limit", type=size, metavar="SIZE",
+        help=f"of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
+    )  # fmt: skip
+    parser.add_argument("--balance", choices=("memory", "time"), default="memory", help="of a split [memory]")
+    parser.add_argument("--devices", type=int, choices=(1, 2), help="[2, where there are]")
+    arguments = parser.parse_args()
+    if arguments.convolutions + arguments.linears == 0:
+        raise UserError("--convolutions and --linears are both 0: there is no network")
+    (device,) = common.devices(arguments.device)
+    gpu = device.type == "cuda"
+    names = _device_names(arguments, gpu)
+    _sized(arguments, gpu)
+    recorder = common.start("capacity", arguments, gpu)
+    _say_sizes(recorder, arguments, gpu, names)
+    capacity = Capacity(recorder, arguments, names, gpu)
+    above = capacity.grow()
+    if len(names) > 1:
+        capacity.lay_over_two(above)
+    common.finish(recorder, arguments)
+
+
+def size(text: str) -> int:
+    """``2GiB``, ``512 MB`` as bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?I?B?)", text.strip().upper())
+    if not match or match[2] not in _UNITS or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; give e.g. 2GiB or 512MiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
+    """The devices to lay a network over, as tables call them."""
+    import torch
+
+    if not gpu:
+        if not sys.platform.startswith("linux"):
+            raise UserError("on a CPU this study needs Linux, whose kernel enforces the limit of memory")
+        return ["cpu"] * (arguments.devices or 2)
+    count = torch.cuda.device_count()
+    if arguments.devices and arguments.devices > count:
+        raise UserError(f"--devices {arguments.devices}: there is no second GPU here; use --devices 1")
+    return [torch.cuda.get_device_name(number) for number in range(min(count, arguments.devices or 2))]
+
+
+def _sized(arguments: argparse.Namespace, gpu: bool) -> None:
+    arguments.batch = arguments.batch or (BATCH if gpu else BATCH_ON_CPU)
+    arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
+    if not gpu and arguments.memory_limit is None:
+        arguments.memory_limit = size(LIMIT_ON_CPU)
+
+
+def _say_sizes(recorder: Recorder, arguments: argparse.Namespace, gpu: bool, names: list[str]) -> None:
+    shape = (arguments.batch, 64, arguments.image_size, arguments.image_size)
+    if shape != (BATCH, 64, IMAGE_SIZE, IMAGE_SIZE):
+        usual = (BATCH, 64, IMAGE_SIZE, IMAGE_SIZE)
+        smaller = math.prod(shape) < math.prod(usual)
+        recorder.find(f"{'sized down' if smaller else 'another size'}: input {shape}, not {usual}")
+    if not gpu:
+        recorder.find(
+            "a limit on the private writable memory of a process (RLIMIT_DATA), which the kernel enforces, "
+            "stands for a device; two processes with such a limit each stand for two devices"
+        )
+    elif arguments.memory_limit:
+        recorder.find("--memory-limit on a GPU is enforced by PyTorch's allocator")
+    if len(names) == 1 and arguments.devices is None:
+        recorder.find("there is no second GPU here: the network was not laid over two")
+
+
+class Capacity:
+    """The tries of one study."""
+
+    def __init__(
+        self, recorder: Recorder, arguments: argparse.Namespace, names: list[str], gpu: bool
+    ) -> None:
+        self.recorder, self.arguments, self.names, self.gpu = recorder, arguments, names, gpu
+        self._tries = 0
+
+    def network(self, layers: int) -> tuple[int, int]:
+        """(convolutions, linear layers) of a network of so many layers."""
+        return proportion(layers, self.arguments.convolutions, self.arguments.linears)
+
+    def grow(self) -> int:
+        """The layers of the smallest network that does not fit in one device."""
+
+        def fits(layers: int) -> bool:
+            (attempt,) = self._attempt(layers, [(0, layers)])
+            self._record(layers, self.names[0], attempt, self.network(layers))
+            return bool(attempt["fits"])
+
+        start = self.arguments.convolutions + self.arguments.linears
+        below, above = search.boundary(fits, start)
+        if below == 0:
+            raise UserError(f"not even one layer fits in the device; {_TOO_LITTLE}")
+        if above > search.MOST_LAYERS:
+            raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
+        return above
+
+    def lay_over_two(self, layers: int) -> None:
+        """The split of a network that balances memory or time."""
+        by_time = self.arguments.balance == "time"
+
+        def attempt(place: int) -> tuple[list[dict], float]:
+            sides = self._attempt(layers, [(0, place), (place, layers)])
+            fit = [bool(side["fits"]) for side in sides]
+            if not all(fit):
+                return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
+            first, second = (_own_ns(side) if by_time else side["peak"] - side["base"] for side in sides)
+            return sides, first - second
+
+        best, tried = search.balance(attempt, layers // 2, layers - 1)
+        convolutions, _ = self.network(layers)
+        for place, sides in tried.items():
+            for rank, (side, (first, last)) in enumerate(
+                zip(sides, [(0, place), (place, layers)], strict=True)
+            ):
+                own = max(0, min(last, convolutions) - first), max(0, last - max(first, convolutions))
+                device = f"{self.names[rank]}, device {rank}"
+                case = f"{self._called(layers)} split after {place}"
+                self._record(layers, device, side, own, case)
+                self.recorder.quantity(case, device, "chosen", place == best)
+        if best is None:
+            self.recorder.find(f"{self._called(layers)} does not fit on two devices either")
+
+    def _called(self, layers: int) -> str:
+        return "{}+{}".format(*self.network(layers))
+
+    def _attempt(self, layers: int, stages: list[tuple[int, int]]) -> list[dict]:
+        """Try a network in fresh processes, one a stage; their answers.
+
+        Raises:
+            UserError: a process failed for want of something else than memory, or its limit holds nothing.
+        """
+        self._tries += 1
+        tasks = [self._task(layers, stages, rank) for rank in range(len(stages))]
+        commands = [["-m", "train.studies.attempt", str(task)] for task in tasks]
+        ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
+        answers = [_read(task.with_suffix(".answer")) for task in tasks]
+        for path in self.recorder.directory.glob("try-*"):
+            path.unlink()
+        if any(answer and answer["too_small"] for answer in answers):
+            base = max(answer["base"] for answer in answers if answer)
+            raise UserError(
+                f"--memory-limit {_mib(self.arguments.memory_limit)} is too small for the interpreter and "
+                f"PyTorch alone, which take {_mib(base)}"
+            )
+        return judged(answers, ended.exit_code, ended.reason, printed)
+
+    def _task(self, layers: int, stages: list[tuple[int, int]], rank: int) -> Path:
+        convolutions, linears = self.network(layers)
+        directory = self.recorder.directory.absolute()
+        path = directory / f"try-{self._tries}-{rank}.json"
+        first, last = stages[rank]
+        task = {
+            "convolutions": convolutions, "linears": linears, "first": first, "last": last,
+            "batch": self.arguments.batch, "image_size": self.arguments.image_size,
+            "device": f"cuda:{rank}" if self.gpu else "cpu", "limit_bytes": self.arguments.memory_limit or 0,
+            "warmup": self.arguments.warmup, "repetitions": self.arguments.repetitions,
+            "threads": self.arguments.threads or 0, "seed": self.arguments.seed,
+            "answer": str(path.with_suffix(".answer")), "rank": rank, "stages": len(stages),
+            "meeting": str(directory / f"try-{self._tries}-meeting"),
+        }  # fmt: skip
+        path.write_text(json.dumps(task))
+        return path
+
+    def _record(
+        self, layers: int, device: str, attempt: dict, own: tuple[int, int], case: str | None = None
+    ) -> None:
+        case = case or self._called(layers)
+        say: Callable[..., None] = self.recorder.quantity
+        say(case, device, "fits", attempt["fits"], attempt["reason"])
+        for name, value in zip(("convolutions", "linears"), own, strict=True):
+            say(case, device, name, value)
+        for name in ("limit", "base", "peak", "held"):
+            known = attempt[name] or (name == "held" and attempt["fits"])
+            say(case, device, f"{name}_bytes", attempt[name] if known else None)
+        for stage, durations in attempt["durations_ns"].items():
+            self.recorder.durations(case, device, stage, durations)
+
+
+def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
+    """``layers`` divided into convolutions and linear layers, the latter rounded up."""
+    share = layers * convolutions // (convolutions + linears)
+    return share, layers - share
+
+
+def judged(answers: list[dict | None], code: int, said: str, printed: str) -> list[dict]:
+    """The answers of a try's processes; of one that left none, what its end says.
+
+    Raises:
+        UserError: it ended, but not for want of memory.
+    """
+    from train.studies.memory import says_out_of_memory
+
+    nothing = {
+        "fits": False, "reason": "", "limit": 0, "base": 0, "peak": 0, "held": 0, "durations_ns": {},
+    }  # fmt: skip
+    wanting = [answer for answer in answers if answer and not answer["fits"]]
+    line = ([""] + [line.strip() for line in printed.splitlines() if line.strip()])[-1]
+    killed = code == -9 or says_out_of_memory(printed)
+    if any(answer is None for answer in answers) and not wanting and not killed:
+        raise UserError(f"a try {said or f'ended with exit code {code}'}: {line[:200]}")
+    if wanting:
+        # The other stage was ended since its peer had gone: it did not want for memory.
+        return [answer or {**nothing, "fits": True} for answer in answers]
+    why = "the kernel killed it (SIGKILL)" if code == -9 else line[:160]
+    return [answer or {**nothing, "reason": why} for answer in answers]
+
+
+def _read(path: Path) -> dict | None:
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _own_ns(side: dict) -> float:
+    from statistics import median
+
+    return median(
+        map(sum, zip(side["durations_ns"]["forward"], side["durations_ns"]["backward"], strict=True))
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+if __name__ == "__main__":
+    run_command(main)
