@@ -192,6 +192,14 @@ def test_the_programs_exit_code_is_handed_on_and_nothing_is_converted(tmp_path, 
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_driver_that_refuses_counters_is_told_with_the_line_that_grants_them(tmp_path, fake, code):
+    says = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
+    fake("ncu", f"open(sys.argv[sys.argv.index('--log-file') + 1], 'w').write({says!r})\nsys.exit({code})")
+    with pytest.raises(UserError, match=r"ncu has no permission .* `options nvidia NVreg_Restrict"):
+        main(["--tool", "ncu", "--device", "gpu", "--out", str(tmp_path), "--", "-c", "pass"])
+
+
 def test_a_tool_that_wrote_nothing_is_said_to_have(tmp_path, fake):
     fake("nvprof", RUN)
     with pytest.raises(UserError, match="profiler nvprof wrote nothing"):
