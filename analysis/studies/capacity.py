@@ -43,7 +43,8 @@ def rows_of(result: Result) -> Rows:
     for row in two:
         if row["chosen"]:
             other = next(o for o in two if o["split_after"] == row["split_after"] and o is not row)
-            row["why_free"] = why_free(row, other, str(result.manifest.settings.get("balance")))
+            balance = str(result.manifest.settings.get("balance"))
+            row["why_free"] = why_free(row, other, balance, layer_bytes(fit))
     if wanting and (chosen := [row for row in two if row["chosen"]]):
         # On its far side the boundary has a time too: over two devices.
         for name in ("step_ms", "step_low_ms", "step_high_ms"):
@@ -75,14 +76,28 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
     }
 
 
-def why_free(row: dict[str, Any], other: dict[str, Any], balance: str) -> str:
-    """Why so much of a device is left free by the chosen split."""
+def layer_bytes(fit: Rows) -> float | None:
+    """What one layer more takes, by the smallest and the largest network that fit; None if one alone does."""
+    if len(fit) < 2:
+        return None
+    layers = [row["convolutions"] + row["linears"] for row in (fit[0], fit[-1])]
+    return (fit[-1]["peak_bytes"] - fit[0]["peak_bytes"]) / (layers[1] - layers[0])
+
+
+def why_free(
+    row: dict[str, Any], other: dict[str, Any], balance: str, more_bytes: float | None = None
+) -> str:
+    """Why so much of a device is left free by the chosen split.
+
+    Args:
+        more_bytes: what one layer more takes; by default what one takes on average, input and loss included.
+    """
     if not known([row["free_bytes"], other["free_bytes"]]):
         return ""
     own, others = (side["peak_bytes"] - side["base_bytes"] for side in (row, other))
     layers = row["convolutions"] + row["linears"]
     less = (others - own) / _MIB
-    one_layer = own / layers / _MIB
+    one_layer = (more_bytes or own / layers) / _MIB
     room = int(row["free_bytes"] / _MIB / one_layer) if one_layer > 0 else 0
     named = "layer takes" if layers == 1 else "layers take"
     text = f"its {layers} {named} {digits(own / _MIB)} MiB, input and loss included: room for {room} more"
