@@ -3,6 +3,8 @@
 Kinds are told by names; calls overlap each other's time where a rank has several under way.
 """
 
+from functools import cache
+
 import numpy as np
 
 from analysis.clocks import Calls, Matched, match
@@ -30,6 +32,7 @@ KINDS = {
 }
 
 
+@cache
 def kind_of(name: str) -> str:
     """The kind of collective that a kernel's (or operator's) name says; ``other`` if it says none.
 

@@ -74,7 +74,7 @@ class Communication:
 
 
 _ROWS = f"""
-select rank, batch_index, start_ns, start_ns + duration_ns, "class"::varchar = 'communication'
+select batch_index, start_ns, start_ns + duration_ns, "class"::varchar = 'communication'
 from read_parquet($kernels) semi join (
     select rank, batch_index from read_parquet($batches) where attributed
 ) using (rank, batch_index)
@@ -91,26 +91,26 @@ def communication_of(study: Study, source: Source) -> Communication | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     if not kernels or not batches or (source.world_size or 1) == 1:
         return None
-    rows = query_arrays(study, source, _ROWS, kernels=kernels, batches=batches)
-    if rows is None:
-        return None
-    rank, batch, start, end, talks = rows.values()
-    if not talks.any():
+    batches_done = talked = hidden = 0
+    for path in kernels:  # a rank at a time: a run may have tens of millions of rows
+        rows = query_arrays(study, source, _ROWS, kernels=[path], batches=batches)
+        if rows is None:
+            return None
+        batch, start, end, talks = rows.values()
+        if not len(batch):
+            continue
+        # Times of one batch never meet those of another: give each a stretch of its own.
+        attributed = np.unique(batch)
+        stretch = int(end.max()) - int(start.min()) + 1
+        shift = np.searchsorted(attributed, batch) * stretch - int(start.min())
+        talking = union(start[talks] + shift[talks], end[talks] + shift[talks])
+        computing = union(start[~talks] + shift[~talks], end[~talks] + shift[~talks])
+        talked += length(talking)
+        hidden += intersection_length(talking, computing)
+        batches_done += len(attributed)
+    if not talked:
         study.find(
             f"{source.id}: its trace of {source.world_size} ranks holds no collective: exposed unknown"
         )
         return None
-    # Times of one rank never meet those of another: give each (rank, batch) a stretch of its own.
-    pairs = np.unique(np.stack([rank, batch]), axis=1)
-    shift = np.searchsorted(_key(*pairs), _key(rank, batch))
-    origin = int(start.min())
-    stretch = int(end.max()) - origin + 1
-    start, end = start - origin + shift * stretch, end - origin + shift * stretch
-    talking = union(start[talks], end[talks])
-    hidden = intersection_length(talking, union(start[~talks], end[~talks]))
-    count = pairs.shape[1]
-    return Communication((length(talking) - hidden) / count, hidden / count)
-
-
-def _key(rank: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    return rank.astype(np.int64) << 32 | batch.astype(np.int64)
+    return Communication((talked - hidden) / batches_done, hidden / batches_done)

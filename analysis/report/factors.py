@@ -1,5 +1,6 @@
 """Which setting matters? A section of the report: what each factor explains of the throughput's variance."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from profiling.errors import UserError
 HEADING = "Which setting matters?"
 LEAST = 2  # factors: what one explains, the scaling charts show
 SIGNIFICANCE = 0.05
+_TOO_FEW = (
+    "Not known: every run differs from every other in several factors, and none is repeated, so that nothing "
+    "tells the factors apart. Repeat the points, or cross the factors."
+)
 _COLOURS = {"main effect": "#0072B2", "interaction": "#E69F00"}
 
 
@@ -28,6 +33,9 @@ def section(study: Study) -> Section | None:
         made = factors.rows(cells)
     except UserError as error:
         return Section("factors", HEADING, f"Not known: {error}.")
+    made = [row for row in made if math.isfinite(row["omega_squared"])]
+    if not made:
+        return Section("factors", HEADING, _TOO_FEW)
     chart = Chart(
         "factors", effects(made, what), "Share of the variance that each factor explains, largest first"
     )

@@ -134,8 +134,17 @@ def render(page: Page) -> str:
 
 def script_json(value: Any) -> str:
     """JSON that may stand inside a <script>: nothing in it can close the element or open a comment."""
-    text = json.dumps(value, allow_nan=False)
+    text = json.dumps(_finite(value), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(value: Any) -> Any:
+    """The same with null, which a chart leaves out, for what is no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from analysis import factors
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.render import render, script_json
@@ -153,3 +154,19 @@ def test_the_report_goes_beside_the_results(sweep):
     ran = run("analysis.report.__main__", sweep)
     assert ran.code == 0 and (sweep / "report.html").is_file()
     assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()
+
+
+def test_factors_that_nothing_tells_apart_are_not_known_and_the_rest_of_the_report_is_there(
+    tmp_path, monkeypatch
+):
+    write_sweep(tmp_path, [run_of(nodes=nodes, gpus_per_node=nodes) for nodes in (1, 2)])
+    undefined = [{"factor": "nodes", "omega_squared": float("nan")}]
+    monkeypatch.setattr(factors, "rows", lambda cells: undefined)  # as of runs that are equal to the bit
+    page = build(load(tmp_path))
+    (section,) = [section for section in page.sections if section.id == "factors"]
+    assert section.text.startswith("Not known") and not section.charts
+    assert "scaling" in {section.id for section in page.sections}
+
+
+def test_what_is_no_number_leaves_a_gap_in_a_chart():
+    assert script_json({"y": [1.5, float("nan"), (float("inf"), 2)]}) == '{"y": [1.5, null, [null, 2]]}'
