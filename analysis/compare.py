@@ -31,7 +31,8 @@ from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from analysis.two_samples import SIGNIFICANCE, difference, least_p_value
 from analysis.variance import holm
-from jobs.run import Run, make_parser
+from jobs.flags import make_parser
+from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command
 
 COLUMNS = (

@@ -45,7 +45,7 @@ from analysis.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of_each
 from analysis.load import load, no_result
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_places
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
 

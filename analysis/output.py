@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.terminal import Answer, Rows, as_terminal, plain, plain_notes
-from jobs.run import Run, add_format_flags, make_parser
+from jobs.flags import add_format_flags, make_parser
+from jobs.run import Run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from analysis.extrapolate import Series
 from analysis.load import load
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
 
 COLUMNS = (

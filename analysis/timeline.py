@@ -30,7 +30,7 @@ from analysis.load import load
 from analysis.perfetto import Slices, TraceWriter, Words
 from analysis.study import Source, Study
 from analysis.timeline_rows import Tracks
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 

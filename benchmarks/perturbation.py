@@ -27,10 +27,11 @@ from benchmarks.training import RESULTS, machine
 from jobs.backends import has_horovod
 from jobs.doctor import Finding, examine
 from jobs.execute import ROOT
+from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes
-from jobs.run import Run, make_run, to_flags
+from jobs.run import Run, make_run
 from profiling import tables
 from profiling.errors import UserError, run_command
 from profiling.tools import TOOLS, why_not_on_a_cpu

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobs.run import Run, make_parser, make_run
+from jobs.flags import make_parser
+from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
 from profiling.tools import open_capture

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks import training
-from jobs.run import make_parser, make_run
+from jobs.flags import make_parser
+from jobs.run import make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from train.device import choose_device
 from train.loaders import build_loader

@@ -17,8 +17,8 @@ from importlib import metadata
 from rich.console import Console
 from rich.table import Table
 
+from jobs.flags import make_parser
 from jobs.machine import Machine, this_machine, versions
-from jobs.run import make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.tools import cupti
 

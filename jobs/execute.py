@@ -16,12 +16,13 @@ from jobs import progress, store
 from jobs.attempts import forget_attempts, read_attempts
 from jobs.claims import this_owner
 from jobs.failures import explain
+from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.outcome import log_tail
 from jobs.points import Excluded, Point, Sweep, ordered
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue, Result
-from jobs.run import Run, to_flags
+from jobs.run import Run
 from jobs.store import Manifest
 from profiling.errors import UserError
 from profiling.wrap import wrapped

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.doctor import PROFILERS
 from jobs.execute import Execution, run_points
+from jobs.flags import add_format_flags, make_parser
 from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine
 from jobs.points import Point, Sweep, expand, parse_only, read_sweep, select
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
-from jobs.run import Run, add_format_flags, make_parser, make_run, parse_value
+from jobs.run import Run, make_run, parse_value
 from profiling import tables
 from profiling.errors import UserError, run_command
 

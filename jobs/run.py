@@ -6,14 +6,12 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 ``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
 """
 
-import argparse
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -276,10 +274,11 @@ def parse_id(text: str) -> RunId:
 
 def _encode(value: Any) -> str:
     # "_" separates the parts of an id, so it is encoded too.
-    return quote(_as_text(value), safe="").replace("_", "%5F")
+    return quote(as_text(value), safe="").replace("_", "%5F")
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as ids and flags write it; the inverse of :func:`parse_value`."""
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -306,61 +305,3 @@ def parse_value(name: str, text: str) -> Any:
         options = literal_options(annotation)
         hint = did_you_mean(text, options) if options else f"; {Run.model_fields[name].description}"
         raise UserError(f"{name}: {text!r} is not a value of it{hint}") from None
-
-
-# --- flags --------------------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, but wrong use is a UserError in one line, with the near miss named."""
-
-    def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown:
-            message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
-        raise UserError(f"{message} (--help lists the flags)")
-
-
-def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(
-        prog=prog, description=description, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
-    )
-
-
-FORMATS = ("table", "csv", "json", "parquet")
-
-
-def add_format_flags(parser: argparse.ArgumentParser) -> None:
-    """``--format`` and ``--output`` of a command that answers."""
-    parser.add_argument("--format", choices=FORMATS, default="table", help="of the answer [table]")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answer there, not to stdout")
-
-
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
-    for name, info in Run.model_fields.items():
-        options = literal_options(info.annotation)
-        text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
-        default = "" if info.default is None else f" [{_as_text(info.default)}]"
-        flag = "--" + name.replace("_", "-")
-        metavar = name.upper()
-        if info.annotation is bool:
-            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=text + default)
-        else:
-            parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
-
-
-def run_from_flags(arguments: argparse.Namespace) -> Run:
-    """The Run that parsed flags say."""
-    given = {
-        name: getattr(arguments, name) for name in Run.model_fields if getattr(arguments, name) is not None
-    }
-    return make_run({name: parse_value(name, text) for name, text in given.items()})
-
-
-def to_flags(run: Run) -> list[str]:
-    """The flags that say ``run``; fields at their default are left out."""
-    changed = [name for name, info in Run.model_fields.items() if getattr(run, name) != info.default]
-    pairs = [("--" + name.replace("_", "-"), _as_text(getattr(run, name))) for name in changed]
-    return [token for pair in pairs for token in pair]

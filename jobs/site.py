@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from jobs.validation import explain
 from profiling import yaml_text
 from profiling.errors import UserError, did_you_mean, run_command

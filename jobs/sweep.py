@@ -18,10 +18,10 @@ from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.execute import Execution, print_plan, run_points
+from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.points import Order, Point, Sweep, expand, parse_only, read_sweep, select
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.run import make_parser
 from jobs.site import CHOOSE, Site, find_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 

@@ -17,8 +17,8 @@ OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
 MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
-    "train": ("jobs.run", "jobs.store", "jobs.backends", "jobs.studies", "profiling"),
-    "analysis": ("jobs.run", "jobs.store", "profiling"),
+    "train": ("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.studies", "profiling"),
+    "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
 }
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 

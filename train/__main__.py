@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.run import Run, add_run_flags, format_id, make_parser, make_run, run_from_flags
+from jobs.flags import add_run_flags, make_parser, run_from_flags
+from jobs.run import Run, format_id, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tables import rank_directory
 from train.stacks import write_stacks_at_signal

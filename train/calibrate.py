@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from jobs.run import make_parser, make_run
+from jobs.flags import make_parser
+from jobs.run import make_run
 from jobs.store import Calibration, write_record
 from profiling.errors import run_command
 from train.backends import Backend, open_backend

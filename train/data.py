@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from train.loaders import records

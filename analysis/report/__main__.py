@@ -13,7 +13,7 @@ from analysis.load import load
 from analysis.report import studies
 from analysis.report.build import build
 from analysis.report.render import Page, render
-from jobs.run import make_parser
+from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 

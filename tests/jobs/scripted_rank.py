@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from jobs.run import add_run_flags, make_parser, run_from_flags
+from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
 from profiling.errors import UserError, run_command

@@ -6,19 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.run import (
-    ID_FIELDS,
-    OUTSIDE_FIELDS,
-    Run,
-    add_run_flags,
-    format_id,
-    make_parser,
-    make_run,
-    parse_id,
-    parse_value,
-    run_from_flags,
-    to_flags,
-)
+from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
+from jobs.run import ID_FIELDS, OUTSIDE_FIELDS, Run, format_id, make_run, parse_id, parse_value
 from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool

@@ -10,9 +10,10 @@ import pytest
 
 from jobs.backends import NO_HOROVOD, has_horovod
 from jobs.execute import ROOT
+from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.processes import Limits, run_processes
-from jobs.run import make_run, to_flags
+from jobs.run import make_run
 from profiling import tables
 
 MPIRUN = Path(sys.executable).parent / "mpirun"

@@ -12,10 +12,11 @@ import pytest
 from analysis import timeline
 from analysis.study import Source
 from jobs.execute import ROOT
+from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
 from jobs.processes import Limits, run_processes
-from jobs.run import make_run, to_flags
+from jobs.run import make_run
 from profiling import tables
 from profiling.errors import UserError
 from train.__main__ import in_world, make_parser, may_leave_at_once
@@ -182,7 +183,7 @@ def rank_process(rank: int, out: Path) -> psutil.Process:
 
 
 def parsed(*flags):
-    from jobs.run import add_run_flags
+    from jobs.flags import add_run_flags
 
     parser = make_parser("train", None)
     add_run_flags(parser)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs import studies
-from jobs.run import add_format_flags, make_parser
+from jobs.flags import add_format_flags, make_parser
 from jobs.studies import Recorder
 from profiling.errors import UserError
 from train.timing import Clock, open_clock
