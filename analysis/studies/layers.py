@@ -1,14 +1,14 @@
 """What does a layer cost, and where does it stand on the roofline?
 
-The roofline (Williams, Waterman and Patterson, *Communications of the ACM* 52(4), 2009): a stage of so many
-FLOPs a byte can do no more FLOP/s than the memory bandwidth feeds, nor more than the peak.
+The roofline is that of :mod:`analysis.roofline`, for each stage (forward, backward) of a layer alone.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis import peaks
+from analysis import peaks, roofline
+from analysis.costs import Bound
 from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
 from analysis.terminal import Answer, Column, Part, Rows, digits
 
@@ -49,54 +49,22 @@ def rows_of(result: Result, own_peaks: Path | None = None) -> Rows:
 def _place(
     result: Result, key: Key, stage: str, duration_ms: float | None, own_peaks: Path | None
 ) -> dict[str, Any]:
-    """Where a stage stands: beside the roofline of the measured peaks, and beside the datasheet's."""
+    """Where a stage stands beside the rooflines of the measured peaks and of the datasheet's."""
     flops, moved = (result.quantity(key, f"{stage}_{name}") for name in ("flops", "bytes"))
-    measured = tuple(result.quantity((PEAKS, key[1]), name) for name in ("flops_per_s", "bytes_per_s"))
+    measured = (result.quantity((PEAKS, key[1]), name) for name in ("flops_per_s", "bytes_per_s"))
     sheet = peaks.find(key[1], own_peaks)
     datasheet = (sheet.flops_per_s.get("fp32"), sheet.bytes_per_s) if sheet else (None, None)
     seconds = duration_ms / 1e3 if duration_ms else None
+    place: dict[str, Any] = dict.fromkeys(roofline.COLUMNS)
+    if flops is not None and moved is not None and seconds:
+        place = roofline.place(flops, moved, seconds * 1e9, Bound(key[1], *datasheet, *measured))
     return {
         f"{stage}_flops": flops,
         f"{stage}_bytes": moved,
-        f"{stage}_flops_per_byte": flops / moved if flops is not None and moved else None,
         f"{stage}_tflops_per_s": flops / seconds / 1e12 if flops is not None and seconds else None,
         f"{stage}_gb_per_s": moved / seconds / _GIGA if moved is not None and seconds else None,
-        f"{stage}_bound": bound(flops, moved, *measured),
-        f"{stage}_roofline_pct": roofline_pct(flops, moved, seconds, *measured),
-        f"{stage}_roofline_of_datasheet_pct": roofline_pct(flops, moved, seconds, *datasheet),
+        **{f"{stage}_{name}": value for name, value in place.items()},
     }
-
-
-def least_seconds(
-    flops: float | None, moved: float | None, flops_per_s: float | None, bytes_per_s: float | None
-) -> tuple[float, float] | None:
-    """(for the arithmetic, for the memory traffic), at the peaks; None if one is not known."""
-    if flops is None or moved is None or not flops_per_s or not bytes_per_s:
-        return None
-    return flops / flops_per_s, moved / bytes_per_s
-
-
-def bound(
-    flops: float | None, moved: float | None, flops_per_s: float | None, bytes_per_s: float | None
-) -> str | None:
-    """Under which part of the roof a stage is: ``memory`` or ``compute``."""
-    least = least_seconds(flops, moved, flops_per_s, bytes_per_s)
-    return None if least is None else "compute" if least[0] > least[1] else "memory"
-
-
-def roofline_pct(
-    flops: float | None,
-    moved: float | None,
-    seconds: float | None,
-    flops_per_s: float | None,
-    bytes_per_s: float | None,
-) -> float | None:
-    """What the roof allows over what was measured, %: 100 is on the roof.
-
-    Above it is a stage whose data fit in a cache, or whose algorithm needs fewer FLOPs than are counted.
-    """
-    least = least_seconds(flops, moved, flops_per_s, bytes_per_s)
-    return 100 * max(least) / seconds if least and seconds else None
 
 
 def _parts(result: Result, rows: Rows) -> list[Part]:
@@ -119,12 +87,12 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         Column("stage", lambda row: row["stage"], left=True, key=True),
         Column("GFLOP", lambda row: _over(row["flops"], _GIGA)),
         Column("GB", lambda row: _over(row["bytes"], _GIGA)),
-        Column("FLOP\na byte", lambda row: row["flops_per_byte"]),
+        Column("FLOP\na byte", lambda row: row["intensity_flop_per_byte"]),
         Column("TFLOP/s", lambda row: row["tflops_per_s"]),
         Column("GB/s", lambda row: row["gb_per_s"]),
         Column("bound by", lambda row: row["bound"], left=True),
-        Column("of the roof\n%", lambda row: row["roofline_pct"]),
-        Column("of the\ndatasheet's %", lambda row: row["roofline_of_datasheet_pct"]),
+        Column("of the roof\n%", lambda row: row["roof_of_measured_pct"]),
+        Column("of the\ndatasheet's %", lambda row: row["roof_pct"]),
     ]
     device = ", ".join(dict.fromkeys(row["device"] for row in rows))
     return [
@@ -157,9 +125,9 @@ def sentence(row: Mapping[str, Any]) -> str:
         f"{row['layer']}: {digits(row['forward_ms'])} ms forward and {digits(row['backward_ms'])} ms backward"
     )
     places = [
-        f"{stage} {digits(row[f'{stage}_roofline_pct'], 2)} % of what {row[f'{stage}_bound']} allows"
+        f"{stage} {digits(share, 2)} % of what {row[f'{stage}_bound']} allows"
         for stage in STAGES
-        if row[f"{stage}_bound"] and row[f"{stage}_roofline_pct"]
+        if (share := row[f"{stage}_roof_of_measured_pct"] or row[f"{stage}_roof_pct"])
     ]
     return f"{text}; {', '.join(places)}." if places else f"{text}."
 

@@ -6,7 +6,6 @@ import pytest
 from analysis.report import studies as pages
 from analysis.report.render import render
 from analysis.studies import answers
-from analysis.studies.layers import bound, roofline_pct
 from analysis.studies.result import load, read
 from jobs.studies import Recorder, make_directory
 from profiling.errors import UserError
@@ -39,15 +38,9 @@ def test_a_layer_stands_on_the_roofline(tmp_path):
     (row,) = answers.answer(result).rows
     assert (row["forward_ms"], row["forward_low_ms"], row["forward_high_ms"]) == (2, 2, 2)
     assert 3 <= row["backward_low_ms"] <= row["backward_ms"] <= row["backward_high_ms"] <= 5
-    assert row["forward_flops_per_byte"] == 100 and row["forward_bound"] == "memory"
-    assert row["forward_roofline_pct"] == pytest.approx(50)  # 1 ms for the arithmetic or the traffic
+    assert row["forward_intensity_flop_per_byte"] == 100 and row["forward_bound"] == "compute"
+    assert row["forward_roof_of_measured_pct"] == pytest.approx(50)  # 1 ms for the arithmetic or the traffic
     assert row["forward_gb_per_s"] == pytest.approx(5) and row["power_w"] is None
-
-
-def test_the_roof_is_the_lower_of_two():
-    assert bound(1e9, 1e6, 1e12, 1e10) == "compute" and bound(1e9, 1e8, 1e12, 1e10) == "memory"
-    assert roofline_pct(1e9, 1e8, 0.02, 1e12, 1e10) == pytest.approx(50)
-    assert roofline_pct(1e9, 1e8, 0.02, None, 1e10) is None
 
 
 def test_what_could_not_be_had_is_said(tmp_path):

@@ -225,7 +225,7 @@ def test_layers_from_the_command_line(answer_of, tmp_path):
     assert told.code == 0 and [row["layer"] for row in told.csv] == ["ReLU()", "Linear(64, 8)"]
     for row in told.csv:
         assert float(row["forward_low_ms"]) <= float(row["forward_ms"]) <= float(row["forward_high_ms"])
-        assert float(row["backward_ms"]) > 0 and float(row["forward_roofline_pct"]) > 0
+        assert float(row["backward_ms"]) > 0 and float(row["forward_roof_of_measured_pct"]) > 0
     assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
         "durations.parquet", "manifest.json", "quantities.parquet",
     ]  # fmt: skip
