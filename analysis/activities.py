@@ -71,13 +71,17 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
 def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
     """The activities of the runs of a study that have some."""
     found = []
-    for source in study.sources:
+    for source in list(study.sources):
         kernels = source.tables("kernels")
-        if source.kind == "pyprof":
-            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-        elif kernels:
-            rows = of_kernels(str(source.path / "rank_*" / "kernels.parquet"), by)
-        else:
+        try:
+            if source.kind == "pyprof":
+                rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
+            elif kernels:
+                rows = of_kernels(kernels, by)
+            else:
+                continue
+        except UserError as error:
+            study.fail(source, str(error))
             continue
         fields = source.fields
         found.append(Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend")))
@@ -85,11 +89,16 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     def table(name: str) -> "pa.Table | None":
         file = path / f"{name}.parquet"
-        return pq.read_table(file) if file.exists() else None
+        try:
+            return pq.read_table(file) if file.exists() else None
+        except (pa.ArrowException, OSError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(f"{file} is a truncated or damaged table ({why}); convert it again") from None
 
     return Profile(
         path.name, _rows({name: table(name) for name in ("kernels", "intervals", "atomics")}, path, by)

@@ -6,7 +6,7 @@ The columns are explained in analysis/activities.py.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,25 +48,31 @@ from kernels where duration_ns is not null group by all
 """
 
 
-def of_kernels(kernels: "pa.Table | str", by: Iterable[str] = ()) -> Rows:
-    """The activities of a ``kernels`` table (or of Parquet files by a pattern), largest first.
+def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> Rows:
+    """The activities of a ``kernels`` table (or of Parquet files), largest first.
 
     Args:
         by: ``rank``, ``batch_index``: rows for each.
+
+    Raises:
+        UserError: a file is damaged.
     """
     import duckdb
 
     connection = duckdb.connect()
-    if isinstance(kernels, str):
-        connection.execute(
-            "create view kernels as select * from read_parquet(?)".replace("?", _quoted(kernels))
-        )
-    else:
-        connection.register("kernels", kernels)
     levels = "".join(f"{name}, " for name in by)
-    found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU))
-    names = [column[0] for column in found.description or ()]
-    rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+    try:
+        if isinstance(kernels, Sequence):
+            files = ", ".join(_quoted(str(path)) for path in kernels)
+            connection.execute(f"create view kernels as select * from read_parquet([{files}])")
+        else:
+            connection.register("kernels", kernels)
+        found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU))
+        names = [column[0] for column in found.description or ()]
+        rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"a table is damaged or truncated ({why}); run the point again") from None
     return _finished([_of_kernel(row) for row in rows], by)
 
 

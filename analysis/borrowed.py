@@ -7,7 +7,7 @@ algorithm was chosen), what is left of a class of kernels in a direction is matc
 equally many. What remains has no FLOPs and bytes; how much that is, is a finding.
 """
 
-from analysis.costs import APART
+from analysis.costs import IS_MODEL
 from analysis.study import Source, Study
 
 PLAIN = "read_parquet($kernels)"
@@ -24,7 +24,7 @@ _LAUNCHES = f"""
         from read_parquet($KERNELS, file_row_number = true)
         semi join (select rank, batch_index from read_parquet($BATCHES) where attributed)
             using (rank, batch_index)
-        where "class"::varchar not in {APART!r} and start_ns is not null
+        where {IS_MODEL} and start_ns is not null
     )
     window kernel as (partition by rank, batch_index, direction, name)
 """
@@ -77,11 +77,11 @@ select coalesce(sum(duration_ns), 0), coalesce(sum(duration_ns) filter (by_name)
 from read_parquet($kernels, file_row_number = true) as of_run
 semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
 left join {{credit}} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
-where "class"::varchar not in {APART!r}
+where {IS_MODEL}
 """
 _KNOWS = f"""
 select count(*) filter (flops > 0), count(*) from read_parquet($kernels)
-where "class"::varchar not in {APART!r}
+where {IS_MODEL}
 """
 
 

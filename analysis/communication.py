@@ -57,7 +57,8 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     """
     made: Rows = []
     for source in study.of_kind("run"):
-        if source.fields["profile"] != "none" and (source.world_size or 1) > 1:
+        # TAU times MPI's functions, not single calls: analysis/messages.py.
+        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
             made += _of_run(study, source, by_rank)
     if not made:
         raise UserError(

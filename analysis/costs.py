@@ -14,13 +14,17 @@ from analysis import peaks
 from analysis.launches import batches_of, per_table
 from analysis.study import Source, Study
 from profiling.errors import UserError
-from profiling.tables import APART as APART
+from profiling.tables import APART
 from profiling.tools import pyprof
 
 if TYPE_CHECKING:
     import numpy as np
 
 _Found = TypeVar("_Found")
+
+# Which rows of a kernels table are the model's own work (SQL); profiling.tables.APART says the classes that
+# are not, and what readies the next batch is the loader's, whatever its class.
+IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
 
 
 @dataclass(frozen=True)
@@ -159,12 +163,12 @@ with attributed as (
     select rank, batch_index from read_parquet($batches) where attributed
 ), launches as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
-        "class"::varchar as class,
-        "class"::varchar not in {APART!r} as model
+        "class"::varchar as class, {IS_MODEL} as model
     from {{launches}} semi join attributed using (rank, batch_index)
 )
 select (select count(*) from attributed), sum(ns) filter (model), sum(ns) filter (model and flops > 0),
-    sum(flops) filter (model), sum(bytes) filter (model), sum(ns) filter (class = 'loader'),
+    sum(flops) filter (model), sum(bytes) filter (model),
+    sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
     sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
 from launches
 """

@@ -58,7 +58,7 @@ class Spent:
 def spent(study: Study) -> list[Spent]:
     """All ended runs of a study, with what they took; of those that never ended nothing is known."""
     counted = {source.path.resolve() for source in study.of_kind("run")}
-    sweeps = {path.parent for path in counted} or {study.path.resolve()}
+    sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
     found = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
@@ -71,7 +71,7 @@ def spent(study: Study) -> list[Spent]:
             study.find(f"{directory.name}: what it took is not known ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
-        found.append(Spent(manifest.run.model_dump(), directory in counted, hours))
+        found.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
     return found
 
 
@@ -151,7 +151,7 @@ def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
 
 
 def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
-    """Energy over images: summed over runs first. A run counts whose every meter told."""
+    """Energy over images: summed over runs first; not known where one meter of one run did not tell."""
     reports = [report for _, manifest in runs for report in manifest.ranks]
     row: dict[str, Any] = {}
     for name, meters in (

@@ -8,7 +8,7 @@ import numpy as np
 from analysis import published, tau
 from analysis.batches import all_series
 from analysis.borrowed import launches
-from analysis.costs import APART, Costs, costs_of, query
+from analysis.costs import IS_MODEL, Costs, costs_of, query
 from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.scaling import POINT_FIELDS, UNPROFILED
 from analysis.study import Study
@@ -72,7 +72,7 @@ def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
 _NAMES = f"""
 with names as (
     select name::varchar as name, sum(duration_ns) as ns, sum(coalesce(flops, 0)) as flops
-    from {{launches}} where "class"::varchar not in {APART!r} group by all
+    from {{launches}} where {IS_MODEL} group by all
 )
 select sum(ns) filter (flops <> 0), sum(ns) from names
 """

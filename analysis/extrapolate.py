@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from analysis import curve
-from analysis.scaling import POINT_FIELDS, Point, points_of
+from analysis.scaling import NOT_ALIKE, POINT_FIELDS, Point, points_of
 from analysis.study import Study
 from analysis.terminal import Rows
 from profiling.errors import UserError
 
 CURVE = "curve"  # the method of these rows
 # What the points of a configuration have in common.
-CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in ("nodes", "gpus_per_node"))
+CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
 RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
 # Columns of tables that tell configurations apart.

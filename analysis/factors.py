@@ -8,8 +8,9 @@ efficiency of each repetition, %. A row is a factor, or two factors together (``
 
     levels                values that it takes; best_level: the one with the highest mean response
     effect_pct            how far the mean responses of its best and its worst level are apart, over the mean
-                          of all, %, with 95 % interval (_low, _high: of these two levels, as below); plain
-                          means, in which factors that are not crossed mix: omega_squared parts them
+                          of all, %, with 95 % interval (_low, _high: Tukey and Kramer's, which allows for
+                          having chosen the two); plain means, in which factors that are not crossed mix:
+                          omega_squared parts them
     signal_to_noise_db    Taguchi, larger is better (the reference's): range over its levels of the mean
                           signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB; rank_by_signal
     omega_squared         share of the response's variance that is its own (analysis of variance, type II;
@@ -20,8 +21,10 @@ An interaction says that a factor's effect depends on another one; the main effe
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -128,11 +131,10 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     if repeated:
         terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
     effects = _effects(cells, varying, terms, np.concatenate([cell.responses for cell in cells]))
-    drawn = _drawn(cells) if repeated else []
-    ends = _intervals(cells, varying, terms, drawn) if repeated else {}
+    ends = _intervals(cells, varying, terms) if repeated else {}
     corrected = holm([float(effects[term].p_value) for term in terms])
     made = [
-        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, drawn)}
+        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term)}
         for term, p_value in zip(terms, corrected, strict=True)
     ]
     _rank(made)
@@ -161,19 +163,12 @@ def _effects(
     return analysis_of_variance(columns, values, terms)
 
 
-def _drawn(cells: Sequence[Cell]) -> list[np.ndarray]:
-    """The repetitions of each configuration, resampled: a row a resample."""
-    generator = np.random.default_rng(statistics.SEED)
-    return [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
-
-
 def _intervals(
-    cells: Sequence[Cell],
-    varying: Sequence[str],
-    terms: Sequence[tuple[str, ...]],
-    drawn: Sequence[np.ndarray],
+    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], tuple[float, float]]:
-    """95 % intervals of omega squared."""
+    """95 % intervals of omega squared: the repetitions of each configuration are resampled."""
+    generator = np.random.default_rng(statistics.SEED)
+    drawn = [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
     effects = _effects(cells, varying, terms, np.concatenate(drawn, axis=1))
     return {term: statistics.interval(effect.omega_squared) for term, effect in effects.items()}
 
@@ -203,25 +198,47 @@ def _row(
     }
 
 
-def _effect(cells: Sequence[Cell], term: tuple[str, ...], drawn: Sequence[np.ndarray]) -> dict[str, Any]:
-    """The effect of a factor, and its interval by the same two levels in each resample."""
+def _effect(cells: Sequence[Cell], term: tuple[str, ...]) -> dict[str, Any]:
+    """The effect of a factor with its interval (Tukey and Kramer).
+
+    Best and worst are chosen by the same runs that are compared, which alone sets them apart: the studentised
+    range of as many levels allows for that.
+    """
     columns = ("effect_pct", "effect_pct_low", "effect_pct_high")
     if len(term) > 1:
         return dict.fromkeys(columns)
     levels = _levels(cells, term)
     means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
     best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    whole = float(np.mean([cell.responses.mean() for cell in cells]))
+    apart = means[best] - means[worst]
+    half = _half_width(cells, levels, best, worst)
+    ends = (None, None) if half is None else (apart - half, apart + half)
+    return {
+        name: None if value is None else 100 * value / whole
+        for name, value in zip(columns, (apart, *ends), strict=True)
+    }
 
-    def apart(of_cells: np.ndarray) -> np.ndarray:
-        """Of the mean of each configuration (the first axis)."""
-        ends = [of_cells[[level == wanted for level in levels]].mean(axis=0) for wanted in (best, worst)]
-        return 100 * (ends[0] - ends[1]) / of_cells.mean(axis=0)
 
-    effect = float(apart(np.array([cell.responses.mean() for cell in cells])))
-    if not drawn:
-        return dict(zip(columns, (effect, None, None), strict=True))
-    resampled = apart(np.stack([values.mean(axis=1) for values in drawn]))
-    return dict(zip(columns, (effect, *statistics.interval(resampled)), strict=True))
+def _half_width(cells: Sequence[Cell], levels: Sequence[Any], best: Any, worst: Any) -> float | None:
+    """Of the 95 % interval of the difference of two levels' means; None without repetitions."""
+    freedom = sum(len(cell.responses) - 1 for cell in cells)
+    if not freedom:
+        return None
+    variance = sum(float(((cell.responses - cell.responses.mean()) ** 2).sum()) for cell in cells) / freedom
+    of_means = 0.0
+    for end in (best, worst):
+        counts = [len(cell.responses) for cell, level in zip(cells, levels, strict=True) if level == end]
+        of_means += sum(variance / count for count in counts) / len(counts) ** 2
+    return _range(len(set(levels)), freedom) * math.sqrt(of_means / 2)
+
+
+@cache
+def _range(levels: int, freedom: int) -> float:
+    """The range of as many standard normal means, in pooled standard deviations, that 95 % stay below."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(0.95, levels, freedom))
 
 
 def _rank(made: Rows) -> None:

@@ -19,6 +19,7 @@ from analysis.terminal import Column, Part, Rows, with_places
 from profiling import tables
 from profiling.errors import UserError
 
+SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 KINDS = ("slower", "faster", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
 METRICS = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
@@ -109,7 +110,9 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
     if of_a is None or of_b is None:
         return "new" if of_a is None else "gone"
     one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
-    return "same" if one == other else "slower" if other > one else "faster"
+    if abs(other - one) <= SAME * one:
+        return "same"
+    return "slower" if other > one else "faster"
 
 
 # --- the total ----------------------------------------------------------------------------------------

@@ -156,4 +156,5 @@ def _run_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]]
     if count is None or not count[0][0]:
         return None
     found = costs.query(study, source, sql.format(launches=launches, counted="true"), **paths)
-    return None if found is None else (count[0][0], found)
+    # One rank of DataParallel has the kernels of all its GPUs.
+    return None if found is None else (count[0][0] * source.gpus_per_rank, found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.costs import APART, query_arrays
+from analysis.costs import IS_MODEL, query_arrays
 from analysis.lateness import Lateness, over_others
 from analysis.scaling import POINT_FIELDS
 from analysis.study import Source, Study
@@ -25,7 +25,7 @@ select rank, direction::varchar || ' ' || short_name::varchar as name, count(*) 
     (select count(distinct batch_index) from read_parquet($batches) where attributed) as batches
 from read_parquet($kernels)
 semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
-where "class"::varchar not in {APART!r} and duration_ns is not null
+where {IS_MODEL} and duration_ns is not null
 group by all
 """
 

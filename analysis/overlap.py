@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.costs import APART, query_arrays
+from analysis.costs import IS_MODEL, query_arrays
 from analysis.study import Source, Study
 
 Intervals = tuple[np.ndarray, np.ndarray]
@@ -79,7 +79,7 @@ from read_parquet($kernels) semi join (
     select rank, batch_index from read_parquet($batches) where attributed
 ) using (rank, batch_index)
 where start_ns is not null and duration_ns is not null
-    and ("class"::varchar = 'communication' or "class"::varchar not in {APART!r})
+    and ("class"::varchar = 'communication' or {IS_MODEL})
 """
 
 

@@ -28,7 +28,7 @@ _IN_GIVEN_ORDER = 3  # of TrackDescriptor.ChildTracksOrdering
 _VARINT, _FIXED_64, _BYTES = 0, 1, 2  # wire types
 
 _ROWS = 1 << 16  # that are made into bytes at a time
-_TIME_BYTES, _TRACK_BYTES, _WORD_BYTES, _LENGTH_BYTES = 9, 3, 4, 2  # 7 bits each
+_TIME_BYTES, _TRACK_BYTES, _WORD_BYTES, _LENGTH_BYTES = 9, 3, 4, 3  # 7 bits each
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ loader, grad and compute tell configurations, where it has them.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,13 +135,15 @@ def _wanted(text: str, series: Sequence[Series]) -> list[int]:
     if not text:
         return [2 * largest, 4 * largest]
     values = [value.strip() for value in text.split(",")]
-    if not all(value.isdigit() and int(value) > 0 for value in values):
+    if not all(re.fullmatch("[0-9]{1,9}", value) and int(value) > 0 for value in values):
         raise UserError(f"--ranks: {text!r} is no list of numbers of ranks, e.g. 8,16,32")
     if max(map(int, values)) > FARTHEST * largest:
         raise UserError(
             f"--ranks: {max(map(int, values))} ranks are more than {FARTHEST} times the measured {largest}: "
             "measure a larger point first"
         )
+    if series and max(map(int, values)) <= min(one.ranks[-1] for one in series):
+        raise UserError(f"--ranks: {text} ranks or more were measured; give more than {largest}")
     return [int(value) for value in values]
 
 

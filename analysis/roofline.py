@@ -11,12 +11,12 @@ tensors stay in a cache can pass 100 % of the roof of the memory.
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.costs import APART, Bound
+from analysis.costs import IS_MODEL, Bound
 
 COLUMNS = ("intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct")
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 # Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.
-PLACED = f'"class"::varchar not in {APART!r} and bytes > 0 and not isnan(bytes) and duration_ns > 0'
+PLACED = f"{IS_MODEL} and bytes > 0 and not isnan(bytes) and duration_ns > 0"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ WIDE_SCATTER = 0.1
 # In these the runs of one point may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
 # In these a point may differ from its base: its size, and for how long it ran.
-_NOT_ALIKE = ("nodes", "gpus_per_node", "batches")
+NOT_ALIKE = ("nodes", "gpus_per_node", "batches")
 POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
 
 
@@ -222,4 +222,4 @@ def _key(point: Point, scaling: Scaling, *without: str) -> tuple:
     fields = dict(point.fields)
     if scaling == "strong":
         fields["batch"] *= point.world_size  # the global batch
-    return tuple(str(value) for name, value in fields.items() if name not in (*_NOT_ALIKE, *without))
+    return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))

@@ -229,9 +229,11 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
     made: Rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():
         whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
+        if not length(whole):
+            continue
         made.append({"id": path.name, "device": device, **of_device(kernels, whole, device < 0)})
     if not made:
-        raise UserError(f"{path} holds no kernel with its time")
+        raise UserError(f"{path} holds no kernel with its time and duration")
     return made, converted.findings
 
 

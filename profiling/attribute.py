@@ -67,7 +67,7 @@ def attribute_in_windows(
         rows = (
             _device_rows(events, context, windows.by_launch)
             if trace.on_device
-            else _host_rows(events, context)
+            else _host_rows(events, context, window.owns)
         )
         tally.add(rows.time_ns, rows.start_ns, rows.kind == _COMMUNICATION)
         yield "kernels", _kernels(rows, events, context, rank)
@@ -188,7 +188,7 @@ def _message(device: Columns, place: np.ndarray, credit: Credit) -> np.ndarray:
     return np.where(np.isnan(device["message_bytes"]), of_call, device["message_bytes"])
 
 
-def _host_rows(events: Events, context: Context) -> _Rows:
+def _host_rows(events: Events, context: Context, owned: Callable[[np.ndarray], np.ndarray]) -> _Rows:
     nested, host = context.nest, context.nest.host
     index = np.arange(len(host["name"]))
     is_operator = (host["kind"] == OPERATOR) & ~context.node
@@ -198,7 +198,9 @@ def _host_rows(events: Events, context: Context) -> _Rows:
     communicates = context.by_name(lambda name: name.startswith("c10d::") or name == "record_param_comms")
     candidate = is_operator & ~communicates & ((own & context.by_name(is_primitive)) | calls_none)
     outermost = nested.outermost(np.where(candidate, index, -1))
-    rows = np.flatnonzero((candidate & (outermost == index)) | context.loose)
+    # A collective that is still open when the next window begins is a row of its own window only.
+    loose = context.loose & owned(host["start_ns"])
+    rows = np.flatnonzero((candidate & (outermost == index)) | loose)
     credit = credit_operators(events, context, rows)
     kind = _classes(events.names)[host["name"][rows]]
     return _Rows(

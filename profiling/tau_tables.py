@@ -70,7 +70,8 @@ def intervals_table(
 
 
 def _possible(times_us: np.ndarray) -> np.ndarray:
-    times_ns = times_us * _NS
+    with np.errstate(over="ignore"):
+        times_ns = times_us * _NS
     if not (np.abs(times_ns) < _LONGEST_US * _NS).all():
         times_ns[~(np.abs(times_ns) < _LONGEST_US * _NS)] = np.nan
     return times_ns

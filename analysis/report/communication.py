@@ -23,7 +23,11 @@ _MPI_CHARTS = (
 
 def section(study: Study, factors: Sequence[str]) -> Section | None:
     """Of runs of several ranks and of TAU's tables; none where nobody has anybody to talk to."""
-    several = any((source.world_size or 1) > 1 for source in study.of_kind("run"))
+    several = any(
+        (source.world_size or 1) > 1 and source.fields["profile"] != "tau"
+        for source in study.of_kind("run")
+        if source.fields["profile"] != "none" or not messages.has_tau(study)
+    )
     tau = messages.has_tau(study)
     if not (several or tau):
         return None

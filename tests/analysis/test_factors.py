@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.factors import Cell, responses, rows, signal_to_noise_db
+from analysis.factors import Cell, _effect, responses, rows, signal_to_noise_db
 from analysis.load import load
 from analysis.variance import analysis_of_variance, holm
 from profiling.errors import UserError
@@ -65,6 +65,18 @@ def test_intervals_of_effects_hold_what_was_planted_and_of_none_hold_none():
     assert half == pytest.approx(100 * 1.96 * 3 * np.sqrt(2 / 48) / 105, rel=0.25)
     assert found["grad"]["effect_pct_low"] < 0.5 and found["grad"]["effect_pct"] < 1.5
     assert found["loader x grad"]["effect_pct"] is None
+
+
+def test_an_effect_of_none_is_seldom_one_however_many_levels_there_are():
+    generator = np.random.default_rng(0)
+    above = 0
+    for _ in range(300):
+        noise = [
+            Cell({"loader": name}, 100 + 2 * generator.standard_normal(3))
+            for name in ("a", "b", "c", "d", "e")
+        ]
+        above += _effect(noise, ("loader",))["effect_pct_low"] > 0
+    assert above / 300 < 0.09  # 5 %, and three standard deviations of 300 draws
 
 
 def test_one_factor_agrees_with_scipy():

@@ -97,7 +97,8 @@ def test_times_relative_to_a_base(tmp_path, expected):
     base = 1_700_000_000_000_000_000
     trace.facts["baseTimeNanoseconds"] = base
     rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
-    assert rows == [{**row, "start_ns": row["start_ns"] + base} for row in expected]
+    times = ("start_ns", "launch_ns")
+    assert rows == [{**row, **{name: row[name] + base for name in times}} for row in expected]
 
 
 @pytest.mark.parametrize("indent", [None, 1, 4])

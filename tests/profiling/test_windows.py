@@ -88,6 +88,20 @@ def test_a_real_trace_in_windows_gives_the_same_tables(name, narrow, shared_data
     assert_same("torch", shared_data / name, narrow, 500, least=2)
 
 
+def test_a_collective_that_is_open_at_the_end_of_a_window_counts_once(tmp_path, narrow):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
+    for batch in range(30):
+        at = 1000.0 * (batch + 1)
+        trace.range("Forward Pass", at, at + 300)
+        for place in range(4):
+            trace.host("aten::mm", at + 10 * place, at + 10 * place + 5)
+        trace.range("Backward Pass", at + 300, at + 600)
+        trace.range("Model Update", at + 600, at + 700)
+        trace.range("gloo:all_reduce", at + 500, at + 1300, thread=2)  # ends in the next batch
+        trace.range("End of Batch", at + 990, at + 990)
+    assert_same("torch", trace.write(tmp_path / "trace.json"), narrow, 40)
+
+
 def test_without_marks_and_ranges_windows_are_spans_of_time(tmp_path, narrow):
     path = write_nsys(tmp_path / "rank0.sqlite", make_batches(20, 60, 1_000_000, seed=2))
     with sqlite3.connect(path) as connection:
