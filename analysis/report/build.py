@@ -115,7 +115,8 @@ def _device(manifest: Manifest) -> str:
 
 def _of_own(own: Rows, series: Sequence[str], predicted: Rows | str) -> Sequence[Sentence]:
     names = [called(row, series) for row in own]
-    return verdict(own, names, [] if isinstance(predicted, str) else predicted)
+    rows = [] if isinstance(predicted, str) else predicted
+    return verdict(own, names, [{**row, "name": called(row, series) if series else ""} for row in rows])
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

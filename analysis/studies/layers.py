@@ -127,7 +127,7 @@ def sentence(row: Mapping[str, Any]) -> str:
     places = [
         f"{stage} {digits(share, 2)} % of what {row[f'{stage}_bound']} allows"
         for stage in STAGES
-        if (share := row[f"{stage}_roof_of_measured_pct"] or row[f"{stage}_roof_pct"])
+        if (share := row[f"{stage}_roof_pct"] or row[f"{stage}_roof_of_measured_pct"])
     ]
     return f"{text}; {', '.join(places)}." if places else f"{text}."
 
