@@ -153,7 +153,8 @@ def _worth_trying(predicted: Rows) -> list[Sentence]:
     best = max(nearest, key=lambda row: row["gain_pct"])
     which = f" ({best['name']})" if best.get("name") else ""
     text = (
-        f"Of what was simulated for {_ranks(best['ranks'])}{which}, {in_words(best['what_if'])} would give most: "
+        f"Of what was simulated for {_ranks(best['ranks'])}{which}, {in_words(best['what_if'])} would give "
+        "most: "
         f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
     )
     return [Sentence(text, "prediction")]
