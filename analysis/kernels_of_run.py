@@ -26,8 +26,7 @@ DEFAULT_BY = ("kernel", "class", "direction")
 
 _CORRECTED = """
 with launches as (
-    select *, coalesce(nullif(flops, 'nan'::double), 0) as work,
-        coalesce(nullif(bytes, 'nan'::double), 0) as moved
+    select *, nullif(flops, 'nan'::double) as work, nullif(bytes, 'nan'::double) as moved
     from {launches} where {counted} and duration_ns is not null
 )
 select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(duration_ns),
@@ -106,8 +105,8 @@ def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dic
         "min_us": least / 1e3,
         "mean_us": total / calls / 1e3,
         "max_us": most / 1e3,
-        "gflop_per_batch": flops / batches / 1e9,
-        "mbyte_per_batch": moved / batches / 1e6,
+        "gflop_per_batch": None if flops is None else flops / batches / 1e9,
+        "mbyte_per_batch": None if moved is None else moved / batches / 1e6,
         "flops_efficiency_pct": _efficiency(flops, total, bound.flops_per_s),
         "bandwidth_efficiency_pct": _efficiency(moved, total, bound.bytes_per_s),
         "flops_efficiency_of_measured_pct": _efficiency(flops, total, bound.measured_flops_per_s),
@@ -116,8 +115,8 @@ def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dic
     }
 
 
-def _efficiency(total: float, time_ns: float, peak: float | None) -> float | None:
-    return 100 * total / time_ns * 1e9 / peak if peak and time_ns else None
+def _efficiency(total: float | None, time_ns: float, peak: float | None) -> float | None:
+    return 100 * total / time_ns * 1e9 / peak if total is not None and peak and time_ns else None
 
 
 def _pyprof_rows(

@@ -133,6 +133,9 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
         "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
     }
     for what, total, peak in (("flops", flops, "flops_per_s"), ("bandwidth", moved, "bytes_per_s")):
+        if not total:  # its tool knows no shapes, and no run lent them: that is not 0 %
+            row |= {name: None for name in USE_COLUMNS if name.startswith(f"{what}_efficiency")}
+            continue
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
             kernels = [(cost.kernel_ns / 1e9, getattr(point.bound, prefix + peak)) for point, cost in known]
             row[f"{what}_efficiency_of_kernels{beside}_pct"] = _over(total, kernels)

@@ -24,7 +24,7 @@ def section(study: Study, factors: Sequence[str]) -> Section | None:
     made = kernel_difference.rows(a, b)
     totals = kernel_difference.summary(made, a, b)
     names = [called({**source.fields, "world_size": source.world_size}, _naming(factors)) for source in pair]
-    said = ("What makes up the difference", f"a: {names[0]}; b: {names[1]}")
+    said = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
     parts = kernel_difference.parts(made[:TOP], totals, said, kernels.naming(kernels.DEFAULT_BY))
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
     return Section("kernel-change", HEADING, _text(totals, pair), (), views)
