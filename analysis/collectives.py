@@ -87,8 +87,17 @@ def alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 def ranks_of(study: Study, source: Source) -> list[Calls]:
     """Each rank's collectives in its attributed batches; none, and the run is taken out, if a table is bad.
 
-    Ranks without kernels are left out.
+    Ranks without kernels are left out. A study reads them once.
     """
+    if source.id not in study.collectives:
+        found = _read_ranks(study, source)
+        if source not in study.sources:
+            return []
+        study.collectives[source.id] = found
+    return study.collectives[source.id]
+
+
+def _read_ranks(study: Study, source: Source) -> list[Calls]:
     import pyarrow.compute as pc
 
     found = []

@@ -128,11 +128,9 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
         return None
     lasted = np.stack([(one.end_ns - one.start_ns)[told] for one in ranks]).astype(float)
     of_call = ranks[0].batch_index[told].astype(int)
-    batches = np.unique(of_call)
-    chosen = []
-    for batch in batches:
-        calls = np.flatnonzero(of_call == batch)
-        chosen.append(calls[_widest(-lasted[:, calls, None])[0]])
+    order = np.argsort(of_call, kind="stable")
+    batches, first = np.unique(of_call[order], return_index=True)
+    chosen = [calls[_widest(-lasted[:, calls, None])[0]] for calls in np.split(order, first[1:])]
     late = over_others(-lasted[:, chosen])
     behind = over_others(matched.start_ns[:, told[chosen]] - matched.start_ns[:, told[chosen]].min(axis=0))
     parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
+    from analysis.clocks import Calls
     from analysis.scaling import Point
     from profiling.tools.pyprof import Batches
 
@@ -82,6 +83,7 @@ class Study:
         own_peaks: a peaks file of the user's.
         batches: of the PyProf tables, as far as they have been counted.
         launches: of the runs, as analysis.borrowed has found them.
+        collectives: of the runs, rank by rank, as analysis.collectives has read them.
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
         points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
@@ -97,6 +99,7 @@ class Study:
     batches: dict[Path, "Batches"] = field(default_factory=dict)
     launches: dict[str, str] = field(default_factory=dict)
     anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    collectives: dict[str, list["Calls"]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
     points: dict[tuple, list["Point"]] = field(default_factory=dict)
 

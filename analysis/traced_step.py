@@ -257,9 +257,10 @@ def _step(
     backward = seen["backward"] if alone else float(ready_ns[-1])
     after = 0.0
     if calls is not None and len(calls.end_ns):
-        ends = np.array(
-            [calls.end_ns[calls.batch_index == batch].max(initial=0) for batch in recorded["batch_index"]]
-        )
+        last = dict.fromkeys(recorded["batch_index"].tolist(), 0)
+        for batch, end in zip(calls.batch_index.tolist(), calls.end_ns.tolist(), strict=True):
+            last[batch] = max(last.get(batch, 0), end)
+        ends = np.array([last[batch] for batch in recorded["batch_index"].tolist()])
         begin = _backward_begin(recorded)
         done = np.maximum(begin + backward, ends)
         after = max(float(np.median(begin + recorded["backward_ns"] - done)), 0.0)
