@@ -2,7 +2,7 @@
 
 The tools' readers keep a metric of a kernel as an event of ``atomics``: ``NAME (UNIT) : KERNEL``, with its
 mean over the launches. Which metric of nvprof is which of ncu stands in the manual of Nsight Compute's CLI
-("nvprof Metric Comparison").
+("nvprof Metric Comparison"), but for ipc: profiling/tools/ncu.py says why.
 """
 
 import re

@@ -3,11 +3,13 @@
     python -m jobs.hotspots CONFIG --top 5      runs both, and prints this
     python -m analysis.hotspots DIR --top 5     prints it again
 
-DIR holds a run under the torch profiler and, where counters could be read, one under ncu, nvprof or vtune.
+DIR holds a run under the torch profiler and, where counters could be read, one of the same point under ncu,
+nvprof or vtune; of several points --run says which.
 Columns, a row a kernel (an operator, on a CPU), the longest first:
 
     kernel, class
-    ms_per_batch, share_pct              time a batch; of all kernels
+    ms_per_batch (_low, _high)           time a batch, with its 95 % interval over the run's batches
+    share_pct                            of the time of all kernels
     calls_per_batch, mean_us             launches a batch; of a launch
     achieved_occupancy_pct               warps that were resident, of those that fit
     ipc                                  instructions a cycle (of a multiprocessor; of a core)
@@ -25,12 +27,13 @@ VTune measures functions, which are no operators: they are rows of their own (``
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import costs, output
+from analysis import costs, hotspot_runs, output
 from analysis.hotspot_counters import METRICS, by_kernel
+from analysis.hotspot_runs import TOOLS as TOOLS
 from analysis.kernels_of_run import kernels_of
 from analysis.load import load
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_places
+from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval, with_places
 from profiling.classify import classify
 from profiling.errors import UserError, run_command
 from profiling.ncu_csv import TENSOR_KERNEL
@@ -44,10 +47,10 @@ COUNTED = (
     "dram_utilization_pct",
 )
 COLUMNS = (
-    "kernel", "class", "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "cpu_s", *COUNTED,
-    "tensor_cores", "intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct", "counters", "why",
+    "kernel", "class", "ms_per_batch", "ms_per_batch_low", "ms_per_batch_high", "share_pct",
+    "calls_per_batch", "mean_us", "cpu_s", *COUNTED, "tensor_cores", "intensity_flop_per_byte", "bound",
+    "roof_pct", "roof_of_measured_pct", "counters", "why",
 )  # fmt: skip
-TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
@@ -104,37 +107,34 @@ def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
 # --- a study ------------------------------------------------------------------------------------------
 
 
-def rows(study: Study, top: int) -> Rows:
-    """The answer's rows; see this file's docstring.
+def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
+    """The answer's rows, see this file's docstring, and their caption.
+
+    Args:
+        wanted: id of the run under the torch profiler; see :func:`analysis.hotspot_runs.timed`.
 
     Raises:
         UserError: no run under the torch profiler, or no kernels in it.
     """
-    timing = next((source for source in study.of_kind("run") if source.fields["profile"] == "torch"), None)
-    found = kernels_of(study, timing, by=("kernel", "class")) if timing else []
+    timing = hotspot_runs.timed(study, wanted)
+    found = kernels_of(study, timing, by=("kernel", "class"))
     hot = [row for row in found if row["class"] not in APART][:top]
     if not hot:
-        raise UserError(
-            f"{study.path} holds no kernels of a run under the torch profiler; "
-            "python -m jobs.hotspots makes one"
-        )
-    source = _counting(study)
+        raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
+    source = hotspot_runs.counting(study, timing)
     counters = by_kernel(_table(study, source, "atomics")) if source else {}
     tool = source.fields["profile"] if source else ""
-    made = [_row(row, counters.get(row["kernel"], {}), tool) for row in hot]
+    known = hotspot_runs.intervals(study, timing)
+    made = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
+    caption = hotspot_runs.caption(timing, source, known)
     if source and tool == "vtune":
-        return made + _functions(study, source, counters, top)
+        return made + _functions(study, source, counters, top), caption
     missing = [row["kernel"] for row in made if not row["counters"]]
     if source and missing:
         study.find(
             f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
         )
-    return made
-
-
-def _counting(study: Study) -> Source | None:
-    counting = [source for source in study.of_kind("run") if source.fields["profile"] in TOOLS]
-    return min(counting, key=lambda source: TOOLS.index(source.fields["profile"]), default=None)
+    return made, caption
 
 
 def _table(study: Study, source: Source, name: str) -> Rows:
@@ -147,11 +147,19 @@ def _table(study: Study, source: Source, name: str) -> Rows:
     return [dict(zip(names, values, strict=True)) for values in found or []]
 
 
-def _row(row: dict[str, Any], counted: Mapping[str, float], tool: str) -> dict[str, Any]:
+def _row(
+    row: dict[str, Any],
+    counted: Mapping[str, float],
+    tool: str,
+    known: Mapping[tuple[str, str], tuple[float, float]],
+) -> dict[str, Any]:
+    low, high = known.get((row["kernel"], row["class"]), (None, None))
     tensor = counted.get("tensor_instructions")
     by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
     made = {
         **row,
+        "ms_per_batch_low": low,
+        "ms_per_batch_high": high,
         **{name: counted.get(name) for name in COUNTED},
         "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
         "counters": tool if counted else "",
@@ -187,11 +195,15 @@ def shown(made: Rows) -> list[Column]:
     def get(name: str) -> Any:
         return lambda row: row.get(name)
 
+    def interval(row: Mapping[str, Any]) -> str | None:
+        low, high = row.get("ms_per_batch_low"), row.get("ms_per_batch_high")
+        return with_interval(row.get("ms_per_batch"), low, high)
+
     def rounded(name: str, places: int) -> Any:
         return lambda row: with_places(row.get(name), places)
 
     figures = {
-        "ms_per_batch": Column("ms a\nbatch", get("ms_per_batch")),
+        "ms_per_batch": Column("ms a batch\n[95 %]", interval),
         "share_pct": Column("share\n%", rounded("share_pct", 1)),
         "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
         "cpu_s": Column("CPU\ns", get("cpu_s")),
@@ -213,17 +225,18 @@ def main() -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.hotspots", __doc__)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
+    parser.add_argument("--run", metavar="ID", help="the timed run, of several points")
     arguments = parser.parse_args()
     if arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)
-    made = rows(study, arguments.top)
+    made, caption = rows(study, arguments.top, arguments.run)
     notes = (
         []
         if any(row["counters"] for row in made)
         else ["no counters were read: times and the roofline alone"]
     )
-    part = Part("The hottest kernels, and what bounds them", made, shown(made))
+    part = Part("The hottest kernels, and what bounds them", made, shown(made), caption)
     return output.emit(Answer(made, COLUMNS, parts=[part], notes=notes), study, arguments)
 
 

@@ -7,14 +7,16 @@
 A sweep's first point (--only chooses) runs twice on one rank: once under the torch profiler, to find the
 hottest kernels, and once with only those kernels' counters read: by ncu, or nvprof on GPUs that it serves; on
 a CPU by vtune. Where no such tool is, or may not read them, a line says so, and the times alone are shown.
-python -m analysis.hotspots prints the table again; a second call measures only what is missing.
+python -m analysis.hotspots prints the table again; a second call measures only what is missing, and one of
+another point is measured beside it.
 """
 
 import argparse
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,8 @@ from jobs.machine import Machine, this_machine
 from jobs.points import Point, Sweep, expand, parse_only, read_sweep, select
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
-from jobs.run import Run, make_run, parse_value
+from jobs.run import OUTSIDE_FIELDS, Run, make_run, parse_value
+from jobs.studies import check_output
 from profiling import tables
 from profiling.errors import UserError, run_command
 
@@ -38,13 +41,19 @@ TIMED_BATCHES, COUNTED_BATCHES = 10, 3  # of which the profiler records the late
 # What each tool is asked for. Counters of a CPU's functions are VTune's, whatever their names.
 _MODES = {"ncu": "counters", "nvprof": "metrics", "vtune": "auto"}
 _LONGEST = Run.model_fields["profile_kernels"].metadata[0].max_length
-# Compute capabilities: Nsight Compute begins with Volta, nvprof ends with Turing.
-_NCU_FROM, _NVPROF_TO = (7, 0), (7, 5)
+# Compute capabilities. Nsight Compute begins with Volta. nvprof traces GPUs up to 7.5, but of these no more
+# reads metrics ("profiling is not supported on devices with compute capability 7.5 and higher").
+_NCU_FROM, _NVPROF_TO = (7, 0), (7, 2)
+# What the two runs have of us; all else is the point's.
+_ALONE = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
+_SHORT = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
+_USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
 
 
 def main() -> int:
     """The command; see the module's docstring."""
     arguments = _parser().parse_args()
+    check_output(arguments.output)
     if arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
     sweep = read_sweep(arguments.config)
@@ -60,10 +69,20 @@ def main() -> int:
         f"of {len(runs)} points the first, on one rank: {describe(run)}" if len(points) > 1 else describe(run)
     )
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
+    point = Point(run, 0, told_by(points[0].outside, sized))
     with stopped_in_order():
-        measure(run, directory, arguments.top, this_machine())
+        measure(point, directory, arguments.top, this_machine())
     written = ["--output", str(arguments.output)] if arguments.output else []
-    words = [str(directory), "--top", str(arguments.top), "--format", arguments.format, *written]
+    words = [
+        str(directory),
+        "--run",
+        f"{point.id}_ret_0",
+        "--top",
+        str(arguments.top),
+        "--format",
+        arguments.format,
+        *written,
+    ]
     become([sys.executable, "-m", "analysis.hotspots", *words])
 
 
@@ -90,38 +109,45 @@ def of_one_rank(run: Run, sized: dict) -> Run:
     Of several ranks the counters cannot be read: each kernel is run again and again, and a collective would
     wait for ranks that are elsewhere.
     """
-    alone = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
-    short = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
-    usual = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
-    return make_run({**run.model_dump(), **alone, **short, **usual, **sized})
+    return make_run({**run.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
 
 
-def measure(run: Run, directory: Path, top: int, machine: Machine) -> None:
-    """Time a run, and read the counters of its hottest kernels with the first tool that can.
+def told_by(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
+    """Fields outside a run's id that tell its point from others measured in the same directory.
+
+    Args:
+        varied: what the sweep varies; ``sized``: what flags say.
+    """
+    ours = {*_ALONE, *_SHORT, *_USUAL}
+    return tuple(sorted(name for name in {*varied, *sized} if name in OUTSIDE_FIELDS and name not in ours))
+
+
+def measure(point: Point, directory: Path, top: int, machine: Machine) -> None:
+    """Time a point, and read the counters of its hottest kernels with the first tool that can.
 
     Raises:
-        UserError: the run cannot be done here, or fails.
+        UserError: it cannot run here, or fails.
     """
-    if not _done(run, directory):
+    run = point.run
+    if not _done(point, directory):
         raise UserError(f"the timing run failed; its log is in {directory}")
-    point = Point(run, 0)
     rank = tables.rank_directory(directory / f"{point.id}_ret_0", 0)
     names = hottest(tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]), top)
     if not names:
         raise UserError(f"{rank} holds no kernel of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
     for tool in tools_for(on_gpu, machine.capability, _say, shutil.which):
-        if _done(counted(run, tool, names), directory):
+        if _done(replace(point, run=counted(run, tool, names)), directory):
             return
     what = "kernels" if on_gpu else "operators"
     _say(f"no counters could be read: what follows is from the times of {what} alone")
 
 
-def _done(run: Run, directory: Path) -> bool:
-    asked = {"name": directory.name, "run": run.model_dump(), "repetitions": 1, "hang_limit_s": 0}
+def _done(point: Point, directory: Path) -> bool:
+    asked = {"name": directory.name, "run": point.run.model_dump(), "repetitions": 1, "hang_limit_s": 0}
     sweep = Sweep.model_validate(asked)
     execution = Execution(sweep, directory, Local())
-    return run_points(execution, [Point(run, 0)], []).failed == 0
+    return run_points(execution, [point], []).failed == 0
 
 
 def hottest(kernels: "pa.Table", top: int) -> list[str]:
@@ -160,23 +186,29 @@ def counted(run: Run, tool: str, names: Sequence[str]) -> Run:
     short: dict[str, Any] = {"profile": tool, "profile_mode": _MODES[tool]}
     if tool != "vtune":
         short |= {"batches": COUNTED_BATCHES, "attribute_from": COUNTED_BATCHES - 1}
-        short |= {"profile_kernels": pattern_of(names)}
+        short |= {"profile_kernels": pattern_of(names, whole=tool == "ncu")}
     return make_run({**run.model_dump(), **short})
 
 
-def pattern_of(names: Sequence[str]) -> str:
-    """A regular expression for kernels of such short names: tools match the function, without its namespace.
+def pattern_of(names: Sequence[str], whole: bool) -> str:
+    """A regular expression for kernels of such short names; the last are left out where it gets too long.
 
-    The last ones are left out where it would become longer than a run can say.
+    ncu searches it in the function's name, without namespace and arguments. What nvprof searches it in, its
+    help does not say ("whose name contains"); there others are counted too whose names contain one of these.
+
+    Args:
+        whole: the whole of the function's name is to match, so that ``vectorized_elementwise_kernel`` is not
+            taken for ``elementwise_kernel``.
     """
     functions = dict.fromkeys(re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names)
-    pattern = ""
+    before, after = ("^(", ")$") if whole else ("", "")
+    chosen = ""
     for function in filter(None, functions):
-        longer = f"{pattern}|{function}" if pattern else function
-        if len(longer) > _LONGEST:
+        longer = f"{chosen}|{function}" if chosen else function
+        if len(before + longer + after) > _LONGEST:
             break
-        pattern = longer
-    return pattern
+        chosen = longer
+    return before + chosen + after if chosen else ""
 
 
 if __name__ == "__main__":

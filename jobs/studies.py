@@ -123,7 +123,7 @@ def make_directory(study: str, device: str, wanted: Path | None) -> Path:
 
 
 def check_output(output: Path | None) -> None:
-    """Before a study measures: can its answer be written?
+    """Before something is measured: can its answer be written?
 
     Raises:
         UserError: ``output`` is in no folder that exists.

@@ -23,8 +23,8 @@ def section(study: Study, factors: Sequence[str]) -> Section | None:
         return None
     heading = "Why are the hottest kernels slow?"
     try:
-        made = hotspots.rows(study, TOP)
+        made, caption = hotspots.rows(study, TOP)
     except UserError as error:
         return Section("hotspots", heading, f"Not known: {error}.")
-    view = as_view(Part("", made, hotspots.shown(made)), "hotspots-table", factors)
+    view = as_view(Part("", made, hotspots.shown(made), caption), "hotspots-table", factors)
     return Section("hotspots", heading, TEXT, tables=[view])

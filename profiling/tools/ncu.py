@@ -29,7 +29,9 @@ _METRICS = (
       for kind in "hfd" for name in ("add", "mul", "fma")),
 )  # fmt: skip
 ONLY_OF_GPUS = True
-# By NVIDIA's table of nvprof's metrics and ncu's: ipc, gld_efficiency, gst_efficiency, dram_utilization.
+# ipc, and by NVIDIA's table of nvprof's metrics and ncu's gld_efficiency, gst_efficiency, dram_utilization.
+# Beside ipc it has smsp__inst_executed.avg.per_cycle_active, of one partition of a multiprocessor; nvprof's
+# ipc is of the whole one, and so is sm__.
 _COUNTERS = (
     "sm__inst_executed.avg.per_cycle_active",
     "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",

@@ -1,6 +1,6 @@
 """What did nvprof write? Its SQLite databases, and what it prints: summaries, traces, metrics.
 
-nvprof is part of CUDA up to 11.8 and serves GPUs up to compute capability 7.5.
+nvprof is part of CUDA up to 11.8. It traces GPUs up to compute capability 7.5, and reads metrics up to 7.2.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,9 @@ _WHY = (
 def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
     """The command under nvprof; see :data:`MODES`. To record later batches the process switches it on."""
     words = ["nvprof", *(["--profile-from-start", "off"] if options.first_batch else [])]
-    counted = ["--kernels", options.kernels] if options.kernels else []
+    # nvprof's help promises regular expressions in the form of four parts: context, stream, name, invocation.
+    name = options.kernels.replace("(?:", "(").replace(":", ".")
+    counted = ["--kernels", f"::{name}:"] if name else []
     printed = ["--csv", "--log-file", _escaped(directory / _PRINTED)]
     recorded = ["-f", "-o", _escaped(directory / _DATABASE)]
     how = {

@@ -1,5 +1,6 @@
 """analysis.hotspots: counters by each tool's names, and what they say bounds a kernel."""
 
+import numpy as np
 import pytest
 
 from analysis.hotspot_counters import by_kernel
@@ -109,6 +110,47 @@ def test_the_counters_of_ncu_beside_the_times(timed, tmp_path):
     row = rows["conv_fprop"]
     assert (row["counters"], row["achieved_occupancy_pct"], row["ipc"]) == ("ncu", 37.5, 1.75)
     assert rows["relu"]["counters"] == "" and rows["relu"]["ipc"] is None
+
+
+def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, tmp_path):
+    slow = Truth(kernel_ms=120.0)
+    other = write_run(timed, run_of(profile="torch", batch=64), slow)
+    log = tmp_path / "metrics.csv"
+    log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
+    plant(timed, "nvprof", log, "nvprof")  # of batch 32
+    first = run(MODULE, timed, "--format", "json")
+    assert {row["ms_per_batch"] for row in first.json} == {15.0} and "of several points" in first.err
+    assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
+    second = run(MODULE, timed, "--run", other.name, "--format", "json")
+    assert {row["ms_per_batch"] for row in second.json} == {30.0} and "of several points" not in second.err
+    assert not any(row["counters"] for row in second.json)
+    assert "holds no run 'run_9' under torch" in one_line_error(run(MODULE, timed, "--run", "run_9"))
+
+
+def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
+    rank = next(timed.iterdir()) / "rank_0000"
+    table = tables.read(rank, "kernels").to_pandas()
+    planted = np.random.default_rng(0).normal(40, 4, 20)  # ms; 20 of 40 batches are recorded
+    of_it = table["short_name"] == "relu"
+    table.loc[of_it, "duration_ns"] = (planted * 1e6).round().astype(int)
+    columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
+    tables.write(tables.as_table("kernels", columns), rank, "kernels")
+    row, still = run(MODULE, timed, "--top", "2", "--format", "json").json
+    assert row["kernel"] == "relu" and row["ms_per_batch"] == pytest.approx(planted.mean())
+    low, high = row["ms_per_batch_low"], row["ms_per_batch_high"]
+    # Of independent batches it would be 3.9 standard errors wide; of 20 the bootstrap tells it to a half.
+    error = planted.std() / np.sqrt(20)
+    assert low < planted.mean() < high and 2.4 * error < high - low < 6 * error
+    assert still["ms_per_batch_low"] == still["ms_per_batch_high"] == 15
+    said = " ".join(run(MODULE, timed).out.split())
+    assert "Times: one run on 1 rank, batches 20 to 39 of 40; the 20 before are warm-up." in said
+    assert "over these batches" in said
+
+
+def test_of_few_batches_there_is_no_interval(tmp_path):
+    write_run(tmp_path / "hot", run_of(profile="torch", batches=6), Truth())
+    ran = run(MODULE, tmp_path / "hot")
+    assert "Of so few batches there is no interval." in " ".join(ran.out.split())
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):

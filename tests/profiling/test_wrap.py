@@ -32,7 +32,7 @@ TOKENS = {
         ["nvprof", "--profile-from-start", "off", "-f", "-o", f"{RAW}/nvprof.sql"],
     ("nvprof", Options("timing")): ["nvprof", "--csv", "--log-file", f"{RAW}/nvprof.csv"],
     ("nvprof", Options("analysis-metrics", ".*gemm.*")):
-        ["nvprof", "--kernels", ".*gemm.*", "--analysis-metrics", "-f", "-o", f"{RAW}/nvprof.sql"],
+        ["nvprof", "--kernels", "::.*gemm.*:", "--analysis-metrics", "-f", "-o", f"{RAW}/nvprof.sql"],
     ("nsys", Options()): NSYS,
     ("nsys", Options(first_batch=5)): [*NSYS, "--capture-range=nvtx", f"--nvtx-capture={RANGE}",
                                        "--capture-range-end=stop", "--kill=none"],
