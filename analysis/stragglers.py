@@ -60,7 +60,7 @@ def runs_of(study: Study) -> list[Source]:
     Raises:
         UserError: there is none.
     """
-    found = [source for source in study.of_kind("run") if (source.world_size or 1) > 1]
+    found = [source for source in study.of_kind("run") if source.ranks > 1]
     if not found:
         raise UserError(f"{study.path} holds no run of several ranks: nobody can be late where one works")
     return found
@@ -89,9 +89,10 @@ def nodes_of(source: Source) -> list[str]:
     """The node of each rank: its host's name, or where nodes share one, their number."""
     ranks = source.manifest.ranks if source.manifest else []
     names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
-    if len(names) == source.world_size and len(set(names)) == source.fields["nodes"]:
+    if len(names) == source.ranks and len(set(names)) == source.fields["nodes"]:
         return names
-    return [f"node {rank // source.fields['gpus_per_node']}" for rank in range(source.world_size or 1)]
+    ranks_per_node = max(1, source.ranks // source.fields["nodes"])
+    return [f"node {rank // ranks_per_node}" for rank in range(source.ranks)]
 
 
 def rows(study: Study, by_batch: bool = False) -> Rows:

@@ -121,9 +121,9 @@ def write_run(
     seed = zlib.crc32(format_id(run, repetition).encode())
     generator = np.random.default_rng(seed)
     durations = _durations(run, truth, generator)
-    for rank in range(run.world_size):
+    for rank in range(run.ranks):
         _write_rank(tables.rank_directory(ended, rank), rank, run, truth, durations)
-    reports = [_report(rank, run, truth, **report) for rank in range(run.world_size)]
+    reports = [_report(rank, run, truth, **report) for rank in range(run.ranks)]
     seconds = float(durations.sum()) / 1e9 + 20
     manifest = Manifest(
         run=run,
@@ -153,12 +153,12 @@ def _durations(run: Run, truth: Truth, generator: np.random.Generator) -> np.nda
 def _report(rank: int, run: Run, truth: Truth, **changes: Any) -> RankReport:
     values = {
         "rank": rank,
-        "world_size": run.world_size,
+        "world_size": run.ranks,
         "hostname": "node0",
         "device": truth.device,
         "backend": "ddp/nccl" if run.world_size > 1 else "single",
         "batches_done": run.batches,
-        "images_done": run.batches * run.batch,
+        "images_done": run.batches * run.rank_batch,
         "losses_finite": True,
         "parameter_digest": "0" * 64,
         "training_flops_per_image": truth.training_flops_per_image,
@@ -170,7 +170,7 @@ def _report(rank: int, run: Run, truth: Truth, **changes: Any) -> RankReport:
 
 def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: np.ndarray) -> None:
     # All ranks but the last end each batch earlier; the next batch of each starts where its own ended.
-    early = 0 if rank == run.world_size - 1 else round(truth.slowest_extra_ms * MS)
+    early = 0 if rank == run.ranks - 1 else round(truth.slowest_extra_ms * MS)
     ends = START_NS + np.cumsum(durations)
     starts = np.concatenate([[START_NS], ends[:-1]])
     own = ends - starts - early
@@ -187,7 +187,7 @@ def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: n
         "backward_ns": own - load - forward - update,
         "update_ns": update,
         "end_ns": starts + own,
-        "images": np.full(run.batches, run.batch),
+        "images": np.full(run.batches, run.rank_batch),
         "loss": np.linspace(7, 1, run.batches),
         "attributed": attributed if attributed is not None else np.zeros(run.batches, dtype=bool),
     }

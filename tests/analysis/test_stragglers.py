@@ -14,7 +14,7 @@ from analysis.late_verdicts import CLOCK, NO, NOBODY_WAITED, STRAGGLER, TOO_FEW,
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
-from analysis.stragglers import rows
+from analysis.stragglers import nodes_of, rows
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write
@@ -232,6 +232,15 @@ def test_nobody_is_named_in_words(tmp_path):
 def test_one_rank_is_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "no run of several ranks" in one_line_error(run("analysis.stragglers", tmp_path))
+
+
+def test_dataparallel_has_one_rank_however_many_gpus(tmp_path):
+    write_run(tmp_path / "dp", run_of(gpus_per_node=4, backend="dp"), Truth())
+    (source,) = load(tmp_path / "dp").sources
+    assert nodes_of(source) == ["node0"]  # its host
+    assert "no run of several ranks" in one_line_error(run("analysis.stragglers", tmp_path / "dp"))
+    write_run(tmp_path / "ddp", run_of(nodes=2, gpus_per_node=2), Truth())
+    assert nodes_of(load(tmp_path / "ddp").sources[0]) == ["node 0", "node 0", "node 1", "node 1"]
 
 
 def test_a_damaged_table_takes_out_its_run_only(tmp_path):

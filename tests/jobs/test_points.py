@@ -93,7 +93,7 @@ def test_a_missing_sweep_file_names_its_neighbour(sweep_file):
         read_sweep(path.with_name("conv.yaml"))
 
 
-@pytest.mark.parametrize("name", ["quick", "loaders", "resnet50"])
+@pytest.mark.parametrize("name", ["quick", "loaders", "resnet50", "vgg16", "alexnet"])
 def test_the_sweeps_we_ship_are_whole(root, name):
     points, _ = expand(read_sweep(root / "configs" / f"{name}.yaml"), name)
     assert points
@@ -108,3 +108,22 @@ def test_the_references_sweep_has_its_factors(root):
     assert {p.run.loader for p in points} == {"dali-gpu", "dali-cpu-to-gpu"}
     assert {p.run.data_format for p in points} == {"tfrecord"}
     assert {(p.run.batch, p.run.grad) for p in points} == {(b, g) for b in (32, 64) for g in ("fp32", "fp16")}
+
+
+def test_vgg16_takes_8192_images_whether_on_one_gpu_or_two(root):
+    points, _ = expand(read_sweep(root / "configs" / "vgg16.yaml"))
+    assert {p.run.world_size * p.run.batch * p.run.batches for p in points} == {8192}
+    assert {(p.run.world_size, p.run.profile) for p in points} == {
+        (gpus, profile) for gpus in (1, 2) for profile in ("none", "torch")
+    }
+    # Of the schedule 1,2,5,2: wait for one, warm up for two, record five, twice.
+    recorded = {tuple(map(tuple, p.run.recordings)) for p in points if p.run.profile == "torch"}
+    assert recorded == {((3, 4, 5, 6, 7), (11, 12, 13, 14, 15))}
+
+
+def test_alexnet_is_the_product_of_gpus_batches_and_two_ways_to_exchange_gradients(root):
+    points, _ = expand(read_sweep(root / "configs" / "alexnet.yaml"))
+    found = [(p.run.gpus_per_node, p.run.batch, p.run.backend) for p in points if p.run.profile == "torch"]
+    grid = {(gpus, batch, by) for gpus in (1, 2, 4) for batch in (8, 16, 32, 128) for by in ("ddp", "dp")}
+    assert sorted(found) == sorted(grid)
+    assert {p.run.model for p in points} == {"alexnet"}
