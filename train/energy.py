@@ -39,6 +39,8 @@ class Used:
 class Meters:
     """A rank's meters: :meth:`start` before what is metered, :meth:`stop` after it.
 
+    A meter that fails costs its figure, and not what is metered: neither raises, ``why_not`` says it.
+
     Args:
         device: joules that its GPU has used since some moment (NaN: it does not tell any more), or why that
             is not known; None: it has none.
@@ -59,15 +61,20 @@ class Meters:
         if callable(self._device):
             self._device_j = self._device()
         if isinstance(self._processors, Rapl):
-            self._processors.used()
+            try:
+                self._processors.used()
+            except (OSError, ValueError) as error:
+                self._processors = f"RAPL could not be read before the batches ({error})"
+                self._why_not.append(self._processors)
         self._at = self._clock()
 
     def stop(self) -> Used:
         seconds, why_not = self._clock() - self._at, list(self._why_not)
         device_j = self._device() - self._device_j if callable(self._device) else None
         if device_j is not None and math.isnan(device_j):
+            when = "before" if math.isnan(self._device_j) else "after"
             device_j = None
-            why_not.append("NVML told no energy of this GPU after the batches")
+            why_not.append(f"NVML told no energy of this GPU {when} the batches")
         counted = _counted(self._processors, seconds) if isinstance(self._processors, Rapl) else None
         if isinstance(counted, str):
             why_not.append(counted)
@@ -87,10 +94,16 @@ def _counted(counters: "Rapl", seconds: float) -> float | str:
         return f"RAPL could not be read after the batches ({error})"
 
 
-def open_meters(devices: Sequence[torch.device], local_rank: int, powercap: Path = POWERCAP) -> Meters:
+def open_meters(
+    devices: Sequence[torch.device],
+    local_rank: int,
+    powercap: Path = POWERCAP,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Meters:
     """The meters that a rank reads, which drives these devices."""
     boards = [gpu_energy(device) for device in devices if device.type == "cuda"]
-    return Meters(added(boards) if boards else None, open_rapl(powercap) if local_rank == 0 else None)
+    processors = open_rapl(powercap) if local_rank == 0 else None
+    return Meters(added(boards) if boards else None, processors, clock)
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------

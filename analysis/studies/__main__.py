@@ -2,8 +2,8 @@
 
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 
-Each of python -m train.studies.capacity, layers and order ends with this command, and it can be given again.
-docs/studies.md says what the columns mean.
+Each of python -m train.studies.capacity, layers, order and gemm ends with this command, and it can be given
+again. docs/studies.md says what the columns mean.
 """
 
 from analysis import output

@@ -103,7 +103,7 @@ def test_where_there_is_no_meter_the_reason_is_told(tmp_path):
 def test_a_node_is_metered_once(tmp_path):
     package(tmp_path, 0, 5)
     for local_rank, told in ((0, 0.0), (1, None)):
-        meters = open_meters([torch.device("cpu")], local_rank, tmp_path)
+        meters = open_meters([torch.device("cpu")], local_rank, tmp_path, ticking(0.0, 0.5))
         meters.start()
         used = meters.stop()
         assert (used.processors_j, used.why_not) == (told, [])
@@ -118,6 +118,19 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path):
     assert (used.device_j, used.processors_j) == (None, None)
     assert [why.split(" (")[0] for why in used.why_not] == [
         "NVML told no energy of this GPU after the batches", "RAPL could not be read after the batches",
+    ]  # fmt: skip
+
+
+def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_path):
+    path = package(tmp_path, 0, 5)
+    meters = Meters(counter_of(Nvml(1), "GPU-1"), Rapl([path]), ticking(0.0, 0.1))
+    (path / "energy_uj").unlink()
+    meters.start()
+    package(tmp_path, 1, 5)
+    used = meters.stop()
+    assert (used.device_j, used.processors_j) == (None, None)
+    assert sorted(why.split(" (")[0] for why in used.why_not) == [
+        "NVML told no energy of this GPU before the batches", "RAPL could not be read before the batches",
     ]  # fmt: skip
 
 

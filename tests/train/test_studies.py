@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -129,6 +130,12 @@ def test_a_spec_comes_back_as_it_was_written():
         ("Conv2d(3)@1,3,8,8", "Conv2d(3) does not build"),
         ("Linear(5, 3)@4,4", "does not take its input"),
         ("Bilinear(4, 4, 4)@4,4", "does not take its input"),
+        ("GroupNorm(0, 4)@1,4,8,8", "GroupNorm(0, 4) does not build"),
+        ("PixelUnshuffle(0)@1,4,8,8", "does not take its input"),
+        ("LPPool2d(0, 2)@1,3,8,8", "does not take its input"),
+        (f"ReLU()@{10**20 - 1}", "does not take its input"),
+        ("ReLU()@99999999999,99999999999", "does not take its input"),
+        (f"ReLU()@{'9' * 5000}", "is no sensible number"),
     ],
 )  # fmt: skip
 def test_a_layer_that_cannot_be_is_one_line(text, said):
@@ -177,11 +184,63 @@ def test_a_want_of_memory_is_known(error):
     assert not memory.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_power_is_the_mean_over_time():
-    recorded = iter([0.0, *[100.0, 300.0] * 1000])
-    used = power.sample(lambda: next(recorded), lambda: power.time.sleep(0.005), 0.2, period_s=0.01)
-    assert used.readings >= 5 and used.calls >= 10 and used.seconds >= 0.2
-    assert used.watts == pytest.approx(200, abs=60)
+class Load:
+    """A device that takes half a second a call, and by its own clock draws 100 W for 2 s, then 300 W."""
+
+    def __init__(self, every_w=None):
+        self.now, self.every_w = 0.0, every_w
+        self.read = threading.Semaphore(0)
+
+    def __call__(self):
+        self.now += 0.5
+
+    def and_wait_for_the_reader(self):
+        self()
+        for _ in range(2):  # the first may have begun before
+            assert self.read.acquire(timeout=30)
+
+    def joules(self):
+        return 100 * min(self.now, 2) + 300 * max(0, self.now - 2)
+
+    def watts(self):
+        power_w = 100.0 if self.now <= 2 else 300.0
+        self.read.release()
+        return power_w
+
+    def clock(self):
+        return self.now
+
+
+def test_power_is_what_the_counter_adds_over_time():
+    load = Load()
+    meters = energy.Meters(load.joules, None, load.clock)
+    used = power.counted(meters, load, 3.0, settle_s=1.0, clock=load.clock)
+    # From 1 s on: 1 s of 100 W, 2 s of 300 W.
+    assert used == power.Metered(pytest.approx(700 / 3), 3.0, 6, "energy counted over 3.00 s")
+
+
+def test_a_counter_that_fails_costs_the_power_and_says_so():
+    load, told = Load(), iter([1.0, float("nan")])
+    meters = energy.Meters(lambda: next(told), None, load.clock)
+    used = power.counted(meters, load, 1.0, settle_s=0, clock=load.clock)
+    assert used.watts is None and used.note == "NVML told no energy of this GPU after the batches"
+
+
+def test_what_a_gpu_drew_before_it_settled_does_not_count():
+    load = Load()
+    settled, calls = 2.0, []
+
+    def action():
+        calls.append(load.now)
+        load() if load.now < settled else load.and_wait_for_the_reader()
+
+    used = power.sampled(load.watts, action, 2.0, settle_s=settled, period_s=1e-4, clock=load.clock)
+    assert (used.watts, used.seconds, used.calls, len(calls)) == (300, 2.0, 4, 8)
+
+
+def test_the_mean_power_is_over_time_and_of_what_could_be_read():
+    assert power.mean_of([(3.0, 100.0), (1.0, 300.0), (9.0, float("nan"))]) == (150, 1)
+    assert power.mean_of([(1.0, float("nan"))]) == (None, 1)
 
 
 def test_energy_counters_that_wrap_around(tmp_path):
@@ -292,6 +351,26 @@ def test_order_from_the_command_line(answer_of):
     }
     assert float(usual["time_ratio"]) == 1 and float(other["step_ms"]) > 0
     assert "gives the same output" in told.err and "sized down on cpu: batch 1, not 128" in told.err
+
+
+def test_a_batch_that_a_model_does_not_take_is_one_line(answer_of, tmp_path):
+    with pytest.raises(
+        UserError, match="resnet18 does not take batches of 1 images of 32 x 32: Expected more"
+    ):
+        answer_of(order.main, "--device", "cpu", "--model", "resnet18", "--batch", "1", "--image-size", "32")
+    assert not (tmp_path / "result").exists()
+
+
+def test_a_want_of_memory_after_timing_leaves_no_half_a_row(answer_of, monkeypatch):
+    def wants(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(memory, "saved_bytes", wants)
+    told = answer_of(
+        order.main, "--device", "cpu", "--model", "squeezenet1_1", "--batch", "1", "--image-size", "32",
+        "--warmup", "0", "--repetitions", "1",
+    )  # fmt: skip
+    assert told.code == 0 and told.csv == [] and "batch 1 does not fit on cpu" in told.err
 
 
 # --- many small products, or one merged ---------------------------------------------------------------
@@ -477,9 +556,26 @@ def test_a_gpus_own_memory_is_its_limit(gpu):
     assert attempt._peak(device, 10 * GIB, lambda: None) == (15 * GIB, 2 * GIB)
 
 
-def test_a_gpus_allocator_says_what_a_layer_takes(gpu):
-    taken = memory.measure(torch.device("cuda", 0), lambda: torch.ones(1), lambda _: None)
-    assert (taken.peak, taken.retained) == (2 * GIB, 0)
+def test_a_gpus_allocator_says_what_a_layer_takes(gpu, monkeypatch):
+    """Of what was taken before, after the forward pass, and at most since the peak was set back."""
+    called = []
+    recorded = {
+        "reset_peak_memory_stats": [None], "memory_allocated": [3 * GIB, 7 * GIB],
+        "max_memory_allocated": [12 * GIB],
+    }  # fmt: skip
+    for name, said in recorded.items():
+        each = iter(said)
+        monkeypatch.setattr(
+            torch.cuda, name, lambda _, name=name, each=each: called.append(name) or next(each)
+        )
+    taken = memory.measure(
+        torch.device("cuda", 0), lambda: called.append("forward"), lambda _: called.append("backward")
+    )
+    assert (taken.peak, taken.retained) == (9 * GIB, 4 * GIB)
+    assert called == [
+        "reset_peak_memory_stats", "memory_allocated", "forward", "memory_allocated", "backward",
+        "max_memory_allocated",
+    ]  # fmt: skip
 
 
 def test_a_gpus_power_comes_from_nvml(gpu, monkeypatch):
@@ -488,6 +584,27 @@ def test_a_gpus_power_comes_from_nvml(gpu, monkeypatch):
     asked = []
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: asked.append(uuid) or "handle")
+    millijoules = iter([5, 1_000_000, 1_123_400])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(millijoules))
+    meter, told = power.open_meter(torch.device("cuda", 0))
+    assert asked == [b"GPU-1-2"] and told == "NVML's counter of energy, the whole board"
+    used = meter(lambda: None, 0, settle_s=0)
+    assert used.watts * used.seconds == pytest.approx(123.4)
+
+
+def test_an_older_gpu_is_asked_for_its_power(gpu, monkeypatch):
+    import pynvml
+
+    def has_none(_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda _: "handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", has_none)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda _: 123_400)
-    watts, meter = power.open_meter(torch.device("cuda", 0))
-    assert watts() == pytest.approx(123.4) and asked == [b"GPU-1-2"] and meter == "NVML, the whole board"
+    meter, told = power.open_meter(torch.device("cuda", 0))
+    assert meter(lambda: None, 0, settle_s=0).watts == pytest.approx(123.4) and "power" in told
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", has_none)
+    failed = meter(lambda: None, 0, settle_s=0)
+    assert failed.watts is None and "more failed" in failed.note
+    assert power.open_meter(torch.device("cuda", 0)) == (None, "NVML tells no power here (Not Supported)")

@@ -10,6 +10,7 @@ says how each figure is measured.
 """
 
 import argparse
+import time
 from dataclasses import replace
 
 import torch
@@ -29,7 +30,8 @@ LAYERS = (
 BATCH_ON_CPU = 16
 STAGES = ("forward", "backward")
 PEAK_S = 0.3  # of measuring each peak
-METERED_S = 1.0  # of each layer under the power meter; NVML's own readings are up to 0.1 s apart
+# Of each layer under the meter, after it has settled; NVML's counter moves on up to every 0.1 s.
+METERED_S = 2.0
 
 
 def main() -> None:
@@ -83,22 +85,33 @@ def measure(
     # Figures of fp32 stand beside the peak of fp32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     name = common.device_name(device)
+    # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
+    meter, idle_w = _meter_and_idle(recorder, name, device)
     recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
     recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
-    watts, meter = power.open_meter(device)
-    idle = power.sample(watts, lambda: power.time.sleep(power.PERIOD_S), METERED_S) if watts else None
-    recorder.quantity("peaks", name, "idle_w", idle.watts if idle else None, meter)
     for spec in specs:
         try:
             passes = Passes(spec, device)
             _measure_one(recorder, passes, name, warmup, repetitions)
-            if watts and idle:
-                _meter(recorder, passes, name, watts, idle.watts)
+            if meter and idle_w is not None:
+                _meter(recorder, passes, name, meter, idle_w)
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
             recorder.quantity(str(spec), name, "peak_memory_bytes", None, "more than the device has")
             recorder.find(f"{spec} does not fit in the memory of {name}; a smaller batch may")
+
+
+def _meter_and_idle(
+    recorder: Recorder, name: str, device: torch.device
+) -> tuple[power.Meter | None, float | None]:
+    """The device's meter, and the power when idle with its context made."""
+    torch.ones(1, device=device)
+    meter, told = power.open_meter(device)
+    idle = meter(lambda: time.sleep(power.PERIOD_S), METERED_S) if meter else None
+    note = f"{told}: {idle.note}" if idle else told
+    recorder.quantity("peaks", name, "idle_w", idle.watts if idle else None, note)
+    return meter, idle.watts if idle else None
 
 
 class Passes:
@@ -158,10 +171,13 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         recorder.find(f"{case}: no FLOPs or bytes are counted of {', '.join(sorted(unknown))}")
 
 
-def _meter(recorder: Recorder, passes: Passes, name: str, watts: power.Watts, idle_w: float) -> None:
-    used = power.sample(watts, passes.both, METERED_S)
+def _meter(recorder: Recorder, passes: Passes, name: str, meter: power.Meter, idle_w: float) -> None:
+    used = meter(passes.both, METERED_S)
     case = str(passes.spec)
-    recorder.quantity(case, name, "power_w", used.watts, f"{used.readings} readings in {used.seconds:.2f} s")
+    recorder.quantity(case, name, "power_w", used.watts, used.note)
+    if used.watts is None:
+        recorder.find(f"{case}: no power or energy ({used.note})")
+        return
     above = (used.watts - idle_w) * used.seconds / used.calls
     recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
-from train.models import build_model
+from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory
 
 BATCH, BATCH_ON_CPU = 128, 4
@@ -40,16 +40,19 @@ def main() -> None:
     image_size = arguments.image_size or IMAGE_SIZE
     common.prepare(arguments)
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
+    batches = [arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH) for device in devices]
+    for batch in dict.fromkeys(batches):
+        if why := why_it_does_not_fit(arguments.model, image_size, batch, CLASSES):
+            raise UserError(why)
     recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
-    for device in devices:
-        batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
+    for device, batch in zip(devices, batches, strict=True):
         if batch < BATCH:
             recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
         if image_size < IMAGE_SIZE:
             recorder.find(f"sized down: images of {image_size}, not {IMAGE_SIZE} pixels a side")
         try:
             measure(recorder, models, device, batch, image_size, arguments.warmup, arguments.repetitions)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, ValueError, TypeError, AssertionError) as error:
             if not memory.is_out_of_memory(error):
                 raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
             recorder.find(
@@ -143,19 +146,18 @@ def measure(
     steps = {case: Step(model, images, labels) for case, model in models.items()}
     actions = {case: step.action for case, step in steps.items()}
     timed = common.time_cases(actions, STAGES, warmup, repetitions, common.clock_of(device))
+    # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
+    taken = {case: step.memory(device) for case, step in steps.items()}
     for case, step in steps.items():
         for stage, durations in timed[case].items():
             recorder.durations(case, name, stage, durations)
-        step.drop_gradients()
-        taken = memory.measure(device, step.forward, step.backward)
         recorder.quantity(case, name, "pairs", len(pairs(step.model)))
         recorder.quantity(case, name, "batch", batch)
         recorder.quantity(case, name, "image_size", image_size)
-        recorder.quantity(case, name, "activation_memory_bytes", step.saved_bytes())
-        recorder.quantity(case, name, "peak_memory_bytes", taken.peak)
+        recorder.quantity(case, name, "activation_memory_bytes", taken[case][0])
+        recorder.quantity(case, name, "peak_memory_bytes", taken[case][1])
         recorder.quantity(case, name, "same_output", difference == 0)
         recorder.quantity(case, name, "largest_difference", difference)
-        step.drop_gradients()
 
 
 def largest_difference(models: dict[str, fx.GraphModule], images: torch.Tensor) -> float:
@@ -189,10 +191,14 @@ class Step:
         self.backward(loss)
         tick()
 
-    def saved_bytes(self) -> int:
-        """Bytes of the tensors that the forward pass keeps for the backward one, each memory once."""
+    def memory(self, device: torch.device) -> tuple[int, int]:
+        """Bytes (that the forward pass keeps for the backward one, each memory once; at the peak of both)."""
+        self.drop_gradients()
+        taken = memory.measure(device, self.forward, self.backward)
         known = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
-        return memory.saved_bytes(self.forward, known)
+        kept = memory.saved_bytes(self.forward, known)
+        self.drop_gradients()
+        return kept, taken.peak
 
 
 if __name__ == "__main__":

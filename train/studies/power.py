@@ -1,82 +1,147 @@
 """What power does a device draw while something runs on it, and how much of that when idle?
 
-A GPU is asked through NVML, a CPU through RAPL's energy counters where they may be read; a thread reads them
-while the action is repeated. Where there is no meter, :func:`open_meter` says why.
+Counters that add up energy by themselves are read twice: a GPU's through NVML, a CPU's through RAPL where it
+may be read. A GPU without such a counter is asked for its power in a thread while the action is repeated.
+Where there is no meter, :func:`open_meter` says why.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from train.energy import POWERCAP, open_rapl
+from train.energy import POWERCAP, Meters, gpu_energy, open_rapl
 
-PERIOD_S = 0.02  # between two readings; NVML's own are 20 to 100 ms apart
+PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
+# Of the action before it is metered: what NVML calls power may be the mean over the second before.
+SETTLE_S = 1.0
 
-# Watts at (NVML), or since the last call before (RAPL), now.
-Watts = Callable[[], float]
+Action = Callable[[], object]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Metered:
     """Mean power while an action was repeated.
 
     Attributes:
-        watts: mean over time.
-        seconds: that it took in all, for so many calls.
+        watts: mean over time; None: the meter failed.
+        seconds: that so many calls took, those of settling not included.
+        note: how it was measured, or why it was not.
     """
 
-    watts: float
+    watts: float | None
     seconds: float
     calls: int
-    readings: int
+    note: str
 
 
-def sample(watts: Watts, action: Callable[[], object], seconds: float, period_s: float = PERIOD_S) -> Sampled:
-    """Repeat ``action`` for at least ``seconds`` and read the meter in a thread meanwhile.
+# Meters an action, repeated for at least so many seconds (the second argument) after it has settled.
+Meter = Callable[[Action, float], Metered]
 
-    ``action`` returns when the device has done it.
+
+def counted(
+    meters: Meters,
+    action: Action,
+    seconds: float,
+    settle_s: float = SETTLE_S,
+    clock: Clock = time.perf_counter,
+) -> Metered:
+    """Mean power by counters of energy, read before and after.
+
+    Args:
+        meters: of one device or of the processors.
+        action: returns when the device has done it.
     """
+    repeat(action, settle_s, clock)
+    meters.start()
+    calls = repeat(action, seconds, clock)
+    used = meters.stop()
+    joules = used.processors_j if used.device_j is None else used.device_j
+    if joules is None:
+        return Metered(None, used.seconds, calls, "; ".join(used.why_not))
+    return Metered(joules / used.seconds, used.seconds, calls, f"energy counted over {used.seconds:.2f} s")
+
+
+def sampled(
+    watts: Callable[[], float],
+    action: Action,
+    seconds: float,
+    settle_s: float = SETTLE_S,
+    period_s: float = PERIOD_S,
+    clock: Clock = time.perf_counter,
+) -> Metered:
+    """Mean power by readings in a thread.
+
+    Args:
+        watts: the power now; not a number where it cannot be read.
+        action: returns when the device has done it.
+    """
+    repeat(action, settle_s, clock)
     readings: list[tuple[float, float]] = []
     done = threading.Event()
 
     def read() -> None:
-        watts()  # a counter's first reading begins the first interval
-        last = time.perf_counter()
-        while True:
+        last, ended = clock(), False
+        while not ended:
             ended = done.wait(period_s)
-            now = time.perf_counter()
+            now = clock()
             readings.append((now - last, watts()))
             last = now
-            if ended:
-                return
 
     reader = threading.Thread(target=read, daemon=True)
-    start = time.perf_counter()
+    start = clock()
     reader.start()
-    calls = 0
     try:
-        while calls == 0 or time.perf_counter() - start < seconds:
-            action()
-            calls += 1
+        calls = repeat(action, seconds, clock)
     finally:
-        spent = time.perf_counter() - start
+        spent = clock() - start
         done.set()
         reader.join()
-    over = sum(duration for duration, _ in readings)
-    mean = sum(duration * power for duration, power in readings) / over if over else float("nan")
-    return Sampled(mean, spent, calls, len(readings))
+    mean, failed = mean_of(readings)
+    note = f"{len(readings) - failed} readings in {spent:.2f} s"
+    return Metered(mean, spent, calls, f"{note}; {failed} more failed" if failed else note)
 
 
-def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Watts | None, str]:
+def repeat(action: Action, seconds: float, clock: Clock) -> int:
+    """Repeat an action for at least so many seconds, once at least; how often."""
+    start, calls = clock(), 0
+    while calls == 0 or clock() - start < seconds:
+        action()
+        calls += 1
+    return calls
+
+
+def mean_of(readings: Sequence[tuple[float, float]]) -> tuple[float | None, int]:
+    """(mean over time, how many failed) of readings (seconds, W); W of one that failed is NaN."""
+    known = [(seconds, power) for seconds, power in readings if not math.isnan(power)]
+    over = sum(seconds for seconds, _ in known)
+    mean = sum(seconds * power for seconds, power in known) / over if over else None
+    return mean, len(readings) - len(known)
+
+
+def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
     """A device's meter and what it is, or None and why there is none."""
-    return _nvml(device) if device.type == "cuda" else _rapl(powercap)
+    if device.type == "cuda":
+        counter = gpu_energy(device)
+        if isinstance(counter, str):
+            return _nvml_power(device)
+        return partial(counted, Meters(counter, None)), "NVML's counter of energy, the whole board"
+    counters = open_rapl(powercap)
+    if isinstance(counters, str):
+        return None, counters
+    packages = f"{len(counters)} package{'s' if len(counters) > 1 else ''}"
+    return partial(counted, Meters(None, counters)), f"RAPL, {packages}"
 
 
-def _nvml(device: torch.device) -> tuple[Watts | None, str]:
+def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:
+    """Power of GPUs older than Volta, which have no counter of energy."""
     import pynvml
 
     try:
@@ -87,11 +152,11 @@ def _nvml(device: torch.device) -> tuple[Watts | None, str]:
         pynvml.nvmlDeviceGetPowerUsage(handle)
     except pynvml.NVMLError as error:
         return None, f"NVML tells no power here ({error})"
-    return (lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3), "NVML, the whole board"
+    return partial(sampled, partial(_watts, pynvml, handle)), "NVML's power, the whole board"
 
 
-def _rapl(powercap: Path) -> tuple[Watts | None, str]:
-    counters = open_rapl(powercap)
-    if isinstance(counters, str):
-        return None, counters
-    return counters.watts, f"RAPL, {len(counters)} package{'s' if len(counters) > 1 else ''}"
+def _watts(nvml: Any, handle: Any) -> float:
+    try:
+        return nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+    except nvml.NVMLError:
+        return math.nan  # a reading that fails must not cost the others
