@@ -41,11 +41,13 @@ class Ended:
 
     Attributes:
         kind: of the failure, where it was we who ended them.
+        process: the number of the one whose exit code it is.
     """
 
     exit_code: int
     reason: str = ""
     kind: Kind | None = None
+    process: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Running:
             _wait(self._children, GRACE_S)
             # A rank that was killed (its code is negative) is why others gave up at the same time.
             code, index = min(bad)
-            return Ended(code, self._death(index, code))
+            return Ended(code, self._death(index, code), process=index)
         if all(code == 0 for code in codes):
             return Ended(0)
         now = time.monotonic()

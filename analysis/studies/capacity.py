@@ -47,7 +47,7 @@ def rows_of(result: Result) -> Rows:
             row["why_free"] = why_free(row, other, balance, layer_bytes(fit))
     if wanting and (chosen := [row for row in two if row["chosen"]]):
         # On its far side the boundary has a time too: over two devices.
-        for name in ("step_ms", "step_low_ms", "step_high_ms"):
+        for name in ("step_ms", "step_low_ms", "step_high_ms", "step_on_devices"):
             wanting[0][name] = chosen[0][name]
     return [*one, *two]
 
@@ -57,6 +57,7 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
     split = _SPLIT.fullmatch(case)
     limit, peak, held = (result.quantity(key, name) for name in ("limit_bytes", "peak_bytes", "held_bytes"))
     fits = result.quantity(key, "fits") == 1
+    step = interval_columns("step", result.estimate(key, STEP))
     return {
         "network": split["network"] if split else case,
         "devices": 2 if split else 1,
@@ -67,7 +68,8 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
         "linears": int(result.quantity(key, "linears") or 0),
         "fits": fits,
         "boundary": "",
-        **interval_columns("step", result.estimate(key, STEP)),
+        **step,
+        "step_on_devices": (2 if split else 1) if step["step_ms"] is not None else None,
         **interval_columns("own", result.estimate(key, OWN)),
         **{name: result.quantity(key, name) for name in _BYTES},
         "free_bytes": limit - peak - (held or 0) if fits and limit and peak else None,
@@ -124,6 +126,7 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         Column("fits", lambda row: "yes" if row["fits"] else "no", left=True),
         Column("boundary", lambda row: row["boundary"], left=True),
         interval_shown("step\nms", "step"),
+        Column("timed on\ndevices", lambda row: row["step_on_devices"]),
         *sizes,
         Column("why not", lambda row: row["reason"][:60], left=True),
     ]

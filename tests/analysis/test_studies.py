@@ -161,6 +161,8 @@ def test_the_boundary_has_a_time_on_both_sides(tmp_path):
     assert list(networks) == ["1+1", "1+2", "2+2"]  # by size, not as they were tried
     assert networks["1+2"]["boundary"] == "largest that fits" and networks["1+2"]["step_ms"] == 7
     assert networks["2+2"]["boundary"] == "smallest that does not" and networks["2+2"]["step_ms"] == 24
+    assert [networks[name]["step_on_devices"] for name in networks] == [1, 1, 2]
+    assert {row["step_on_devices"] for row in made.rows if row["devices"] == 2} == {2}
     assert networks["2+2"]["reason"] == "can't allocate memory" and networks["2+2"]["free_bytes"] is None
     assert made.notes[0] == "1+2 layers fit in one device, 2+2 do not."
     assert "1+0 and 1+2 layers, 20.00 and 50.00 MiB; a step takes 24.00 ms" in made.notes[2]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from jobs import studies
+from jobs.processes import Ended
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
@@ -177,6 +178,9 @@ def test_memory_of_a_layer_is_what_its_tensors_take():
         torch.OutOfMemoryError("CUDA out of memory."),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
         RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("can't start new thread"),
     ],
 )
 def test_a_want_of_memory_is_known(error):
@@ -463,7 +467,16 @@ def test_sizes_are_read_with_their_units():
             capacity.size(wrong)
 
 
-FITS = {"fits": True, "reason": "", "limit": 9, "base": 1, "peak": 5, "held": 0, "durations_ns": {}}
+FITS = {
+    "fits": True,
+    "reason": "",
+    "limit": 9,
+    "base": 1,
+    "peak": 5,
+    "held": 0,
+    "missed": 0,
+    "durations_ns": {},
+}
 WANTS = {**FITS, "fits": False, "reason": "DefaultCPUAllocator: can't allocate memory"}
 
 
@@ -479,7 +492,16 @@ WANTS = {**FITS, "fits": False, "reason": "DefaultCPUAllocator: can't allocate m
     ],
 )
 def test_a_want_of_memory_is_told_from_other_ends(answers, code, printed, fit):
-    assert [side["fits"] for side in capacity.judged(answers, code, "", printed)] == fit
+    assert [side["fits"] for side in capacity.judged(answers, Ended(code), printed)] == fit
+
+
+@pytest.mark.parametrize("died", [0, 1])
+@pytest.mark.parametrize(("code", "printed"), [(-9, ""), (-6, "what(): std::bad_alloc")])
+def test_of_two_stages_the_one_that_died_does_not_fit(died, code, printed):
+    """Neither left an answer: the other was ended since its peer had gone."""
+    sides = capacity.judged([None, None], Ended(code, process=died), printed)
+    assert [side["fits"] for side in sides] == [died == 1, died == 0]
+    assert sides[died]["reason"] and not sides[1 - died]["reason"]
 
 
 def test_a_reason_does_not_say_where_in_pytorchs_source():
@@ -494,7 +516,53 @@ def test_a_reason_does_not_say_where_in_pytorchs_source():
 @pytest.mark.parametrize("code", [1, -11])
 def test_any_other_end_is_an_error(code):
     with pytest.raises(UserError, match="rank 0 ended: ValueError: wrong"):
-        capacity.judged([None], code, "rank 0 ended", "Traceback\nValueError: wrong\n")
+        capacity.judged([None], Ended(code, "rank 0 ended"), "Traceback\nValueError: wrong\n")
+
+
+def test_a_limit_is_set_and_lifted_within_the_hard_one(monkeypatch):
+    hard, was_set = 5 << 40, []
+    monkeypatch.setattr(attempt.resource, "getrlimit", lambda _: (1 << 40, hard))
+    monkeypatch.setattr(attempt.resource, "setrlimit", lambda _, limits: was_set.append(limits))
+    assert attempt._limited(torch.device("cpu"), 2 << 40)[1] == 2 << 40
+    assert attempt._limited(torch.device("cpu"), 9 << 40)[1] == hard
+    attempt._unlimited()
+    assert was_set == [(2 << 40, hard), (hard, hard), (hard, hard)]
+
+
+def test_looks_that_memory_was_wanting_for_are_counted(monkeypatch):
+    looks, enough = iter([100, 300, MemoryError(), OSError(), 200]), threading.Event()
+
+    def look():
+        said = next(looks, None)
+        if said is None:
+            enough.set()
+            return 0
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(attempt, "data_bytes", look)
+    assert attempt._peak(torch.device("cpu"), 0, lambda: enough.wait(30)) == (300, 0, 2)
+
+
+def test_what_others_keep_beside_a_result_stays(monkeypatch, tmp_path):
+    """The tries of a study write into a folder of their own, which goes with them."""
+    (tmp_path / "try-1-notes.txt").write_text("mine")
+    flags = argparse.Namespace(
+        convolutions=0, linears=1, batch=1, image_size=8, memory_limit=None, warmup=0, repetitions=1,
+        threads=1, seed=0,
+    )  # fmt: skip
+    there = []
+
+    def run_fresh(commands, directory, _):
+        there.extend(path.name for path in directory.rglob("*.json"))
+        return Ended(-9, process=0), ""
+
+    monkeypatch.setattr(studies, "run_fresh", run_fresh)
+    tries = capacity.Capacity(studies.Recorder("capacity", {}, tmp_path), flags, ["cpu"], gpu=False)
+    (told,) = tries._attempt(1, [(0, 1)])
+    assert there == ["0.json"] and not told["fits"]
+    assert [path.name for path in tmp_path.iterdir()] == ["try-1-notes.txt"]
 
 
 def test_no_second_gpu_is_one_line(monkeypatch):
@@ -506,14 +574,14 @@ def test_no_second_gpu_is_one_line(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel limits memory on Linux only")
 def test_capacity_from_the_command_line(answer_of):
-    small = ["--device", "cpu", "--batch", "256", "--image-size", "28", "--warmup", "0", "--repetitions", "4"]
+    small = ["--device", "cpu", "--batch", "384", "--image-size", "28", "--warmup", "0", "--repetitions", "1"]
+    one = ["--linears", "1", "--convolutions", "0"]
     with pytest.raises(UserError, match="too small for the interpreter and PyTorch alone") as caught:
-        answer_of(capacity.main, *small, "--memory-limit", "32MiB", "--linears", "2", "--convolutions", "0")
+        answer_of(capacity.main, *small, *one, "--memory-limit", "32MiB")
     base = int(re.search(r"which take (\d+) MiB", str(caught.value))[1])
-    # Tensors are of 51 MB. A step of one layer takes six of them, of two layers seven.
-    told = answer_of(
-        capacity.main, *small, "--memory-limit", f"{base + 341}MiB", "--linears", "2", "--convolutions", "0"
-    )
+    # Tensors are of 73.5 MiB. A step of one layer takes six of them and 9 MiB, and as a stage 24 more (threads
+    # that send and receive); a step of two layers takes a tensor more. The limit is half-way.
+    told = answer_of(capacity.main, *small, *one, "--memory-limit", f"{base + 499}MiB")
     assert told.code == 0, told.err
     sides = {row["boundary"]: row for row in told.csv if row["boundary"]}
     inside, outside = sides["largest that fits"], sides["smallest that does not"]
@@ -537,7 +605,8 @@ def gpu(monkeypatch):
     """What torch.cuda said of a GPU of 80 GiB, 10 of them taken, and NVML of its power."""
     said = {
         "set_device": None, "synchronize": None, "reset_peak_memory_stats": None,
-        "mem_get_info": (70 * GIB, 80 * GIB), "memory_allocated": 3 * GIB, "max_memory_allocated": 5 * GIB,
+        "mem_get_info": (70 * GIB, 80 * GIB), "memory_allocated": 3 * GIB, "memory_reserved": 2 * GIB,
+        "max_memory_allocated": 5 * GIB,
         "max_memory_reserved": 7 * GIB, "get_device_properties": argparse.Namespace(uuid="1-2"),
     }  # fmt: skip
     for name, value in said.items():
@@ -551,9 +620,12 @@ def gpu(monkeypatch):
 
 def test_a_gpus_own_memory_is_its_limit(gpu):
     device = torch.device("cuda", 0)
-    assert attempt._limited(device, 0) == (10 * GIB, 80 * GIB) and not gpu
-    assert attempt._limited(device, 40 * GIB) == (3 * GIB, 40 * GIB) and gpu == [0.5]
-    assert attempt._peak(device, 10 * GIB, lambda: None) == (15 * GIB, 2 * GIB)
+    # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
+    assert attempt._limited(device, 0) == (8 * GIB, 80 * GIB) and not gpu
+    assert attempt._limited(device, 100 * GIB) == (8 * GIB, 80 * GIB) and not gpu
+    assert attempt._limited(device, 40 * GIB) == (8 * GIB, 40 * GIB) and gpu == [32 / 80]
+    assert attempt._limited(device, 4 * GIB) == (8 * GIB, 4 * GIB) and gpu == [32 / 80]  # too small
+    assert attempt._peak(device, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB, 0)
 
 
 def test_a_gpus_allocator_says_what_a_layer_takes(gpu, monkeypatch):

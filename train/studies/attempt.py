@@ -68,6 +68,7 @@ class Attempt(BaseModel):
         base: taken before the network is built (interpreter and libraries, or the GPU's context).
         peak: the most in use at any time, with ``base``.
         held: beyond ``peak``, by a GPU's caching allocator.
+        missed: looks at a CPU's memory that there was no memory for; ``peak`` may have been more then.
         too_small: the limit does not even hold ``base``.
     """
 
@@ -77,6 +78,7 @@ class Attempt(BaseModel):
     base: int = 0
     peak: int = 0
     held: int = 0
+    missed: int = 0
     too_small: bool = False
     durations_ns: dict[str, list[int]] = {}
 
@@ -87,13 +89,11 @@ def main() -> int:
     if task.threads:
         torch.set_num_threads(task.threads)
     device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     _warm(device)
     if task.stages > 1:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(
-            backend, init_method=f"file://{task.meeting}", rank=task.rank, world_size=task.stages,
-            timeout=timedelta(seconds=PEER_S),
-        )  # fmt: skip
+        _meet(task, device)
     attempt = Attempt(fits=False)
     attempt.base, attempt.limit = _limited(device, task.limit_bytes)
     if attempt.base >= attempt.limit:
@@ -108,7 +108,7 @@ def main() -> int:
             attempt.reason = reason_of(error)
     # What is left is not enough to write an answer with: the limit has done its work.
     if device.type == "cpu":
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        _unlimited()
     write_record(task.answer, attempt)
     return EXIT_DONE if attempt.fits else EXIT_FAILED
 
@@ -120,25 +120,49 @@ def reason_of(error: BaseException) -> str:
 
 
 def _warm(device: torch.device) -> None:
-    """Have threads started and libraries loaded, which are not the network's."""
-    layer = nn.Conv2d(2, 2, 3).to(device)
-    layer(torch.ones(1, 2, 8, 8, device=device)).sum().backward()
+    """Have threads started, libraries loaded and their handles made, which are not the network's."""
+    # cuBLAS makes a handle at the first product, which is not PyTorch's allocator's to count.
+    layers = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
+    layers(torch.ones(1, 2, 8, 8, device=device)).sum().backward()
+
+
+def _meet(task: Task, device: torch.device) -> None:
+    """Join the other stage, and have the connection and its buffers made by a message each way."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend, init_method=f"file://{task.meeting}", rank=task.rank, world_size=task.stages,
+        timeout=timedelta(seconds=PEER_S),
+    )  # fmt: skip
+    message = torch.zeros(1, device=device)
+    for sender in range(task.stages):
+        if task.rank == sender:
+            distributed.send(message, 1 - sender)
+        else:
+            distributed.recv(message, sender)
 
 
 def _limited(device: torch.device, limit: int) -> tuple[int, int]:
-    """(bytes taken already, the limit, now in force)."""
+    """(bytes taken already, the limit, now in force); of a GPU those that its allocator has not taken."""
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.synchronize(device)
         free, total = torch.cuda.mem_get_info(device)
-        if limit:
-            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
-            return torch.cuda.memory_allocated(device), limit
-        return total - free, total
+        base = total - free - torch.cuda.memory_reserved(device)
+        limit = min(limit or total, total)
+        if base < limit < total:
+            torch.cuda.set_per_process_memory_fraction((limit - base) / total, device)
+        return base, limit
     base = data_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if base < limit:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     return base, limit
+
+
+def _unlimited() -> None:
+    """Lift the limit as far as this process may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def data_bytes(status: Path = Path("/proc/self/status")) -> int:
@@ -172,7 +196,7 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
         network = build(task)
         data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
     step = _step(task, network, data)
-    attempt.peak, attempt.held = _peak(device, attempt.base, lambda: step(lambda: None))
+    attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: step(lambda: None))
     clock = common.clock_of(device)
     timed = common.time_cases({"": step}, STAGES, task.warmup, task.repetitions, clock)[""]
     attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
@@ -217,19 +241,23 @@ def _update(network: nn.Sequential) -> None:
             parameter.add_(parameter.grad, alpha=-LEARNING_RATE)
 
 
-def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int]:
-    """(peak, held beyond it) of ``action``: of a CPU sampled, of a GPU as its allocator counted it."""
+def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int, int]:
+    """(peak, held beyond it, looks missed) of ``action``: of a CPU sampled, of a GPU its allocator's."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         action()
         torch.cuda.synchronize(device)
         peak = torch.cuda.max_memory_allocated(device)
-        return base + peak, torch.cuda.max_memory_reserved(device) - peak
-    seen, done = [data_bytes()], threading.Event()
+        return base + peak, torch.cuda.max_memory_reserved(device) - peak, 0
+    peak, missed, done = data_bytes(), 0, threading.Event()
 
     def look() -> None:
+        nonlocal peak, missed
         while not done.wait(SAMPLE_S):
-            seen.append(data_bytes())
+            try:
+                peak = max(peak, data_bytes())
+            except (MemoryError, OSError):
+                missed += 1  # at the limit there may be no memory to look with
 
     looker = threading.Thread(target=look, daemon=True)
     looker.start()
@@ -238,7 +266,7 @@ def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tupl
     finally:
         done.set()
         looker.join()
-    return max(seen), 0
+    return peak, 0, missed
 
 
 if __name__ == "__main__":

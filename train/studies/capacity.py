@@ -15,11 +15,12 @@ import json
 import math
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from jobs import studies
-from jobs.studies import Recorder
+from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
 from train.studies import common, search
 
@@ -97,7 +98,9 @@ def _say_sizes(recorder: Recorder, arguments: argparse.Namespace, gpu: bool, nam
             "stands for a device; two processes with such a limit each stand for two devices"
         )
     elif arguments.memory_limit:
-        recorder.find("--memory-limit on a GPU is enforced by PyTorch's allocator")
+        recorder.find(
+            "--memory-limit on a GPU is enforced by PyTorch's allocator, less what is taken outside of it"
+        )
     if len(names) == 1 and arguments.devices is None:
         recorder.find("there is no second GPU here: the network was not laid over two")
 
@@ -109,7 +112,6 @@ class Capacity:
         self, recorder: Recorder, arguments: argparse.Namespace, names: list[str], gpu: bool
     ) -> None:
         self.recorder, self.arguments, self.names, self.gpu = recorder, arguments, names, gpu
-        self._tries = 0
 
     def network(self, layers: int) -> tuple[int, int]:
         """(convolutions, linear layers) of a network of so many layers."""
@@ -166,25 +168,32 @@ class Capacity:
         Raises:
             UserError: a process failed for want of something else than memory, or its limit holds nothing.
         """
-        self._tries += 1
-        tasks = [self._task(layers, stages, rank) for rank in range(len(stages))]
-        commands = [["-m", "train.studies.attempt", str(task)] for task in tasks]
-        ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
-        answers = [_read(task.with_suffix(".answer")) for task in tasks]
-        for path in self.recorder.directory.glob("try-*"):
-            path.unlink()
+        # In a folder of its own: --out may hold what is not ours.
+        with tempfile.TemporaryDirectory(prefix="try-", dir=self.recorder.directory.absolute()) as folder:
+            tasks = [self._task(layers, stages, rank, Path(folder)) for rank in range(len(stages))]
+            commands = [["-m", "train.studies.attempt", str(task)] for task in tasks]
+            ended, printed = studies.run_fresh(commands, self.recorder.directory, TRY_S)
+            answers = [_read(task.with_suffix(".answer")) for task in tasks]
+        self._say_limit(answers)
         if any(answer and answer["too_small"] for answer in answers):
             base = max(answer["base"] for answer in answers if answer)
             raise UserError(
                 f"--memory-limit {_mib(self.arguments.memory_limit)} is too small for the interpreter and "
                 f"PyTorch alone, which take {_mib(base)}"
             )
-        return judged(answers, ended.exit_code, ended.reason, printed)
+        return judged(answers, ended, printed)
 
-    def _task(self, layers: int, stages: list[tuple[int, int]], rank: int) -> Path:
+    def _say_limit(self, answers: list[dict | None]) -> None:
+        wanted = self.arguments.memory_limit
+        for answer in answers:
+            if answer and wanted and answer["limit"] < wanted:
+                self.recorder.find(
+                    f"--memory-limit {_mib(wanted)} is more than there is to take: {_mib(answer['limit'])}"
+                )
+
+    def _task(self, layers: int, stages: list[tuple[int, int]], rank: int, folder: Path) -> Path:
         convolutions, linears = self.network(layers)
-        directory = self.recorder.directory.absolute()
-        path = directory / f"try-{self._tries}-{rank}.json"
+        path = folder / f"{rank}.json"
         first, last = stages[rank]
         task = {
             "convolutions": convolutions, "linears": linears, "first": first, "last": last,
@@ -193,7 +202,7 @@ class Capacity:
             "warmup": self.arguments.warmup, "repetitions": self.arguments.repetitions,
             "threads": self.arguments.threads or 0, "seed": self.arguments.seed,
             "answer": str(path.with_suffix(".answer")), "rank": rank, "stages": len(stages),
-            "meeting": str(directory / f"try-{self._tries}-meeting"),
+            "meeting": str(folder / "meeting"),
         }  # fmt: skip
         path.write_text(json.dumps(task))
         return path
@@ -209,6 +218,11 @@ class Capacity:
         for name in ("limit", "base", "peak", "held"):
             known = attempt[name] or (name == "held" and attempt["fits"])
             say(case, device, f"{name}_bytes", attempt[name] if known else None)
+        if attempt["missed"]:
+            self.recorder.find(
+                f"{case}: {attempt['missed']} looks at the memory in use failed for want of memory; "
+                "the peak may be more"
+            )
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)
 
@@ -219,8 +233,10 @@ def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
     return share, layers - share
 
 
-def judged(answers: list[dict | None], code: int, said: str, printed: str) -> list[dict]:
+def judged(answers: list[dict | None], ended: Ended, printed: str) -> list[dict]:
     """The answers of a try's processes; of one that left none, what its end says.
+
+    Of two, the one that died first wanted for memory; the other was ended since its peer had gone.
 
     Raises:
         UserError: it ended, but not for want of memory.
@@ -228,18 +244,22 @@ def judged(answers: list[dict | None], code: int, said: str, printed: str) -> li
     from train.studies.memory import says_out_of_memory
 
     nothing = {
-        "fits": False, "reason": "", "limit": 0, "base": 0, "peak": 0, "held": 0, "durations_ns": {},
+        "fits": False, "reason": "", "limit": 0, "base": 0, "peak": 0, "held": 0, "missed": 0,
+        "durations_ns": {},
     }  # fmt: skip
     wanting = [answer for answer in answers if answer and not answer["fits"]]
     line = ([""] + [line.strip() for line in printed.splitlines() if line.strip()])[-1]
+    code = ended.exit_code
     killed = code == -9 or says_out_of_memory(printed)
     if any(answer is None for answer in answers) and not wanting and not killed:
-        raise UserError(f"a try {said or f'ended with exit code {code}'}: {line[:200]}")
-    if wanting:
-        # The other stage was ended since its peer had gone: it did not want for memory.
-        return [answer or {**nothing, "fits": True} for answer in answers]
+        raise UserError(f"a try {ended.reason or f'ended with exit code {code}'}: {line[:200]}")
     why = "the kernel killed it (SIGKILL)" if code == -9 else line[:160]
-    return [answer or {**nothing, "reason": why} for answer in answers]
+    died = {**nothing, "reason": why}
+    left = {**nothing, "fits": True}
+    return [
+        answer or (left if wanting or ended.process not in (None, rank) else died)
+        for rank, answer in enumerate(answers)
+    ]
 
 
 def _read(path: Path) -> dict | None:

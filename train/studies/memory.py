@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 # How a want of memory shows where it is no MemoryError or torch.OutOfMemoryError: PyTorch's allocator of the
-# CPU, C++, the kernel (of a thread), oneDNN.
+# CPU, C++, the kernel (of a thread), oneDNN, Python (of a thread), cuBLAS and cuDNN.
 _SAID = (
     "can't allocate memory", "defaultcpuallocator", "bad_alloc", "out of memory", "cannot allocate memory",
-    "could not create a memory", "resource temporarily unavailable",
+    "could not create a memory", "resource temporarily unavailable", "can't start new thread", "alloc_failed",
 )  # fmt: skip
 
 
