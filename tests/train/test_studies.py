@@ -579,8 +579,8 @@ def test_capacity_from_the_command_line(answer_of):
     with pytest.raises(UserError, match="too small for the interpreter and PyTorch alone") as caught:
         answer_of(capacity.main, *small, *one, "--memory-limit", "32MiB")
     base = int(re.search(r"which take (\d+) MiB", str(caught.value))[1])
-    # Tensors are of 73.5 MiB. A step of one layer takes six of them and 9 MiB, and as a stage 24 more (threads
-    # that send and receive); a step of two layers takes a tensor more. The limit is half-way.
+    # Tensors are of 73.5 MiB. A step of one layer takes six of them and 9 MiB, and as a stage 24 MiB more, of
+    # threads that send and receive; a step of two layers takes a tensor more. The limit is half-way.
     told = answer_of(capacity.main, *small, *one, "--memory-limit", f"{base + 499}MiB")
     assert told.code == 0, told.err
     sides = {row["boundary"]: row for row in told.csv if row["boundary"]}
