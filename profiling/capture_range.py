@@ -59,6 +59,8 @@ def _cuda() -> Any:
     return torch.cuda.profiler if torch.cuda.is_available() else None
 
 
-def open_capture(directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto") -> RangeCapture:
+def open_capture(
+    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
+) -> RangeCapture:
     """See :func:`profiling.tools.open_capture`."""
     return RangeCapture()

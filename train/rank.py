@@ -89,7 +89,9 @@ def _run_rank(
     model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
     bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
-    capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode)
+    # DataParallel's replicas run in a thread each.
+    threads = run.gpus_per_rank > 1
+    capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
     clock, markers = timing.open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     backend.barrier()

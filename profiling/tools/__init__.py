@@ -15,7 +15,8 @@ A tool's module offers what it can of:
   be asked for. ``PROGRAM_MAY_NOT_START``: it sometimes ends before it has started anything.
   ``ONLY_RANK_0_WRITES``: what it records of all ranks, rank 0 writes.
 - ``ONLY_OF_GPUS``: it records what GPUs do, and of a rank on the CPU nothing.
-- ``open_capture(directory, rank, keep_raw, mode) -> Capture``: for a tool that records from inside.
+- ``open_capture(directory, rank, keep_raw, mode, all_threads) -> Capture``: for a tool that records from
+  inside.
 
 Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belong inside its functions.
 """
@@ -155,7 +156,12 @@ def why_not_on_a_cpu(name: str) -> str:
 
 
 def open_capture(
-    profile: str, directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto"
+    profile: str,
+    directory: Path,
+    rank: int,
+    keep_raw: bool = False,
+    mode: str = "auto",
+    all_threads: bool = False,
 ) -> Capture:
     """A capture for ``Run.profile``; one that records nothing where the tool works from outside the process.
 
@@ -164,10 +170,12 @@ def open_capture(
         rank: global rank, for the tables' rows.
         keep_raw: also keep what the tool itself writes, in ``directory/raw``.
         mode: one of the tool's ``MODES``.
+        all_threads: the forward pass runs in several threads of Python's (DataParallel's, one a GPU), and all
+            are to be recorded.
     """
     module = tool(profile) if profile in TOOLS else tool("none")
     if not hasattr(module, "open_capture"):
         module = tool("none")
     check_mode(profile, mode)
-    capture: Capture = module.open_capture(directory, rank, keep_raw, mode)
+    capture: Capture = module.open_capture(directory, rank, keep_raw, mode, all_threads)
     return capture

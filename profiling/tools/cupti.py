@@ -233,7 +233,9 @@ def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return columns | {"name": [name or "" for name in columns["name"]]} if "name" in columns else columns
 
 
-def open_capture(directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto") -> CuptiCapture:
+def open_capture(
+    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
+) -> CuptiCapture:
     """See :func:`profiling.tools.open_capture`.
 
     Raises:

@@ -23,7 +23,9 @@ class NoCapture:
         return []
 
 
-def open_capture(directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto") -> NoCapture:
+def open_capture(
+    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
+) -> NoCapture:
     """See :func:`profiling.tools.open_capture`."""
     return NoCapture()
 

@@ -74,8 +74,19 @@ def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterato
 class TorchCapture:
     """Records a rank with ``torch.profiler``, input shapes included; see :class:`profiling.tools.Capture`."""
 
-    def __init__(self, directory: Path, rank: int, keep_raw: bool = False, memory: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        keep_raw: bool = False,
+        memory: bool = False,
+        all_threads: bool = False,
+    ) -> None:
         self.directory, self.rank, self.keep_raw, self.memory = directory, rank, keep_raw, memory
+        self._config: Any = None
+        self._findings: list[str] = []
+        if all_threads:
+            self._config, self._findings = _every_thread()
         self._recorded: list[tuple[int, Any]] = []  # first batch, and what recorded from there on
         self._warm: Any = None  # on, but what it sees is not kept yet
         self._running = False
@@ -110,7 +121,12 @@ class TorchCapture:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        return profile(activities=activities, record_shapes=True, profile_memory=self.memory)
+        return profile(
+            activities=activities,
+            record_shapes=True,
+            profile_memory=self.memory,
+            experimental_config=self._config,
+        )
 
     def _name_layers(self, model: "torch.nn.Module | None") -> None:
         if model is not None and not self._hooks and not _is_compiled(model):
@@ -130,7 +146,7 @@ class TorchCapture:
         self.stop()
         if not self._recorded:
             return ["the profiler never ran: no batch was to be attributed"]
-        findings: list[str] = []
+        findings = list(self._findings)
         with Writer(self.directory) as writer:
             for number, (first_batch, profiler) in enumerate(self._recorded):
                 converted = self._converted(number, first_batch, profiler)
@@ -173,9 +189,27 @@ def _has_device(results: Sequence[Any]) -> bool:
     return any(str(event.device_type()) != "DeviceType.CPU" for event in results)
 
 
-def open_capture(directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto") -> TorchCapture:
+def open_capture(
+    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
+) -> TorchCapture:
     """See :func:`profiling.tools.open_capture`."""
-    return TorchCapture(directory, rank, keep_raw, mode == "memory")
+    return TorchCapture(directory, rank, keep_raw, mode == "memory", all_threads)
+
+
+def _every_thread() -> tuple[Any, list[str]]:
+    """What makes PyTorch's profiler record every thread, and what is to be said where it cannot.
+
+    By itself it records the thread that switches it on, and those of autograd.
+    """
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return _ExperimentalConfig(profile_all_threads=True), []
+    except (ImportError, TypeError):
+        return None, [
+            "this PyTorch's profiler records one thread: of forward passes in others (one a GPU) operators, "
+            "layers and FLOPs are missing; newer releases record them"
+        ]
 
 
 def _is_compiled(model: "torch.nn.Module") -> bool:

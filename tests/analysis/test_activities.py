@@ -74,6 +74,54 @@ def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_
     assert float(rows[4, 16]["time_s"]) == pytest.approx(0.3991 / 0.306)
 
 
+def alexnet(sweep):
+    """Runs on 1, 2 and 4 GPUs: of 62, 82 and 102 ms of activities a batch 0, 20 and 40 are NCCL's."""
+    truth = Truth(communication_ms={1: 0.0, 2: 20.0, 4: 40.0})
+    for gpus in (1, 2, 4):
+        for batch in (16, 128):
+            write_run(sweep, run_of(gpus_per_node=gpus, batch=batch, model="alexnet", profile="torch"), truth)
+    return sweep
+
+
+def as_printed(sweep, path):
+    """The same as a table of printed summaries: what nvprof would have said of each run."""
+    lines = ["gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel"]
+    for source in load(sweep).sources:
+        for row in run(MODULE, source.path, "--format", "json").json:
+            figures = (row["time_pct"], row["time_s"], row["calls"], row["avg_us"] / 1e6, row["min_us"] / 1e6)
+            said = ",".join(map(repr, (*figures, row["max_us"] / 1e6)))
+            name = "[CUDA memcpy HtoD]" if row["class"] == "memcpy" else row["name"]
+            lines.append(f'{source.world_size},{source.fields["batch"]},{said},"{name}"')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_shares_of_our_runs_and_of_printed_summaries_mean_the_same(tmp_path):
+    sweep = alexnet(tmp_path / "alexnet")
+    printed = as_printed(sweep, tmp_path / "printed.csv")
+    ours, theirs = (run(MODULE, path, "--shares", "--format", "csv").csv for path in (sweep, printed))
+    assert list(ours[0]) == list(theirs[0])
+    assert [(row["gpus"], row["batch"]) for row in ours] == [(row["gpus"], row["batch"]) for row in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        for name in ("time_s", "communication_pct", "copies_pct", "compute_pct"):
+            assert float(mine[name]) == pytest.approx(float(other[name]), rel=1e-6, abs=1e-6), (name, mine)
+        nccl = {1: 0, 2: 20, 4: 40}[int(mine["gpus"])]
+        assert float(mine["communication_pct"]) == pytest.approx(100 * nccl / (62 + nccl), rel=1e-6)
+
+
+def test_our_shares_have_the_columns_and_units_of_the_published_tables(shared_data, tmp_path):
+    published = shared_data / "nvprof/alexnet_gpu_activities.csv"
+    ours, theirs = (
+        run(MODULE, path, "--shares", "--format", "csv").csv
+        for path in (alexnet(tmp_path / "alexnet"), published)
+    )
+    assert list(ours[0]) == list(theirs[0])
+    for row in (*ours, *theirs):
+        parts = [float(row[f"{part}_pct"]) for part in ("communication", "copies", "compute")]
+        assert sum(parts) == pytest.approx(100) and float(row["time_s"]) > 0
+    assert all((float(row["communication_pct"]) > 0) == (int(row["gpus"]) > 1) for row in ours)
+
+
 def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     path, page = shared_data / "nvprof/alexnet_gpu_activities.csv", tmp_path / "chart.html"
     answer = run(MODULE, path, "--shares", "--chart", page, "--format", "csv")

@@ -1,6 +1,7 @@
 """Recording from inside a training process: what is written, is it right, and what is left behind?"""
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -261,3 +262,69 @@ def test_allocations_are_recorded_only_if_asked_for(tmp_path):
     assert not (tmp_path / "memory.parquet").exists()
     with pytest.raises(UserError, match="no mode 'memori'; did you mean 'memory'"):
         open_capture("torch", tmp_path, rank=0, mode="memori")
+
+
+# --- several threads --------------------------------------------------------------------------------------
+
+
+class Replicas(torch.nn.Module):
+    """Its model runs in two threads, each on half of the batch, as DataParallel's replicas do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, data):
+        found = {}
+
+        def replica(number, part):
+            found[number] = self.model(part)
+
+        threads = [Thread(target=replica, args=each) for each in enumerate(data.chunk(2))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return torch.cat([found[0], found[1]])
+
+
+def record_replicas(directory, mode, all_threads):
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, padding=1),
+        torch.nn.Flatten(), torch.nn.Linear(8 * 15 * 15, 10),
+    )  # fmt: skip
+    model = Replicas(inner)
+    capture = open_capture("torch", directory, 0, mode=mode, all_threads=all_threads)
+    train(model, images(4))
+    capture.start(model, first_batch=FIRST)
+    train(model, images(4, 4))
+    capture.stop()
+    findings = capture.write()
+    return read(directory, "kernels").to_pandas(), findings
+
+
+@pytest.mark.parametrize("mode", ["auto", "memory"])
+def test_forward_passes_in_two_threads_are_both_recorded_when_asked(mode, tmp_path):
+    kernels, findings = record_replicas(tmp_path, mode, all_threads=True)
+    assert findings == []
+    forward = kernels[(kernels["class"].isin(["convolution", "gemm"])) & (kernels["direction"] == "fprop")]
+    assert set(forward["layer"]) == {"model.0", "model.2", "model.4"}
+    # Each layer once in each of two threads, in each of two batches.
+    assert (forward.groupby(["batch_index", "layer"], observed=True).size() == 2).all()
+    assert forward.groupby("batch_index")["stream"].nunique().eq(2).all()
+    per_image = 2 * (3 * 8 * 9 * 15 * 15 + 8 * 8 * 9 * 15 * 15 + 8 * 15 * 15 * 10)
+    assert forward.groupby("batch_index")["flops"].sum().to_list() == pytest.approx([4 * per_image] * 2)
+    backward = kernels[kernels["class"].isin(["convolution", "gemm"]) & (kernels["direction"] == "bprop")]
+    assert set(backward["layer"]) == {"model.0", "model.2", "model.4"}
+
+
+def test_forward_passes_in_other_threads_are_not_recorded_by_itself(tmp_path):
+    kernels, _ = record_replicas(tmp_path, "auto", all_threads=False)
+    assert not kernels[kernels["class"] == "convolution"]["direction"].eq("fprop").any()
+
+
+def test_a_pytorch_that_cannot_record_other_threads_is_a_finding(tmp_path, monkeypatch):
+    monkeypatch.delattr("torch._C._profiler._ExperimentalConfig")
+    kernels, findings = record_replicas(tmp_path, "auto", all_threads=True)
+    assert len(kernels) and findings[0].startswith("this PyTorch's profiler records one thread")

@@ -13,6 +13,7 @@ from jobs.run import make_run
 from jobs.store import RANK_REPORT, RankReport, read_record
 from profiling import tables
 from profiling.errors import UserError
+from profiling.tools import open_capture
 from train import models, rank
 from train.backends import open_backend
 from train.device import choose_device
@@ -174,9 +175,14 @@ def test_a_schedule_of_the_profiler_is_kept_in_one_table_of_kernels(data_set, tm
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
 
 
-def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_says_so(data_set, tmp_path):
+def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_says_so(
+    data_set, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(rank, "open_capture", lambda *given: asked.append(given) or open_capture(*given))
     run = tiny(data_set, loader="synthetic", backend="dp", gpus_per_node=2, batches=2)
     finished, batches, _ = do(run, tmp_path)
+    assert asked[0][-1] is True  # to record all threads
     assert (batches.images == 2 * run.batch).all() and finished.report.images_done == 2 * 2 * run.batch
     assert finished.report.backend == "dp/no device" and finished.wrong == ""
     assert f"on batches of {2 * run.batch} images: nothing was broadcast" in finished.report.findings[0]
@@ -204,6 +210,45 @@ def test_dataparallel_drives_as_many_gpus_as_the_run_has_and_refuses_more(data_s
     assert gpus.device_ids == [0, 1] and backend.description == "dp/2 GPUs" and not backend.findings
     with pytest.raises(UserError, match="is to drive 4 GPUs, and this process sees 2; the one rank"):
         open_backend(tiny(data_set, backend="dp", gpus_per_node=4), World(), cuda)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs on this machine")
+def test_dataparallel_on_two_gpus_learns_as_one_does_and_all_its_forward_kernels_have_layers(
+    data_set, tmp_path
+):
+    pair = tiny(data_set, backend="dp", gpus_per_node=2, device="gpu")
+    device = torch.device("cuda", 0)
+
+    def train(wrap, capture=None):
+        torch.manual_seed(0)
+        bare = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 30 * 30, 10)
+        )
+        model = wrap(bare.to(device))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if capture is not None:
+            capture.start(model)
+        losses = []
+        for _ in range(3):
+            with torch.profiler.record_function(tables.FORWARD):
+                output = model(torch.randn(8, 3, 32, 32).to(device))
+                loss = torch.nn.functional.cross_entropy(output, torch.arange(8, device=device))
+            with torch.profiler.record_function(tables.BACKWARD):
+                loss.backward()
+            with torch.profiler.record_function(tables.UPDATE):
+                optimizer.step()
+                optimizer.zero_grad()
+            with torch.profiler.record_function(tables.END_OF_BATCH):
+                losses.append(loss.item())
+        return losses
+
+    capture = open_capture("torch", tmp_path, 0, all_threads=pair.gpus_per_rank > 1)
+    losses = train(open_backend(pair, World(), device).wrap, capture)
+    assert capture.write() == []
+    assert losses == pytest.approx(train(lambda model: model), rel=1e-2)
+    kernels = tables.read(tmp_path, "kernels").to_pandas()
+    work = kernels[kernels["class"].isin(["convolution", "gemm"]) & (kernels["direction"] == "fprop")]
+    assert set(work["device"]) == {0, 1} and set(work["layer"]) == {"0", "3"}
 
 
 def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
