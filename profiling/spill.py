@@ -49,6 +49,7 @@ class Store:
         values = np.ascontiguousarray(column[:1] if constant else column)
         place = (self._size, len(column), constant)
         left = values.view(np.uint8).data
+        self._file.seek(self._size)
         try:
             while left:
                 written = self._file.write(left)
@@ -67,6 +68,11 @@ class Store:
             name: self._get(kind, rows, [piece[place] for piece in pieces])
             for place, (name, kind) in enumerate(self.types.items())
         }
+
+    def column(self, piece: _Piece, name: str) -> np.ndarray:
+        """One column of a piece."""
+        place = list(self.types).index(name)
+        return self._get(self.types[name], piece[place][1], [piece[place]])
 
     def _get(self, kind: np.dtype, rows: int, places: Sequence[tuple[int, int, bool]]) -> np.ndarray:
         if places and all(constant for _, _, constant in places):
@@ -87,7 +93,10 @@ class Store:
         self._file.seek(start)
         left = values.view(np.uint8).data
         while left:
-            left = left[self._file.readinto(left) :]  # type: ignore[attr-defined]
+            read = self._file.readinto(left)  # type: ignore[attr-defined]
+            if not read:
+                raise UserError("the file of temporary rows ends too early; another program has changed it")
+            left = left[read:]
         return values
 
 
@@ -124,9 +133,8 @@ class Table:
             self._kept.append(piece)
             return
         if self._store is None:
-            self._store = Store(self.types)
-            self._written = [self._store.put(one) for one in self._kept]
-            self._kept = []
+            self._spill()
+        assert self._store is not None
         self._written.append(self._store.put(piece))
 
     def pieces(self) -> Iterator[Columns]:
@@ -139,32 +147,56 @@ class Table:
         """All pieces as one array a column."""
         return joined(self.types, list(self.pieces()))
 
-    def split(self, number_of: Callable[[Columns], np.ndarray], windows: int) -> "Split":
+    def split(self, key: str, number_of: Callable[[np.ndarray], np.ndarray], windows: int) -> "Split":
         """The same rows by window.
 
         Args:
-            number_of: the window of each row of a piece; below 0: of none.
+            key: the column that tells the window; ``number_of`` its values.
         """
-        split = Split(self.types, windows)
-        for piece in self.pieces():
-            split.add(piece, number_of(piece))
+        if self._store is None:
+            self._spill()
+        assert self._store is not None
+        split = Split(self._store, windows)
+        for piece in self._written:
+            number = number_of(self._store.column(piece, key))
+            if number.min() == number.max():  # most pieces are of one window: they need not be moved
+                split.refer(piece, int(number[0]))
+            else:
+                split.add(self._store.get([piece]), number)
         return split
+
+    def _spill(self) -> None:
+        self._store = Store(self.types)
+        self._written = [self._store.put(one) for one in self._kept]
+        self._kept = []
 
 
 class Split:
-    """The rows of a table by window, each window's in the order in which they came."""
+    """The rows of a table by window, each window's in the order in which they came.
 
-    def __init__(self, types: Mapping[str, Any], windows: int) -> None:
-        self.types = dict(types)
-        self._store = Store(types)
+    Args:
+        store: where the table's rows are; those of pieces that two windows share are put there again.
+    """
+
+    def __init__(self, store: Store, windows: int) -> None:
+        self._store = store
         self._written: list[list[_Piece]] = [[] for _ in range(windows)]
 
+    def refer(self, piece: _Piece, window: int) -> None:
+        """Append a piece of the store."""
+        self._written[window].append(piece)
+
     def add(self, piece: Columns, number: np.ndarray) -> None:
-        """Append rows to the windows whose numbers they have."""
+        """Append rows to the windows whose numbers they have; below 0: to none."""
         for window in np.unique(number[number >= 0]).tolist():
             mine = number == window
-            rows = piece if mine.all() else {name: _picked(column, mine) for name, column in piece.items()}
+            rows = {name: _picked(column, mine) for name, column in piece.items()}
             self._written[window].append(self._store.put(rows))
+
+    def column(self, number: int, name: str) -> np.ndarray:
+        """A column of a window."""
+        found = [self._store.column(piece, name) for piece in self._written[number]]
+        return np.concatenate(found) if found else np.empty(0, self._store.types[name])
 
     def window(self, number: int) -> Columns:
         """All rows of a window."""

@@ -103,11 +103,11 @@ def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] 
     """Each table by window; None if the device's work cannot be told apart so."""
     tables, windows = trace.tables, len(cuts) + 1
 
-    def at(time: str) -> Callable[[Columns], np.ndarray]:
-        return lambda piece: np.searchsorted(cuts, piece[time], side="left")
+    def window_of(times: np.ndarray) -> np.ndarray:
+        return np.searchsorted(cuts, times, side="left")
 
-    launches = tables["launches"].split(at("start_ns"), windows)
-    host = tables["host"].split(at("start_ns"), windows)
+    launches = tables["launches"].split("start_ns", window_of, windows)
+    host = tables["host"].split("start_ns", window_of, windows)
     key = "correlation" if by_launch else "external"
     known = _known(launches if by_launch else host, windows, key)
     if known is None:
@@ -117,8 +117,8 @@ def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] 
     return {
         "host": host,
         "launches": launches,
-        "device": tables["device"].split(lambda piece: known(piece[key]), windows),
-        "memory": tables["memory"].split(at("time_ns"), windows),
+        "device": tables["device"].split(key, known, windows),
+        "memory": tables["memory"].split("time_ns", window_of, windows),
     }
 
 
@@ -137,7 +137,7 @@ def _known(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.nd
     """From numbers of launches to windows (nobody's number: to one near); None if they do not rise."""
 
     def numbers(window: int) -> np.ndarray:
-        found = links.window(window)[key]
+        found = links.column(window, key)
         return found[found >= 0]
 
     spans = [(found.min(initial=_LAST), found.max(initial=-1)) for found in map(numbers, range(windows))]
