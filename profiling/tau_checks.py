@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from profiling.checks import STAGES, missing_marks
-from profiling.coding import array_of
+from profiling.coding import array_of, text_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,9 +69,10 @@ class Tally:
         for rank in pc.unique(piece["rank"]).to_pylist():
             self._stages.setdefault(rank, Counter())
         for chunk, rows in _by_names(piece):
-            known = chunk.dictionary.to_pylist()
-            codes = np.array([code for code, name in enumerate(known) if name in STAGES], dtype=np.int32)
-            mine = rows.filter(pc.is_in(chunk.indices, array_of(codes)))
+            codes = pc.indices_nonzero(pc.is_in(chunk.dictionary, text_array(STAGES))).cast(
+                chunk.indices.type
+            )
+            mine = rows.filter(pc.is_in(chunk.indices, codes))
             columns = (mine[one].to_pylist() for one in ("rank", "function", "calls"))
             for rank, name, calls in zip(*columns, strict=True):
                 self._stages[rank][name] += calls or 0
