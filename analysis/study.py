@@ -146,6 +146,15 @@ class Study:
             self.sources.remove(source)
             self.failed.append(Failure(source.id, " ".join(reason.split()), kind))
 
+    def notes(self) -> list[str]:
+        """The findings in their order; what is said alike of several runs once: ``6 runs: ...``."""
+        ids = {source.id for source in self.sources}
+        said: dict[str, list[str]] = {}
+        for finding in self.findings:
+            whose, colon, what = finding.partition(": ")
+            said.setdefault(what if colon and whose in ids else finding, []).append(finding)
+        return [of[0] if len(of) == 1 else f"{len(of)} runs: {what}" for what, of in said.items()]
+
     def find(self, finding: str) -> None:
         """Add a finding, once."""
         if finding not in self.findings:

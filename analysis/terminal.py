@@ -266,7 +266,7 @@ def plain_notes(study: "Study", most: int | None = None) -> list[str]:
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
     lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
-    lines += _first([f"note: {finding}" for finding in study.findings], most)
+    lines += _first([f"note: {finding}" for finding in study.notes()], most)
     # Names of files are whatever their maker wrote: no line break and no control character gets out.
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
 

@@ -248,7 +248,7 @@ def left_out(study: Study) -> Section:
         if failure.kind == "excluded":
             reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
     excluded = [f"left out: {count} points: {reason}" for reason, count in reasons.items()]
-    notes = [*failed, *excluded, *(f"note: {finding}" for finding in study.findings)]
+    notes = [*failed, *excluded, *(f"note: {finding}" for finding in study.notes())]
     text = (
         "Nothing is left out silently: failed points, points excluded with the reason, and notes on the data."
     )

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import terminal
+from analysis.study import Source, Study
 from analysis.terminal import Column, Part
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -210,3 +211,10 @@ def test_as_a_user_calls_it(results: Path) -> None:
     """The in-process runs of these tests do what the command does."""
     ran = run_as_user("analysis.scaled", results, "--format", "csv")
     assert ran == run("analysis.scaled", results, "--format", "csv")
+
+
+def test_what_is_said_alike_of_several_runs_is_said_once():
+    study = Study(Path("results"), [Source(name, "run", {}, 0, 0, Path(name)) for name in ("one", "two")])
+    for finding in ("one: its clock is late", "no peak is known", "two: its clock is late", "two: no marks"):
+        study.find(finding)
+    assert study.notes() == ["2 runs: its clock is late", "no peak is known", "two: no marks"]
