@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("rank", "batch_index", "stage")
-_BATCH_COLUMNS = ["batch_index", "start_ns", *(f"{stage}_ns" for stage in STAGES), "attributed"]
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
@@ -90,7 +89,7 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
         if not tables.table_path(directory, "kernels").is_file():
             study.find(f"{source.id}: {directory.name} has no kernels")
             continue
-        batches = _columns(directory, "batches", _BATCH_COLUMNS)
+        batches = _columns(directory, "batches", tables.TIMES_OF_BATCHES)
         kernels = _columns(directory, "kernels", _KERNEL_COLUMNS)
         if batches["attributed"].any() and len(kernels["start_ns"]):
             rank = int(directory.name.rpartition("_")[2])

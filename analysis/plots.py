@@ -161,22 +161,9 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
     traces = []
     for index, (name, series) in enumerate(points.sort_values("batch").groupby(label, sort=False)):
         for part, dash in (("communication", "solid"), ("copies", "dash")):
-            traces.append(
-                {
-                    "x": _plain(series["batch"]),
-                    "y": _plain(series[f"{part}_pct"]),
-                    "name": f"{name}: {part}",
-                    "mode": "lines+markers",
-                    "meta": series["facts"].iloc[0],
-                    "marker": {
-                        "symbol": SYMBOLS[index % len(SYMBOLS)],
-                        "size": 9,
-                        "color": PALETTE[index % len(PALETTE)],
-                    },
-                    "line": {"color": PALETTE[index % len(PALETTE)], "width": 2, "dash": dash},
-                    "hovertemplate": f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>",
-                }
-            )
+            trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
+            told = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
+            traces.append({**trace, "hovertemplate": told})
     placed = _against(
         points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time", label
     )
@@ -201,6 +188,22 @@ def _series(points: pd.DataFrame, label: str, by: str = "world_size") -> list[tu
     return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
 
 
+def _styled(
+    series: pd.DataFrame, name: str, index: int, x: str, y: str, dash: str = "solid"
+) -> dict[str, Any]:
+    """A line with marks in the look of the ``index``-th."""
+    colour = PALETTE[index % len(PALETTE)]
+    return {
+        "x": _plain(series[x]),
+        "y": _plain(series[y]),
+        "name": name,
+        "mode": "lines+markers",
+        "meta": series["facts"].iloc[0],
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9, "color": colour},
+        "line": {"color": colour, "width": 2, "dash": dash},
+    }
+
+
 def _line(
     series: pd.DataFrame,
     name: str,
@@ -209,20 +212,8 @@ def _line(
     unit: str,
     against: tuple[str, str] = ("world_size", "ranks"),
 ) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "x": _plain(series[against[0]]),
-        "y": _plain(series[column]),
-        "name": name,
-        "mode": "lines+markers",
-        "meta": series["facts"].iloc[0],
-        "marker": {
-            "symbol": SYMBOLS[index % len(SYMBOLS)],
-            "size": 9,
-            "color": PALETTE[index % len(PALETTE)],
-        },
-        "line": {"color": PALETTE[index % len(PALETTE)], "width": 2},
-        "hovertemplate": f"{escaped(name)}<br>%{{x}} {against[1]}: %{{y:.4g}} {unit}<extra></extra>",
-    }
+    trace = _styled(series, name, index, against[0], column)
+    trace["hovertemplate"] = f"{escaped(name)}<br>%{{x}} {against[1]}: %{{y:.4g}} {unit}<extra></extra>"
     if f"{column}_low" in series:
         above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]
         trace["error_y"] = {"type": "data", "symmetric": False, "array": _plain(above)}

@@ -25,16 +25,6 @@ from profiling import tables
 # On the wire; the precision of gradients is a field of the run.
 WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
-_READ = [
-    "batch_index",
-    "start_ns",
-    "load_ns",
-    "forward_ns",
-    "backward_ns",
-    "update_ns",
-    "end_ns",
-    "attributed",
-]
 _READY = """
 select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
 from read_parquet($kernels)
@@ -235,9 +225,9 @@ def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _stages(source: Source) -> dict[str, np.ndarray]:
     """Rank 0's batches, in order."""
-    read = tables.read(_rank_0(source), "batches", _READ)
+    read = tables.read(_rank_0(source), "batches", tables.TIMES_OF_BATCHES)
     order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
-    return {name: read[name].to_numpy()[order] for name in _READ}
+    return {name: read[name].to_numpy()[order] for name in tables.TIMES_OF_BATCHES}
 
 
 def _step(

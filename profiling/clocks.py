@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiling.tables import BACKWARD, FORWARD, UPDATE, as_table, read, table_path, write
+from profiling.tables import BACKWARD, FORWARD, TIMES_OF_BATCHES, UPDATE, as_table, read, table_path, write
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
@@ -148,16 +148,6 @@ def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarr
 
 # --- of a rank's directory ----------------------------------------------------------------------------
 
-_BATCHES = [
-    "batch_index",
-    "start_ns",
-    "load_ns",
-    "forward_ns",
-    "backward_ns",
-    "update_ns",
-    "end_ns",
-    "attributed",
-]
 _MARKERS = ["name", "start_ns", "end_ns"]
 _KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "layer", "device"]
 _UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "layer": "", "name": ""}
@@ -171,7 +161,7 @@ def set_clock(directory: Path, tool: str) -> list[str]:
     recorded = any(table_path(directory, name).exists() for name in ("kernels", "markers"))
     if not recorded or not table_path(directory, "batches").exists():
         return []
-    batches = _columns(directory, "batches", _BATCHES)
+    batches = _columns(directory, "batches", TIMES_OF_BATCHES)
     kernels, markers = _columns(directory, "kernels", _KERNELS), _columns(directory, "markers", _MARKERS)
     found = align(batches, markers, kernels)
     if found is None:

@@ -28,6 +28,11 @@ MARKER_KINDS = ("mark", "range")
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
 FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
 
+# The columns of the batches' table that say when each was, and whether it was recorded.
+TIMES_OF_BATCHES = [
+    "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "attributed",
+]  # fmt: skip
+
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
 
 _text = pa.dictionary(pa.int32(), pa.string())
