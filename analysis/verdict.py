@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.late_verdicts import STRAGGLER
 from analysis.scaling import POINT_FIELDS
 from analysis.simulate import in_words
 from analysis.terminal import Rows, digits
@@ -21,6 +22,8 @@ LIMITING_SHARE = 0.25
 UNATTRIBUTED_SHARE = 0.5
 # A change that would give less than this, by simulation, is not worth a sentence.
 WORTH_TRYING_PCT = 5.0
+# A rank that is named in fewer of the runs than this share of them is not what slows the job.
+LATE_RUNS_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
@@ -52,13 +55,16 @@ class Sentence:
     figure: str = ""
 
 
-def verdict(points: Rows, names: Sequence[str], predicted: Rows | None = None) -> list[Sentence]:
-    """How it scales, what limits it, what to try.
+def verdict(
+    points: Rows, names: Sequence[str], predicted: Rows | None = None, late: Rows | None = None
+) -> list[Sentence]:
+    """How it scales, what limits it, who holds up the others, what to try.
 
     Args:
         points: rows of ``analysis.scaled`` for runs of our own, a configuration and world size each.
         names: what each is called, in the same order.
         predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
+        late: rows of ``analysis.stragglers`` of the runs of most ranks, each with its run's ``id``.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
@@ -73,7 +79,12 @@ def verdict(points: Rows, names: Sequence[str], predicted: Rows | None = None) -
     widest = [row for row in scaled if row["world_size"] == largest]
     best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
-    return [_how(best, worst), *_why(called, worst), *_worth_trying(predicted or [])]
+    return [
+        _how(best, worst),
+        *_why(called, worst),
+        *_who_is_late(late or []),
+        *_worth_trying(predicted or []),
+    ]
 
 
 def _rate(called: Rows) -> Sentence:
@@ -142,6 +153,34 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
     ]
+
+
+def _who_is_late(late: Rows) -> list[Sentence]:
+    """The rank for which the others wait longest, of those that are named again and again."""
+    runs = {row["id"] for row in late}
+    named: dict[int, Rows] = {}
+    for row in late:
+        if row["verdict"] == STRAGGLER:
+            named.setdefault(row["rank"], []).append(row)
+    often = {rank: rows for rank, rows in named.items() if len(rows) > LATE_RUNS_SHARE * len(runs)}
+    if not often:
+        return []
+
+    def share_pct(rows: Rows) -> float:
+        return float(np.median([100 * row["mean_lateness_ms"] / row["batch_ms"] for row in rows]))
+
+    rank = max(often, key=lambda one: share_pct(often[one]))
+    rows = often[rank]
+    causes = [row["cause"] for row in rows]
+    who = f"Rank {rank} ({rows[0]['node']})"
+    who += f", and {len(often) - 1} more, make" if len(often) > 1 else " makes"
+    text = (
+        f"{who} the others wait, for "
+        f"{digits(float(np.median([row['mean_lateness_ms'] for row in rows])), 3)} ms a batch "
+        f"({share_pct(rows):.0f} %) in {len(rows)} of {len(runs)} runs; likely cause: "
+        f"{max(causes, key=causes.count)}."
+    )
+    return [Sentence(text, "stragglers")]
 
 
 def _worth_trying(predicted: Rows) -> list[Sentence]:

@@ -48,6 +48,7 @@ def build(study: Study) -> Page:
     factors = varied(fields, [name for name in FACTORS if name != "world_size"])
     series = sections.series_factors(factors)
     predicted = prediction.predicted(study) if own else ""
+    judged = stragglers.judged(study) if own else None
     found = [
         sections.scaling(own, factors),
         *sections.reference(others, study),
@@ -57,7 +58,7 @@ def build(study: Study) -> Page:
         sections.stages(own, factors),
         sections.batch_anatomy(study, factors) if own else None,
         communication.section(study, factors),
-        stragglers.section(study, factors) if own else None,
+        stragglers.section(judged, factors) if judged is not None else None,
         sections.top_kernels(study, factors) if study.sources else None,
         kernel_change.section(study, factors),
         roofline.section(study, factors),
@@ -73,7 +74,9 @@ def build(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=_of_own(own, series, predicted) if own else _of_reference(others),
+        summary=_of_own(own, series, predicted, judged or [])
+        if own
+        else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),
@@ -113,10 +116,13 @@ def _device(manifest: Manifest) -> str:
     return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
 
 
-def _of_own(own: Rows, series: Sequence[str], predicted: Rows | str) -> Sequence[Sentence]:
+def _of_own(
+    own: Rows, series: Sequence[str], predicted: Rows | str, late: Sequence[stragglers.Judged]
+) -> Sequence[Sentence]:
     names = [called(row, series) for row in own]
     rows = [] if isinstance(predicted, str) else predicted
-    return verdict(own, names, [{**row, "name": called(row, series) if series else ""} for row in rows])
+    named = [{**row, "name": called(row, series) if series else ""} for row in rows]
+    return verdict(own, names, named, stragglers.rows_of(late))
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

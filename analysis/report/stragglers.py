@@ -1,6 +1,7 @@
 """The report's section "Who is slow?": a heat map of ranks by batches of the widest run, and its ranks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,36 +21,55 @@ MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by t
 _HEADING = "Who is slow?"
 
 
-def section(study: Study, factors: Sequence[str]) -> Section | None:
-    """Who is slow, in the runs of most ranks; none where no run has several."""
+@dataclass(frozen=True)
+class Judged:
+    """A run's lateness, and its ranks' rows with their verdicts."""
+
+    source: Source
+    lateness: Lateness
+    rows: Rows
+
+
+def judged(study: Study) -> list[Judged] | None:
+    """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
     try:
         runs = stragglers.runs_of(study)
     except UserError:
         return None
     most = max(source.world_size or 1 for source in runs)
-    widest = [source for source in runs if source.world_size == most]
-    made: list[tuple[Source, Lateness, Rows]] = []
-    for source in widest:
+    made = []
+    for source in [source for source in runs if source.world_size == most]:
         lateness = stragglers.lateness_of(study, source)
         if lateness is not None:
-            made.append((source, lateness, stragglers.rows_of(study, source, lateness)))
-    if not made:
+            made.append(Judged(source, lateness, stragglers.rows_of(study, source, lateness)))
+    return made
+
+
+def section(found: Sequence[Judged], factors: Sequence[str]) -> Section:
+    """Who is slow, of what :func:`judged` gives."""
+    if not found:
         return Section("stragglers", _HEADING, "Not known: no run's batches tell who was late.")
     # A profiler slows what it watches: the run without one shows more of what users see.
-    source, lateness, of_ranks = min(made, key=lambda one: one[0].fields["profile"] != "none")
+    shown = min(found, key=lambda one: one.source.fields["profile"] != "none")
+    source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, factors)
     figure = _figure(source, lateness, facts(source.fields, factors))
     chart = Chart("lateness", figure, _label(lateness, most))
-    rows = [{**source.fields, **row} for row in of_ranks]
+    rows = [{**source.fields, **row} for row in shown.rows]
     part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
     text = (
-        f"Run {source.id} ({name}), one of {len(made)} on {most} ranks, the most there are. Above 0 the "
+        f"Run {source.id} ({name}), one of {len(found)} on {most} ranks, the most there are. Above 0 the "
         "other ranks waited for this one, below 0 it waited. A rank is named if the others waited for it for "
         f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance lets equal ranks be late."
     )
-    notes = stragglers.sentences([{"id": one.id, **row} for one, _, of_run in made for row in of_run])
+    notes = stragglers.sentences(rows_of(found))
     view = as_view(part, "straggler-table", factors)
     return Section("stragglers", _HEADING, text, [chart], [view], notes)
+
+
+def rows_of(found: Sequence[Judged]) -> Rows:
+    """The rows of all runs, each with its run's id."""
+    return [{"id": one.source.id, **row} for one in found for row in one.rows]
 
 
 def _label(lateness: Lateness, ranks: int) -> str:

@@ -9,7 +9,7 @@ from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
 
 STAGE = "forward"
 _SEPARATE, _MERGED = "separate", "merged"
-_FIGURES = ("hidden", "batch", "gates", "steps", "products")
+_FIGURES = ("inputs", "hidden", "batch", "gates", "steps", "products")
 
 
 def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
@@ -18,6 +18,7 @@ def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
     devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
     shown = [
         Column("device", lambda row: row["device"], left=True, key=True),
+        Column("inputs", lambda row: int(row["inputs"])),
         Column("hidden", lambda row: int(row["hidden"]), key=True),
         Column("products", lambda row: row["way"], left=True, key=True),
         Column("batch", lambda row: int(row["batch"])),

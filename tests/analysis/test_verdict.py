@@ -126,3 +126,40 @@ def test_best_and_worst_configuration_are_named():
     rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch")]
     said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
     assert "with good, and 62 % " in said
+
+
+def late(
+    run: str, rank: int, verdict: str = "straggler", mean_ms: float = 8.0, cause: str = "loader"
+) -> dict:
+    """A row of analysis.stragglers of a run with batches of 160 ms."""
+    return {
+        "id": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "batch_ms": 160.0,
+        "mean_lateness_ms": mean_ms, "cause": cause,
+    }  # fmt: skip
+
+
+def said_of(*rows: dict[str, Any]) -> str:
+    points = [BASE, point(4, 160.0)]
+    return " ".join(one.text for one in verdict(points, ["base", "slow"], late=rows))
+
+
+def test_a_rank_that_most_runs_name_is_said_to_hold_up_the_others():
+    said = said_of(
+        late("a", 3), late("b", 3, cause="loader"), late("c", 3, "no"), late("c", 1, "may be chance")
+    )
+    assert "Rank 3 (n1) makes the others wait, for 8.00 ms a batch (5 %) in 2 of 3 runs" in said
+    assert "likely cause: loader" in said
+
+
+def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted():
+    said = said_of(late("a", 0), late("a", 2, mean_ms=32.0, cause="processor"))
+    assert (
+        "Rank 2 (n1), and 1 more, make the others wait, for 32.0 ms" in said
+        and "(20 %)" in said
+        and "cause: processor" in said
+    )
+
+
+def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_not_said():
+    assert "makes the others wait" not in said_of(late("a", 3), late("b", 3, "no"))
+    assert "makes the others wait" not in said_of()

@@ -25,14 +25,13 @@ Action = Callable[[Tick], None]
 
 
 def study_parser(
-    study: str, description: str | None, warmup: int = 5, repetitions: int = 20, image_size: bool = True
+    study: str, description: str | None, warmup: int = 5, repetitions: int = 20
 ) -> argparse.ArgumentParser:
     """A parser with the flags that all studies share; ``batch`` and ``image_size`` are None by default."""
     parser = make_parser(f"python -m train.studies.{study}", description)
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto", help="[auto]")
     parser.add_argument("--batch", type=count, metavar="N", help="batch size [the study's; fewer on a CPU]")
-    if image_size:
-        parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
+    parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
     parser.add_argument("--warmup", type=whole, default=warmup, metavar="N", help=f"untimed [{warmup}]")
     parser.add_argument(
         "--repetitions", type=count, default=repetitions, metavar="N", help=f"timed [{repetitions}]"

@@ -2,11 +2,13 @@
 
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
+    python -m train.studies.gemm --image-size 224    of a layer that reads images by rows
 
 A recurrent layer multiplies its input by a matrix for each of its four gates (an LSTM's), at every step in
 time. The four can be one product with the matrices put together: the same FLOPs and output in a quarter of
-the calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden), --steps steps.
-Without --batch it is 64 on a GPU and 16 on a CPU; without --device both are measured.
+the calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden),
+--steps steps. With --image-size N the layer reads images row after row: an input is a row's 3 N values, and
+there are N steps. Without --batch it is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """
 
 import argparse
@@ -26,13 +28,16 @@ SEPARATE, MERGED = "separate", "merged"
 
 
 def main() -> None:
-    parser = common.study_parser("gemm", __doc__, image_size=False)
+    parser = common.study_parser("gemm", __doc__)
     parser.add_argument(
         "--hidden", type=common.count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}"
     )
     parser.add_argument("--gates", type=common.count, default=GATES, metavar="N", help=f"products [{GATES}]")
-    parser.add_argument("--steps", type=common.count, default=STEPS, metavar="N", help=f"in time [{STEPS}]")
+    parser.add_argument(
+        "--steps", type=common.count, metavar="N", help=f"in time [{STEPS}; with --image-size, its]"
+    )
     arguments = parser.parse_args()
+    rows = arguments.image_size
     devices = common.devices(arguments.device, both=True)
     common.prepare(arguments)
     recorder = common.start("gemm", arguments, gpu=any(device.type == "cuda" for device in devices))
@@ -41,7 +46,8 @@ def main() -> None:
         if batch < BATCH:
             recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
-            measure(recorder, Gates(batch, hidden, arguments.gates, arguments.steps, device), arguments)
+            inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
+            measure(recorder, Gates(batch, inputs, hidden, arguments.gates, steps, device), arguments)
     common.finish(recorder, arguments)
 
 
@@ -49,32 +55,36 @@ class Gates:
     """The products of a recurrent layer's gates with its inputs.
 
     Args:
+        inputs: how many values a step reads.
         steps: in time; each has an input of its own, so that none can wait in a cache for the next.
     """
 
-    def __init__(self, batch: int, hidden: int, gates: int, steps: int, device: torch.device) -> None:
-        self.batch, self.hidden, self.gates, self.steps, self.device = batch, hidden, gates, steps, device
+    def __init__(
+        self, batch: int, inputs: int, hidden: int, gates: int, steps: int, device: torch.device
+    ) -> None:
+        self.batch, self.inputs, self.hidden, self.gates, self.steps = batch, inputs, hidden, gates, steps
+        self.device = device
         # Of this size outputs stay near 1, whatever the layer's.
-        self.merged_weight = torch.randn(gates * hidden, hidden, device=device) / hidden**0.5
+        self.merged_weight = torch.randn(gates * hidden, inputs, device=device) / inputs**0.5
         self.weights = [piece.clone() for piece in self.merged_weight.chunk(gates)]
-        self.inputs = [torch.randn(batch, hidden, device=device) for _ in range(steps)]
+        self.read = [torch.randn(batch, inputs, device=device) for _ in range(steps)]
 
     @property
     def flops(self) -> float:
         """Of all steps; a multiply-add is two."""
-        return 2.0 * self.batch * self.hidden * self.hidden * self.gates * self.steps
+        return 2.0 * self.batch * self.inputs * self.hidden * self.gates * self.steps
 
     @torch.no_grad()
     def separate(self) -> list[torch.Tensor]:
         """A product a gate and step; the last step's outputs."""
-        for each in self.inputs:
+        for each in self.read:
             outputs = [functional.linear(each, weight) for weight in self.weights]
         return outputs
 
     @torch.no_grad()
     def merged(self) -> torch.Tensor:
         """A product a step; the last step's output, gates beside each other."""
-        for each in self.inputs:
+        for each in self.read:
             output = functional.linear(each, self.merged_weight)
         return output
 
@@ -115,7 +125,7 @@ def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> 
         recorder.durations(case, name, STAGE, timed[case][STAGE])
         products = gates.steps * (1 if case.endswith(MERGED) else gates.gates)
         recorder.quantity(case, name, "products", products)
-        for what in ("hidden", "batch", "gates", "steps", "flops"):
+        for what in ("inputs", "hidden", "batch", "gates", "steps", "flops"):
             recorder.quantity(case, name, what, getattr(gates, what))
         # Sums in another order may differ in their last digits.
         recorder.quantity(case, name, "same_output", difference < 1e-2)
