@@ -74,9 +74,7 @@ def build(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=_of_own(own, series, predicted, judged or [])
-        if own
-        else _of_reference(others),
+        summary=_of_own(own, series, predicted, judged or []) if own else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),

@@ -10,7 +10,7 @@ from typing import Any
 from analysis import peaks, roofline
 from analysis.costs import Bound
 from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
-from analysis.terminal import Answer, Column, Part, Rows, digits
+from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
 
 STAGES = ("forward", "backward")
 PEAKS = "peaks"  # the case that holds the device's
@@ -36,10 +36,12 @@ def rows_of(result: Result, own_peaks: Path | None = None) -> Rows:
         row: dict[str, Any] = {"layer": layer, "input": shape, "device": device}
         for name in STAGES:
             row |= interval_columns(name, result.estimate(key, [name]))
-        for name in ("peak_memory_bytes", "retained_memory_bytes", "power_w"):
+        for name in ("peak_memory_bytes", "retained_memory_bytes"):
             row[name] = result.quantity(key, name)
         row["idle_power_w"] = result.quantity((PEAKS, device), "idle_w")
-        row["energy_above_idle_j"] = result.quantity(key, "energy_above_idle_j")
+        for name, unit in (("power", "w"), ("energy_above_idle", "j")):
+            row[f"{name}_{unit}"] = result.quantity(key, f"{name}_{unit}")
+            row[f"{name}_low_{unit}"], row[f"{name}_high_{unit}"] = result.spread(key, f"{name}_{unit}")
         for name in STAGES:
             row |= _place(result, key, name, row[f"{name}_ms"], own_peaks)
         rows.append(row)
@@ -78,8 +80,8 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         interval_shown("backward\nms", "backward"),
         Column("peak\nMiB", lambda row: _over(row["peak_memory_bytes"], _MIB)),
         Column("retained\nMiB", lambda row: _over(row["retained_memory_bytes"], _MIB)),
-        Column("power\nW", lambda row: row["power_w"]),
-        Column("energy\nabove\nidle J", lambda row: row["energy_above_idle_j"]),
+        _spread_shown("power\nW", "power", "w"),
+        _spread_shown("energy above\nidle, J", "energy_above_idle", "j"),
     ]
     stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in STAGES]
     places = [
@@ -99,6 +101,13 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         Part(f"What a layer costs on {device}", rows, costs, timing(result.manifest)),
         Part("Where it stands on the roofline", stages, places, _peaks_shown(result)),
     ]
+
+
+def _spread_shown(header: str, name: str, unit: str) -> Column:
+    def shown(row: Mapping[str, Any]) -> str:
+        return with_interval(row[f"{name}_{unit}"], row[f"{name}_low_{unit}"], row[f"{name}_high_{unit}"])
+
+    return Column(header, shown)
 
 
 def _of_stage(row: Mapping[str, Any], stage: str) -> dict[str, Any]:

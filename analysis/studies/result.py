@@ -19,10 +19,14 @@ Key = tuple[str, str]  # case, device
 
 
 class Quantity(NamedTuple):
-    """A figure; None where it could not be had, for the reason that the note says."""
+    """A figure, as often as it was taken; None where it could not be had, as the note says."""
 
-    value: float | None
+    values: tuple[float | None, ...]
     note: str = ""
+
+    @property
+    def known(self) -> list[float]:
+        return [value for value in self.values if value is not None]
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,15 @@ class Result:
         return list(dict.fromkeys([*self.quantities, *self.durations]))
 
     def quantity(self, key: Key, name: str) -> float | None:
-        """A figure of a case; None where it is not known."""
+        """A figure of a case (the median, if it was taken several times); None where it is not known."""
         found = self.quantities.get(key, {}).get(name)
-        return found.value if found else None
+        return float(np.median(found.known)) if found and found.known else None
+
+    def spread(self, key: Key, name: str) -> tuple[float | None, float | None]:
+        """The 95 % interval of a figure that was taken several times; (None, None) of any other."""
+        found = self.quantities.get(key, {}).get(name)
+        estimate = inside_run(np.array(found.known if found else []))
+        return (None, None) if np.isnan(estimate.low) else (estimate.low, estimate.high)
 
     def note(self, key: Key, name: str) -> str:
         """What was said of a figure, or why there is none."""
@@ -92,7 +102,8 @@ def read(path: Path) -> Result:
     result = Result(path, store.read_record(path / store.MANIFEST, StudyManifest))
     for row in tables.read(path, "quantities").to_pylist():
         of_case = result.quantities.setdefault((row["case"], row["device"]), {})
-        of_case[row["quantity"]] = Quantity(row["value"], row["note"] or "")
+        before = of_case.get(row["quantity"], Quantity(()))
+        of_case[row["quantity"]] = Quantity((*before.values, row["value"]), row["note"] or before.note)
     gathered: dict[Key, dict[str, list[tuple[int, int]]]] = {}
     for row in tables.read(path, "durations").to_pylist():
         stages = gathered.setdefault((row["case"], row["device"]), {})

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -230,6 +231,17 @@ def test_a_counter_that_fails_costs_the_power_and_says_so():
     assert used.watts is None and used.note == "NVML told no energy of this GPU after the batches"
 
 
+def test_power_is_metered_several_times_and_settles_before_the_first():
+    load = Load()
+    meters = energy.Meters(load.joules, None, load.clock)
+    used = power.several(partial(power.counted, meters, clock=load.clock), load, 4.0, times=4)
+    # After the second that does not count: 1 s of 100 W, then of 300 W each.
+    assert [one.watts for one in used] == [100, 300, 300, 300] and {one.calls for one in used} == {2}
+    failed = energy.Meters(lambda: float("nan"), None, load.clock)
+    (told,) = power.several(partial(power.counted, failed, clock=load.clock), load, 4.0)
+    assert told.watts is None and "NVML" in told.note
+
+
 def test_what_a_gpu_drew_before_it_settled_does_not_count():
     load = Load()
     settled, calls = 2.0, []
@@ -245,6 +257,24 @@ def test_what_a_gpu_drew_before_it_settled_does_not_count():
 def test_the_mean_power_is_over_time_and_of_what_could_be_read():
     assert power.mean_of([(3.0, 100.0), (1.0, 300.0), (9.0, float("nan"))]) == (150, 1)
     assert power.mean_of([(1.0, float("nan"))]) == (None, 1)
+
+
+def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypatch):
+    draws = iter([10.0, 11, 12, 13, 14, 30, 31, 32, 33, 44])
+
+    def meter(action, seconds, settle_s=0.0):
+        action()
+        return power.Metered(next(draws), 0.5, 5, "planted")
+
+    monkeypatch.setattr(power, "open_meter", lambda device: (meter, "a made-up meter"))
+    flags = ("--layer", "ReLU()@2,3,8,8", "--device", "cpu", "--repetitions", "4")
+    (row,) = answer_of(layers.main, *flags).csv
+    assert (float(row["power_w"]), float(row["idle_power_w"])) == (32, 12)
+    # 20 W more for a tenth of a second; one metering had 30 W.
+    assert float(row["energy_above_idle_j"]) == pytest.approx(2)
+    low, high = float(row["energy_above_idle_low_j"]), float(row["energy_above_idle_high_j"])
+    assert low == pytest.approx(2) and 2 <= high <= 3 + 1e-9
+    assert 30 <= float(row["power_low_w"]) <= 32 <= float(row["power_high_w"]) <= 44
 
 
 def test_energy_counters_that_wrap_around(tmp_path):

@@ -11,6 +11,7 @@ says how each figure is measured.
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -93,7 +94,7 @@ def measure(
         try:
             passes = Passes(spec, device)
             _measure_one(recorder, passes, name, warmup, repetitions)
-            if meter and idle_w is not None:
+            if meter and idle_w:
                 _meter(recorder, passes, name, meter, idle_w)
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
@@ -104,14 +105,17 @@ def measure(
 
 def _meter_and_idle(
     recorder: Recorder, name: str, device: torch.device
-) -> tuple[power.Meter | None, float | None]:
-    """The device's meter, and the power when idle with its context made."""
+) -> tuple[power.Meter | None, list[float]]:
+    """The device's meter, and the power when idle with its context made, metered several times."""
     torch.ones(1, device=device)
     meter, told = power.open_meter(device)
-    idle = meter(lambda: time.sleep(power.PERIOD_S), METERED_S) if meter else None
-    note = f"{told}: {idle.note}" if idle else told
-    recorder.quantity("peaks", name, "idle_w", idle.watts if idle else None, note)
-    return meter, idle.watts if idle else None
+    if meter is None:
+        recorder.quantity("peaks", name, "idle_w", None, told)
+        return None, []
+    idle = power.several(meter, lambda: time.sleep(power.PERIOD_S), METERED_S)
+    for used in idle:
+        recorder.quantity("peaks", name, "idle_w", used.watts, f"{told}: {used.note}")
+    return meter, [used.watts for used in idle if used.watts is not None]
 
 
 class Passes:
@@ -171,15 +175,20 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         recorder.find(f"{case}: no FLOPs or bytes are counted of {', '.join(sorted(unknown))}")
 
 
-def _meter(recorder: Recorder, passes: Passes, name: str, meter: power.Meter, idle_w: float) -> None:
-    used = meter(passes.both, METERED_S)
+def _meter(
+    recorder: Recorder, passes: Passes, name: str, meter: power.Meter, idle_w: Sequence[float]
+) -> None:
     case = str(passes.spec)
-    recorder.quantity(case, name, "power_w", used.watts, used.note)
-    if used.watts is None:
-        recorder.find(f"{case}: no power or energy ({used.note})")
+    metered = power.several(meter, passes.both, METERED_S)
+    for used in metered:
+        recorder.quantity(case, name, "power_w", used.watts, used.note)
+    if metered[0].watts is None:
+        recorder.find(f"{case}: no power or energy ({metered[0].note})")
         return
-    above = (used.watts - idle_w) * used.seconds / used.calls
-    recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
+    # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
+    for used, idle in zip(metered, idle_w, strict=True):
+        above = (used.watts - idle) * used.seconds / used.calls if used.watts is not None else None
+        recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
 
 
 if __name__ == "__main__":

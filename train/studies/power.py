@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,6 +21,7 @@ from train.energy import POWERCAP, Meters, gpu_energy, open_rapl
 PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
 # Of the action before it is metered: what NVML calls power may be the mean over the second before.
 SETTLE_S = 1.0
+TIMES = 5  # an action is metered: how much these differ says how sure the power is
 
 Action = Callable[[], object]
 Clock = Callable[[], float]
@@ -42,8 +43,20 @@ class Metered:
     note: str
 
 
-# Meters an action, repeated for at least so many seconds (the second argument) after it has settled.
-Meter = Callable[[Action, float], Metered]
+class Meter(Protocol):
+    """Meters an action, repeated for at least so many seconds, after it has been repeated to settle."""
+
+    def __call__(self, action: Action, seconds: float, settle_s: float = SETTLE_S) -> Metered: ...
+
+
+def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
+    """An action metered so many times, for ``seconds`` in all; of a meter that fails, that alone."""
+    made: list[Metered] = []
+    for number in range(times):
+        made.append(meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S))
+        if made[-1].watts is None:
+            return made[-1:]
+    return made
 
 
 def counted(

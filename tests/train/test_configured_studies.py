@@ -1,0 +1,61 @@
+"""configs/vgg16.yaml and configs/alexnet.yaml on a CPU, sized down, to the answers that they are for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.analysis.commands import ROOT, run, run_as_user
+
+SMALL = {"image_size": 64, "threads": 1, "device": "cpu", "workers": 1}
+
+
+def sized_down(name: str, folder: Path, *only: str, **sizes: Any) -> Path:
+    """The result of a sweep of the project with other sizes; its factors, schedule and exclusions stay."""
+    sweep = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    sweep["repetitions"] = 1
+    sweep["run"] |= SMALL | sizes
+    if name == "vgg16":  # its exclusions name how many batches there are on one GPU, and on two
+        for rule, batches in zip(sweep["exclude"], reversed(sizes["batches"]), strict=True):
+            rule["when"]["batches"] = batches
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(sweep))
+    done = run_as_user("jobs.sweep", file, "--out", folder / "results", *only)
+    assert done.code == 0, done.err
+    return folder / "results" / name
+
+
+def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
+    directory = sized_down("vgg16", tmp_path, model="squeezenet1_1", batch=2, batches=[32, 16])
+    ran = run("analysis.utilization", directory, "--format", "csv")
+    assert ran.code == 0, ran.err
+    assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("1", "0"), ("2", "0"), ("2", "1")]
+    # Ten batches are recorded of 32 on one, and of 16 on each of two: the schedule says which.
+    assert {row["attributed_batches"] for row in ran.csv} == {"10"}
+    alone, *both = ran.csv
+    assert float(alone["communication_pct"]) == 0 and all(float(row["communication_pct"]) > 0 for row in both)
+    assert float(alone["speedup"]) == 1
+    ratio = float(both[0]["images_per_s"]) / float(alone["images_per_s"])
+    assert float(both[0]["speedup"]) == float(both[1]["speedup"]) == pytest.approx(ratio)
+    # What only a GPU has is not known, and why.
+    assert all(row["sm_efficiency_pct"] == "" and "a CPU has no" in row["unknown"] for row in ran.csv)
+
+
+def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path):
+    sizes = {"gpus_per_node": [1, 2], "batch": 2, "batches": 6, "model": "squeezenet1_1"}
+    directory = sized_down("alexnet", tmp_path, "--only", "profile=torch", **sizes)
+    chart = tmp_path / "shares.html"
+    ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")
+    assert ran.code == 0, ran.err
+    shares = {(row["gpus"], row["backend"]): float(row["communication_pct"]) for row in ran.csv}
+    assert set(shares) == {("1", "ddp"), ("1", "dp"), ("2", "ddp"), ("2", "dp")}
+    assert shares["2", "ddp"] > 2 > shares["1", "ddp"]
+    # Without GPUs DataParallel has nothing to broadcast to, and a note says so.
+    assert shares["2", "dp"] == 0 and "nothing was broadcast" in ran.err
+    assert all(
+        sum(float(row[f"{part}_pct"]) for part in ("communication", "copies", "compute"))
+        == pytest.approx(100)
+        for row in ran.csv
+    )
+    assert chart.read_text().count("dp") > 1
