@@ -1,4 +1,4 @@
-"""python -m benchmarks.report_speed DIR: how long do the report and its first view take, in how much memory?
+"""python -m benchmarks.report_speed DIR: how long do the report and its view take, in how much memory?
 
 Measured are the command that a user types, on the reference's tables (DIR, 32 of PyProf and TAU) and on
 sweeps of 8, 16, 32 and 64 ranks with 50 batches of 4,062 kernels each (13 million at 64), and the time from
@@ -25,13 +25,14 @@ from benchmarks.synthetic_sweep import write_sweep
 from profiling.errors import UserError, run_command
 
 RANKS, BATCHES = (8, 16, 32, 64), 50
+VIEWS = 3
 BAR_REFERENCE_S, BAR_REFERENCE_MB = 10.0, 5.0
 BAR_LARGE_S, BAR_LARGE_GB, BAR_VIEW_S = 60.0, 2.0, 3.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def view_s(page: Path) -> float:
-    """Seconds from opening a page until its charts stand.
+def view_s(page: Path) -> tuple[float, float]:
+    """Seconds from opening a page until the charts in view stand, and until all do; medians over browsers.
 
     Raises:
         UserError: there is no Chromium.
@@ -41,21 +42,29 @@ def view_s(page: Path) -> float:
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:
         raise UserError("no Chromium on this machine: apt-get install chromium")
+    taken = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        tab = browser.new_page()
-        start = time.perf_counter()
-        tab.goto(page.as_uri())
-        tab.wait_for_selector("body[data-ready]", timeout=120_000)
-        seconds = time.perf_counter() - start
-        browser.close()
-    return round(seconds, 2)
+        for _ in range(VIEWS):
+            browser = playwright.chromium.launch(
+                executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+            )
+            tab = browser.new_page()
+            start = time.perf_counter()
+            tab.goto(page.as_uri(), wait_until="commit")
+            tab.wait_for_selector("body[data-ready]", timeout=120_000)
+            first = time.perf_counter() - start
+            tab.wait_for_selector("body[data-drawn]", timeout=120_000)
+            taken.append((first, time.perf_counter() - start))
+            browser.close()
+    first, whole = np.median(taken, axis=0)
+    return round(float(first), 2), round(float(whole), 2)
 
 
 def reported(directory: Path, page: Path) -> dict[str, float]:
-    """The report's time, memory and size, and the time of its first view."""
+    """The report's time, memory and size, and the time until it is seen."""
     made = timed(["analysis.report", str(directory), "--output", str(page)])
-    return {**made, "page_mb": round(page.stat().st_size / 1e6, 2), "view_s": view_s(page)}
+    first, whole = view_s(page)
+    return {**made, "page_mb": round(page.stat().st_size / 1e6, 2), "view_s": first, "drawn_s": whole}
 
 
 def of_sweep(ranks: int, folder: Path) -> dict[str, Any]:
@@ -80,14 +89,14 @@ def as_markdown(report: dict[str, Any]) -> str:
         "# How long the report takes", "",
         f"{facts(report['machine'])}; {CORES} cores. Bars: the reference's tables in {BAR_REFERENCE_S:g} s "
         f"and {BAR_REFERENCE_MB:g} MB of page, {RANKS[-1]} ranks in {BAR_LARGE_S:g} s and "
-        f"{BAR_LARGE_GB:g} GB, its first view in {BAR_VIEW_S:g} s.", "",
+        f"{BAR_LARGE_GB:g} GB, all its charts in {BAR_VIEW_S:g} s.", "",
         f"    {report['command']}", "",
-        "| of | seconds | CPU, s | peaks, GB | page, MB | first view, s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| of | seconds | CPU, s | peaks, GB | page, MB | first view, s | all charts, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     lines += [
         f"| {name} | {one['seconds']} | {one['cpu_s']} | {one['peak_gb']} | {one['page_mb']} "
-        f"| {one['view_s']} |"
+        f"| {one['view_s']} | {one['drawn_s']} |"
         for name, one in rows
     ]
     fit = report["line"]
@@ -117,7 +126,7 @@ def missed(reference: dict[str, float], sweeps: list[dict[str, Any]]) -> list[st
         ("the reference's page, MB", reference["page_mb"], BAR_REFERENCE_MB),
         (f"{largest['ranks']} ranks, seconds", largest["seconds"], BAR_LARGE_S),
         (f"{largest['ranks']} ranks, GB", largest["peak_gb"], BAR_LARGE_GB),
-        (f"{largest['ranks']} ranks, seconds to the first view", largest["view_s"], BAR_VIEW_S),
+        (f"{largest['ranks']} ranks, seconds until all charts stand", largest["drawn_s"], BAR_VIEW_S),
     ]
     return [f"{name}: {value} (at most {bar:g})" for name, value, bar in bars if value > bar]
 

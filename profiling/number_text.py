@@ -1,8 +1,9 @@
 """How are millions of numbers read from a text, faster than one at a time?
 
-Most numbers in a profile are whole and of one to four digits: these are added up for every place of the text
-at once, and taken where a number ends. The others are left to Arrow, which reads any number, ten times as
-fast as ``np.fromstring`` (benchmarks/tau_xml.py).
+Most numbers in a profile are whole and short. Their digits are added up for every place of the text at once,
+four to a sum, and a number is taken from the place where it ends (and, if it is longer, from those four and
+eight before). All others (fractions, exponents, signs) are left to Arrow, which reads any number, ten times
+as fast as ``np.fromstring`` (benchmarks/tau_xml.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 _WHITE = b" \n\t\r\v\f"
-_DIGITS = 4
+_DIGITS = 4  # of a sum, and as much room before the text
+_MOST_DIGITS = 15  # of a whole number that float64 holds exactly
 _BLOCK_BYTES = 1 << 16  # what is made of so much text at each step stays in the processor's cache
-_STEPS = 32  # back to the beginning of a number; longer ones are looked for otherwise
 
 
 def parse_numbers(text: bytes) -> np.ndarray:
@@ -32,17 +33,27 @@ def parse_texts(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """
     padded = b" ".join((b" " * (_DIGITS - 1), *texts, b""))
     characters = np.frombuffer(padded, dtype=np.uint8)
-    found, places = [np.empty(0)], [np.empty(0, dtype=np.int64)]
+    borders = _DIGITS - 1 + np.cumsum([0, *(len(text) + 1 for text in texts)])  # a space each
+    numbers = np.empty(len(padded) // 2)
+    before = np.empty(len(borders), dtype=np.int64)  # each border, how many numbers end
+    done, passed = 0, 0
+    strange = []
     for first, last in _blocks(padded):
-        numbers, ends = _parse_block(padded, characters, first, last)
-        found.append(numbers)
-        places.append(ends)
-    borders = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    return np.concatenate(found), np.diff(np.searchsorted(np.concatenate(places), borders))
+        ends, others, starts = _parse_block(characters, first, last, numbers[done:])
+        if len(others):
+            strange.append((done + others, starts, ends[others]))
+        until = int(np.searchsorted(borders, last))
+        before[passed:until] = done + np.searchsorted(ends, borders[passed:until])
+        done, passed = done + len(ends), until
+    before[passed:] = done
+    if strange:
+        which, starts, last_ones = map(np.concatenate, zip(*strange, strict=True))
+        numbers[which] = _parse_any(characters, starts, last_ones + 1)
+    return numbers[:done], np.diff(before)
 
 
 def _blocks(padded: bytes) -> Iterator[tuple[int, int]]:
-    """(first, last) of parts of a text that end in white space, as small as the processor's cache likes."""
+    """(first, last) of parts of a text that end in white space, as small as the cache likes."""
     first, end = _DIGITS, len(padded)
     while first < end:
         within = first + _BLOCK_BYTES
@@ -54,35 +65,54 @@ def _blocks(padded: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _parse_block(
-    padded: bytes, characters: np.ndarray, first: int, last: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(the numbers, the place of each one's last character) of a part that white space surrounds.
+    characters: np.ndarray, first: int, last: int, out: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Write the whole numbers of a part between white space to ``out``.
 
-    For every place the digits there, one before, ... are looked at, and whether they are of its number.
+    Returns:
+        The place of each number's last character; which are others, and where these begin.
     """
-    begin = first - _DIGITS  # the character before the first is white
+    begin = first - _DIGITS
     part = characters[begin:last]
     within = part > ord(" ")
-    _refuse_controls(part, int(np.count_nonzero(within)))
-    digits = (part - ord("0")) * within  # 0 between numbers; above 9: no digit
-    here, one, two, three = (digits[_DIGITS - back : -1 - back] for back in range(_DIGITS))
-    in_one, in_two, in_three, in_four = (within[_DIGITS - back : -1 - back] for back in range(1, _DIGITS + 1))
-    sums = ((two + 10 * (three * in_two)) * in_one).astype(np.int16)
-    sums *= 100
-    sums += here + 10 * one
-    places = np.flatnonzero(within[_DIGITS:-1] > within[_DIGITS + 1 :])
-    found = sums[places].astype(np.float64)
-    others = in_one & in_two
-    others &= in_three
-    others &= in_four
-    if digits.max(initial=0) > 9:
-        strange = digits > 9
-        for back in range(_DIGITS):
-            others |= strange[_DIGITS - back : -1 - back]
-    others = others[places]
-    if others.any():
-        found[others] = _parse_any(padded, begin, within, places[others] + _DIGITS + 1)
-    return found, places + begin
+    written = int(np.count_nonzero(within))
+    _refuse_controls(part, written)
+    edges = np.flatnonzero(within[_DIGITS - 1 : -1] != within[_DIGITS:])
+    edges += _DIGITS - 1
+    before, ends = edges[::2], edges[1::2]
+    digits = part - ord("0")  # above 9: no digit
+    not_digits = digits > 9
+    sums = _sums(digits, within.view(np.uint8))
+    found = out[: len(ends)]
+    found[:] = sums[ends]
+    lengths = ends - before
+    _add_longer(found, sums, ends, lengths)
+    strange = lengths > _MOST_DIGITS
+    if np.count_nonzero(not_digits) + written > len(part):  # some inside numbers
+        strange[np.searchsorted(ends, np.flatnonzero(not_digits & within))] = True
+    which = np.flatnonzero(strange)
+    return begin + ends, which, begin + 1 + before[which]
+
+
+def _sums(digits: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """For every place the number of the up to four digits of one number that end there; 0 between numbers."""
+    digits = digits * within
+    pairs = digits.copy()
+    pairs[1:] += 10 * digits[:-1]
+    pairs *= within
+    sums = pairs.astype(np.uint16)
+    sums[2:] += np.multiply(pairs[:-2] * within[1:-1], 100, dtype=np.uint16)
+    return sums
+
+
+def _add_longer(found: np.ndarray, sums: np.ndarray, ends: np.ndarray, lengths: np.ndarray) -> None:
+    """Add what stands before the last four digits of numbers."""
+    which = np.flatnonzero(lengths > _DIGITS)
+    for place in range(_DIGITS, _MOST_DIGITS, _DIGITS):
+        if not len(which):
+            return
+        found[which] += 10.0**place * sums[ends[which] - place]
+        which = which[lengths[which] > place + _DIGITS]
 
 
 def _refuse_controls(characters: np.ndarray, others: int) -> None:
@@ -95,23 +125,12 @@ def _refuse_controls(characters: np.ndarray, others: int) -> None:
         raise ValueError("a control character among numbers")
 
 
-def _parse_any(padded: bytes, begin: int, within: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The numbers that end before ``ends``, places of the part at ``begin``, whatever they are like."""
-    starts = ends - 1
-    for _ in range(_STEPS):
-        more = within[starts - 1]
-        if not more.any():
-            break
-        starts -= more
-    else:
-        begins = np.flatnonzero(within[1:] > within[:-1]) + 1
-        starts = begins[np.searchsorted(begins, ends) - 1]
-    # Every second of these texts is a number, the others are what lies between.
-    borders = (begin + np.stack([starts, ends], axis=1)).astype(np.int32).ravel()
-    buffers = [None, pa.py_buffer(borders), pa.py_buffer(padded)]
-    texts = pa.Array.from_buffers(pa.string(), len(borders) - 1, buffers)
-    every_second = np.arange(0, len(borders), 2, dtype=np.int32)
-    places = pa.Array.from_buffers(pa.int32(), len(starts), [None, pa.py_buffer(every_second)])
-    numbers = texts.take(places).cast(pa.float64())
+def _parse_any(characters: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The numbers between ``starts`` and ``ends``, whatever they are like."""
+    lengths = ends - starts
+    borders = np.concatenate([[0], np.cumsum(lengths)])
+    texts = characters[np.arange(borders[-1]) + np.repeat(starts - borders[:-1], lengths)]
+    buffers = [None, pa.py_buffer(borders.astype(np.int32)), pa.py_buffer(texts)]
+    numbers = pa.Array.from_buffers(pa.string(), len(starts), buffers).cast(pa.float64())
     # to_numpy would import pandas.
-    return np.frombuffer(numbers.buffers()[1] or b"", dtype=np.float64, count=len(numbers))
+    return np.frombuffer(numbers.buffers()[1], dtype=np.float64, count=len(numbers))

@@ -33,7 +33,7 @@ class Tally:
         self._count_stages(piece)
         self._talks = self._talks or _has_collectives(piece)
         # To compare with a Python number would import pandas.
-        negative = pc.is_in(pc.sign(piece["exclusive_ns"]), array_of(np.array([-1.0])))
+        negative = pc.less(piece["exclusive_ns"], array_of(np.zeros(1))[0])
         self._negative += pc.sum(negative).as_py() or 0
         nulls = piece["inclusive_ns"].null_count
         self._absurd += nulls if nulls < len(piece) else 0  # all of another metric's times are null

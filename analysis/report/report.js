@@ -4,7 +4,9 @@
 // The chart library is embedded compressed, so that the file stays small; the browser unpacks it.
 async function loadPlotly() {
   const packed = document.getElementById("plotly-gz").textContent.trim();
-  const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
+  const text = atob(packed);
+  const bytes = new Uint8Array(text.length);
+  for (let place = 0; place < text.length; place += 1) bytes[place] = text.charCodeAt(place);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
@@ -49,15 +51,41 @@ function visibleData(data, filters) {
     });
 }
 
-function drawCharts() {
+function drawChart(element, filters) {
+  const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  Plotly.react(element, visibleData(figure.data, filters), themed(figure.layout), config);
+}
+
+const nextTask = () => new Promise((resolve) => setTimeout(resolve));
+let drawing = 0; // a newer drawing ends an older one
+
+// Draw the charts that are in view; then, one at a time, the others, so that the page answers meanwhile.
+async function drawCharts() {
+  const mine = ++drawing;
   const filters = chosen();
-  for (const element of document.querySelectorAll(".chart")) {
-    const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
-    // A responsive chart takes its element's height, not its layout's.
-    element.style.height = `${figure.layout.height}px`;
-    const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
-    Plotly.react(element, visibleData(figure.data, filters), themed(figure.layout), config);
+  const inView = (element) => {
+    const box = element.getBoundingClientRect();
+    return box.bottom > 0 && box.top < innerHeight;
+  };
+  const charts = [...document.querySelectorAll(".chart")];
+  delete document.body.dataset.drawn;
+  const first = charts.filter(inView);
+  for (const element of first) drawChart(element, filters);
+  document.body.dataset.ready = "true";
+  for (const element of charts.filter((element) => !first.includes(element))) {
+    await nextTask();
+    if (mine !== drawing) return;
+    drawChart(element, filters);
   }
+  document.body.dataset.drawn = "true";
+}
+
+// What is printed is the whole page.
+function drawAll() {
+  drawing += 1;
+  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen());
+  document.body.dataset.drawn = "true";
 }
 
 function filterRows() {
@@ -98,9 +126,9 @@ async function start() {
     select.addEventListener("change", () => { filterRows(); drawCharts(); });
   }
   await loadPlotly();
-  drawCharts();
+  addEventListener("beforeprint", () => { if (!document.body.dataset.drawn) drawAll(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-  document.body.dataset.ready = "true";
+  await drawCharts();
 }
 
 start();

@@ -52,7 +52,11 @@ class Watched:
         self.page.on("dialog", lambda dialog: self.messages.append(f"dialog: {dialog.message}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
-        self.page.wait_for_selector("body[data-ready]", timeout=60_000)
+        self.drawn()
+
+    def drawn(self) -> None:
+        """Wait until every chart stands."""
+        self.page.wait_for_selector("body[data-drawn]", timeout=60_000)
 
     def rows(self, table: str):
         return self.page.locator(f"#{table} tbody tr:visible")
@@ -95,6 +99,7 @@ def test_a_filter_narrows_charts_and_tables(watched):
     assert 0 < watched.rows("kernel-table").count() < before
     shown = watched.rows("table-0").all_inner_texts()
     assert shown and all("pytorch" in row for row in shown)
+    watched.drawn()
     assert "synthetic" not in watched.lines("throughput")
 
 
