@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiling.classify import classify, is_helper
-from profiling.coding import coded, is_empty, or_null, short_names
+from profiling.coding import coded, distinct, is_empty, or_null, short_names
 from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, works
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
@@ -112,7 +112,7 @@ def _device_rows(events: Events, context: Context, by_launch: bool) -> _Rows:
     unknown = (kind == _CLASS["other"]) & (operator >= 0)
     kind[unknown] = _classes(events.names)[host["name"][operator[unknown]]]
     asked = np.concatenate([operator, place[kind == _COMMUNICATION]])
-    credit = credit_operators(events, context, np.unique(asked[asked >= 0]))
+    credit = credit_operators(events, context, distinct(asked[asked >= 0]))
     flops, moved = _share(events, device, operator, kind, credit)
     collective = kind == _COMMUNICATION
     moved[collective] = _message(device, place, credit)[collective]

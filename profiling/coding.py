@@ -35,6 +35,12 @@ def text_array(texts: Iterable[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each of some integers once, rising. ``np.unique`` imports numpy.ma: 40 ms of every process."""
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+
+
 def or_null(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Numbers with null in place of what is below 0."""
     return array_of(values, values >= 0).cast(kind)

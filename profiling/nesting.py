@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling.coding import distinct
 from profiling.events import RANGE, Columns
 
 _AT_ONCE = 1 << 16  # events as Python's numbers, which take five times as much memory
@@ -52,7 +53,7 @@ class Nest:
         """Index of the innermost event that contains a time on a thread; -1 if none does."""
         found = np.full(len(time_ns), -1, dtype=np.int64)
         starts, threads = self.host["start_ns"], self.host["thread"]
-        for number in np.unique(thread):
+        for number in distinct(thread):
             low, high = np.searchsorted(threads, [number, number + 1])
             asked = np.flatnonzero(thread == number)
             place = np.searchsorted(starts[low:high], time_ns[asked], side="right") - 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from profiling.coding import distinct
 from profiling.events import Builder, Trace
 from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, triples
 from profiling.names import full_name
@@ -77,7 +78,7 @@ class Reader:
         """The rows of each process; its number stands in the upper bits of global numbers."""
         process = rows[key] >> 24
         alone = len(process) > 0 and bool((process == process[0]).all())
-        for number in [int(process[0])] if alone else np.unique(process).tolist():
+        for number in [int(process[0])] if alone else distinct(process).tolist():
             if number not in self._builders:
                 self._builders[number] = Builder(lambda _: Inputs())
             mine = process == number

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from profiling.coding import distinct
 from profiling.context import Context
 from profiling.events import OPERATOR, Events, name_flags, pick
 from profiling.nvtx import PYPROF
@@ -48,7 +49,7 @@ def _launched(events: Events, context: Context) -> np.ndarray:
     place = context.nest.innermost(launches["thread"][of_device], launches["start_ns"][of_device])
     place = place[place >= 0]
     inside_node = context.nest.nearest(np.where(context.node, np.arange(len(host["name"])), -1)) >= 0
-    launched = np.unique(context.sequence[place[~inside_node[place]]])
+    launched = distinct(context.sequence[place[~inside_node[place]]])
     return np.isin(host["sequence"], launched[launched >= 0])
 
 

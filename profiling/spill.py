@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from profiling.coding import distinct
 from profiling.errors import UserError
 
 KEPT_ROWS = 1 << 18  # in memory; beyond, all rows go to the file
@@ -188,7 +189,7 @@ class Split:
 
     def add(self, piece: Columns, number: np.ndarray) -> None:
         """Append rows to the windows whose numbers they have; below 0: to none."""
-        for window in np.unique(number[number >= 0]).tolist():
+        for window in distinct(number[number >= 0]).tolist():
             mine = number == window
             rows = {name: _picked(column, mine) for name, column in piece.items()}
             self._written[window].append(self._store.put(rows))

@@ -168,7 +168,9 @@ def _whole(values: np.ndarray, kinds: np.ndarray, missing: int | None) -> tuple[
     if missing is not None and not whole.all():
         null = kinds == NULL
         values, whole = np.where(null, missing, values), whole | null
-    return values, whole & (values > -_LIMIT) & (values < _LIMIT)
+    if len(values) and (values.min() <= -_LIMIT or values.max() >= _LIMIT):
+        whole = whole & (values > -_LIMIT) & (values < _LIMIT)
+    return values, whole
 
 
 def _as_integers(given: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -20,10 +20,11 @@ _LONGEST_VARINT = 9
 _PAD = 1 << 13
 # By serial type: bytes that a value takes (of texts and blobs, (type - 12) // 2), and how far to shift a word
 # of eight bytes that begins with it.
-_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 128))])
-_SHIFTS = np.array([56, 56, 48, 40, 32, 16, 0, 0, *[56] * 120])
-_WIDTHS = np.array([1, 1, 2, 4, 4, 8, 8, 8, *[1] * 120])  # of the narrowest word that holds it
-NULL, _FLOAT, _ZERO, _ONE = 0, 7, 8, 9
+_SIZES = bytes([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))])
+_SHIFTS = bytes([56, 56, 48, 40, 32, 16, 0, 0, *[56] * 248])
+_WIDTHS = bytes([1, 1, 2, 4, 4, 8, 8, 8, *[1] * 248])  # of the narrowest word that holds it
+NULL, _ZERO, _ONE = 0, 8, 9
+_INTEGERS = bytes(kind in (1, 2, 3, 4, 5, 6, _ZERO, _ONE) for kind in range(256))  # 7: a float
 
 
 class NotPlain(Exception):
@@ -178,13 +179,17 @@ def _decode(
     # Of two bytes are the types of long texts; 10 and 11 are not used.
     if (length >= 0x80).any() or (length <= last + 1).any() or kinds.max() >= 0x80:
         raise NotPlain
-    found, place, wanted = [], at + length, set(columns)
+    # What all rows have in common moves the buffer, not the rows.
+    found, place, common, wanted = [], at + length, 0, set(columns)
     for number, kind in enumerate(kinds):
         uniform = bool((kind == kind[0]).all())
         if number in wanted:
-            found.append((_values(buffer, place, kind, uniform), kind))
-        place += _SIZES[kind[0]] if uniform else _SIZES[kind]
-    if (place > at + payload).any():
+            found.append((_values(buffer[common:], place, kind, uniform), kind))
+        if uniform:
+            common += _SIZES[kind[0]]
+        else:
+            place += _looked_up(_SIZES, kind)
+    if (place + common > at + payload).any():
         raise NotPlain
     return found
 
@@ -195,13 +200,19 @@ def _values(buffer: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bo
     # Words of eight bytes hold any integer; of fewer they are read faster.
     width = int(_WIDTHS[kind[0]]) if uniform else 8
     values = _words(buffer, f">i{width}")[place].astype(np.int64)
-    shifts = _SHIFTS[kind[0]] - (64 - 8 * width) if uniform else _SHIFTS[kind]
-    if not uniform or shifts:
-        values >>= shifts
-    if not uniform:
-        without = _SIZES[kind] == 0
+    if uniform:
+        values >>= _SHIFTS[kind[0]] - (64 - 8 * width)
+        return values
+    values >>= _looked_up(_SHIFTS, kind)
+    without = _looked_up(_SIZES, kind) == 0
+    if without.any():
         values[without] = kind[without] == _ONE
     return values
+
+
+def _looked_up(table: bytes, kind: np.ndarray) -> np.ndarray:
+    """A table's entry for each serial type; ten times as fast as by an array as index."""
+    return np.frombuffer(kind.tobytes().translate(table), dtype=np.uint8)
 
 
 def _behind_varint(buffer: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -217,4 +228,4 @@ def _behind_varint(buffer: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def is_integer(kind: np.ndarray) -> np.ndarray:
     """Whether each serial type is one of an integer."""
-    return ((kind > NULL) & (kind < _FLOAT)) | (kind == _ZERO) | (kind == _ONE)
+    return _looked_up(_INTEGERS, kind).view(bool)

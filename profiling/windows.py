@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from profiling.checks import STAGES
+from profiling.coding import distinct
 from profiling.events import OPERATOR, Events, Trace, name_flags
 from profiling.spill import Columns, Split, joined
 from profiling.steps import find_batches, tells_batch
@@ -91,7 +92,7 @@ class Windows:
             ends = _evenly(tables["launches" if self.by_launch else "device"].pieces(), windows)
         # Without batches an operator could be anywhere: the recording stays whole.
         places = np.linspace(0, len(ends), min(windows, len(ends) + 1) + 1)[1:-1].astype(np.int64)
-        return np.unique(ends[np.maximum(places, 1) - 1])
+        return distinct(ends[np.maximum(places, 1) - 1])
 
 
 def _evenly(pieces: Iterator[Columns], windows: int) -> np.ndarray:
