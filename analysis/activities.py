@@ -96,7 +96,7 @@ def _of_folder(path: Path, by: Iterable[str]) -> Profile:
         file = path / f"{name}.parquet"
         try:
             return pq.read_table(file) if file.exists() else None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             why = str(error).splitlines()[0]
             raise UserError(f"{file} is a truncated or damaged table ({why}); convert it again") from None
 

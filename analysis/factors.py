@@ -24,7 +24,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from analysis.load import load
 from analysis.published import EPOCH_IMAGES
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.variance import Effect, analysis_of_variance, holm
+from analysis.variance import Effect, analysis_of_variance, holm, range_quantile
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, run_command
 
@@ -230,15 +229,7 @@ def _half_width(cells: Sequence[Cell], levels: Sequence[Any], best: Any, worst: 
     for end in (best, worst):
         counts = [len(cell.responses) for cell, level in zip(cells, levels, strict=True) if level == end]
         of_means += sum(variance / count for count in counts) / len(counts) ** 2
-    return _range(len(set(levels)), freedom) * math.sqrt(of_means / 2)
-
-
-@cache
-def _range(levels: int, freedom: int) -> float:
-    """The range of as many standard normal means, in pooled standard deviations, that 95 % stay below."""
-    from scipy.stats import studentized_range
-
-    return float(studentized_range.ppf(0.95, levels, freedom))
+    return range_quantile(len(set(levels)), freedom) * math.sqrt(of_means / 2)
 
 
 def _rank(made: Rows) -> None:

@@ -1,7 +1,9 @@
 """What kernels does one run have in its attributed batches? Columns are explained in analysis/kernels.py."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from analysis import borrowed, costs, roofline
 from analysis.launches import batches_of
@@ -9,10 +11,7 @@ from analysis.study import Source, Study
 from analysis.terminal import Rows
 from profiling.errors import UserError
 from profiling.tools import pyprof
-from profiling.workers import in_threads
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from profiling.workers import cores, in_threads
 
 # What kernels can be grouped by, and the column of the table that says it.
 GROUPS = {
@@ -54,37 +53,48 @@ def kernels_of_each(
     study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
 ) -> Iterator[Rows]:
     """:func:`kernels_of` each run, in order; tables of PyProf are read by several threads."""
-    batches = batches_of(study, [source for source in sources if source.kind == "pyprof"])
+    sql = _sql(direction, by)
+    tables = [source for source in sources if source.kind == "pyprof"]
+    batches = batches_of(study, tables)
+    begun = {source.path: study.begun.get((source.path, sql)) for source in tables}
+    # A thread may not use another's connection; a cursor is one of its own.
+    each = (
+        (source.path, batches.get(source.path), sql, study.connection.cursor())
+        for source in tables
+        if begun[source.path] is None
+    )
+    read = in_threads(lambda given: _grouped(*given), each)
+    for source in sources:
+        if source.kind != "pyprof":
+            yield _rows(study, source, by, _run_rows(study, source, sql))
+            continue
+        future = begun[source.path]
+        found = next(read) if future is None else future.result()
+        yield _rows(study, source, by, _pyprof_rows(study, source, batches.get(source.path), found))
 
-    def read(source: Source) -> _Read:
-        known = batches.get(source.path)
-        if known is None or not known.backward:
-            return known, None
-        optional = ["Layer"] if "layer" in by else []
-        try:
-            return known, pyprof.read(source.path, batches=known, optional=optional).tables["kernels"]
-        except UserError as error:
-            return known, error
 
-    for source, given in zip(sources, in_threads(read, sources), strict=True):
-        yield _kernels_of(study, source, given, direction, by)
+def begin(study: Study) -> None:
+    """Begin to read the kernels of PyProf tables in threads of their own, for :func:`kernels_of_each`.
+
+    Many tables take seconds; what a report says beside them is read meanwhile.
+    """
+    sql, pool = _sql(None, DEFAULT_BY), ThreadPoolExecutor(cores())
+    for path, batches in batches_of(study, study.of_kind("pyprof")).items():
+        study.begun[path, sql] = pool.submit(_grouped, path, batches, sql, study.connection.cursor())
+    pool.shutdown(wait=False)
 
 
-# Of a PyProf table its batches and its launches, or what is wrong with them.
-_Read = tuple["pyprof.Batches | None", "pa.Table | UserError | None"]
-
-
-def _kernels_of(study: Study, source: Source, read: _Read, direction: str | None, by: Sequence[str]) -> Rows:
+def _sql(direction: str | None, by: Sequence[str]) -> str:
     wanted = f"direction::varchar = {direction!r}" if direction else "true"
     groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
-    sql = (
+    return (
         _CORRECTED.replace("{groups}", groups)
         .replace("{wanted}", wanted)
         .replace("{placed}", roofline.PLACED)
     )
-    rows = (
-        _pyprof_rows(study, source, sql, *read) if source.kind == "pyprof" else _run_rows(study, source, sql)
-    )
+
+
+def _rows(study: Study, source: Source, by: Sequence[str], rows: tuple[int, list[tuple]] | None) -> Rows:
     if rows is None:
         return []
     batches, launches = rows
@@ -119,24 +129,40 @@ def _efficiency(total: float | None, time_ns: float, peak: float | None) -> floa
     return 100 * total / time_ns * 1e9 / peak if total is not None and peak and time_ns else None
 
 
-def _pyprof_rows(
-    study: Study,
-    source: Source,
-    sql: str,
-    batches: pyprof.Batches | None,
-    read: "pa.Table | UserError | None",
-) -> tuple[int, list[tuple]] | None:
-    if isinstance(read, UserError):
-        study.fail(source, str(read))
+def _grouped(
+    path: Path, batches: pyprof.Batches | None, sql: str, connection: Any
+) -> list[tuple] | UserError | None:
+    """The kernels of a PyProf table, or what is wrong with it; None without an attributed batch.
+
+    Args:
+        connection: this thread's alone.
+    """
+    if batches is None or not batches.backward:
         return None
-    if batches is None or read is None:
+    optional = ["Layer"] if f'"{GROUPS["layer"]}"' in sql else []
+    try:
+        read = pyprof.read(path, batches=batches, optional=optional, connection=connection)
+    except UserError as error:
+        return error
+    connection.register("launches_of_pyprof", read.tables["kernels"])
+    counted = f"batch_index >= {batches.first_attributed}"
+    found: list[tuple] = connection.execute(
+        sql.format(launches="launches_of_pyprof", counted=counted)
+    ).fetchall()
+    connection.close()
+    return found
+
+
+def _pyprof_rows(
+    study: Study, source: Source, batches: pyprof.Batches | None, found: list[tuple] | UserError | None
+) -> tuple[int, list[tuple]] | None:
+    if isinstance(found, UserError):
+        study.fail(source, str(found))
+        return None
+    if batches is None or found is None:
         if batches is not None:
             study.find(f"{source.id}: no batch in it has an attributed backward pass")
         return None
-    study.connection.register("launches_of_pyprof", read)
-    counted = f"batch_index >= {batches.first_attributed}"
-    found = study.connection.execute(sql.format(launches="launches_of_pyprof", counted=counted)).fetchall()
-    study.connection.unregister("launches_of_pyprof")
     return batches.backward, found
 
 

@@ -10,6 +10,8 @@ from jobs.run import Run
 from jobs.store import Calibration, Manifest
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import duckdb
     import pandas as pd
 
@@ -85,6 +87,7 @@ class Study:
         launches: of the runs, as analysis.borrowed has found them.
         collectives: of the runs, rank by rank, as analysis.collectives has read them.
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
+        begun: what other threads read meanwhile, by file and query (analysis.kernels_of_run).
         points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
 
@@ -101,6 +104,7 @@ class Study:
     anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     collectives: dict[str, list["Calls"]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
+    begun: dict[tuple[Path, str], "Future[Any]"] = field(default_factory=dict, repr=False)
     points: dict[tuple, list["Point"]] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:

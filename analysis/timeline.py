@@ -81,7 +81,7 @@ def _kernels(source: Source) -> int:
 
     try:
         return sum(pq.read_metadata(path).num_rows for path in source.tables("kernels"))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return 0  # damaged: another run is the better one to draw
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def analysis_of_variance(
         values: shape (..., observations): many sets of values of one design are one call.
         terms: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
     """
-    from scipy import stats
+    from scipy import special
 
     coded = {name: _code(levels) for name, levels in columns.items()}
     blocks = {term: _block([coded[name] for name in term]) for term in terms}
@@ -48,7 +49,8 @@ def analysis_of_variance(
         with np.errstate(divide="ignore", invalid="ignore"):
             f_value = explained / freedom / mean_square if freedom else np.full_like(whole, np.nan)
             omega = (explained - freedom * mean_square) / (total + mean_square)
-        p_value = stats.f.sf(f_value, freedom, freedom_left)
+        # scipy.stats would take longer to import than a report's analysis of variance takes.
+        p_value = special.fdtrc(freedom, freedom_left, f_value)
         effects[term] = Effect(explained, freedom, f_value, np.asarray(p_value), omega)
     return effects
 
@@ -74,6 +76,39 @@ def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndar
     basis, sizes, _ = np.linalg.svd(np.hstack(blocks), full_matrices=False)
     basis = basis[:, sizes > sizes[0] * 1e-10]
     return np.square(values - values @ basis @ basis.T).sum(axis=-1), basis.shape[1]
+
+
+@cache
+def range_quantile(levels: int, freedom: int, level: float = 0.95) -> float:
+    """The studentised range of as many standard normal means that ``level`` of all stay below.
+
+    Its distribution is the integral over the pooled standard deviation s of the range's (Lund and Lund,
+    *Applied Statistics* 32, 1983, AS 190), both by Gauss and Legendre's rule. ``scipy.stats`` gives the same;
+    it takes two seconds to be imported and a third of one to answer.
+    """
+    from scipy import special
+
+    half, tail = freedom / 2, 1e-13
+    ends = np.sqrt([special.gammaincinv(half, tail) / half, special.gammainccinv(half, tail) / half])
+    nodes, weights = np.polynomial.legendre.leggauss(128)
+    s = ends[0] + (nodes + 1) / 2 * (ends[1] - ends[0])
+    log_density = half * np.log(half) + np.log(2) - special.gammaln(half)
+    log_density += (freedom - 1) * np.log(s) - half * s**2
+    of_s = weights * (ends[1] - ends[0]) / 2 * np.exp(log_density)
+    z = 8.0 * nodes
+    of_z = 8.0 * weights * levels * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+
+    def share_below(q: float) -> float:
+        between = special.ndtr(z) - special.ndtr(z - q * s[:, None])
+        return float(of_s @ between ** (levels - 1) @ of_z)
+
+    low, high = 0.0, 1.0
+    while share_below(high) < level:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_below(middle) < level else (low, middle)
+    return high
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -275,5 +275,5 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
         return table.select(wanted)
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
-    except (pa.ArrowException, KeyError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{path} is not a readable {name} table ({error}); run the point again") from None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from analysis import scaled
+from analysis import kernels_of_run, scaled
 from analysis.explain import explain
 from analysis.report import (
     activities,
@@ -41,6 +41,7 @@ def build(study: Study) -> Page:
     Raises:
         UserError: nothing in the study can be reported.
     """
+    kernels_of_run.begin(study)
     rows = scaled.rows(study, _methods_for(study))
     own = [row for row in rows if row.get("scaling")]
     others = [row for row in rows if not row.get("scaling")]

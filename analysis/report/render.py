@@ -152,4 +152,4 @@ def _plotly() -> str:
     """The chart library, compressed: 2 MB of the file instead of 5."""
     from plotly.offline import get_plotlyjs
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()

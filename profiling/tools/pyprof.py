@@ -44,22 +44,11 @@ TABLES = """(
 _IS_LOSS = f'coalesce("Op"::varchar in ({", ".join(repr(op) for op in _LOSSES)}), false)'
 IS_LOADER = "(starts_with(\"Kernel\", 'dali::') or starts_with(\"Kernel\", 'nvjpeg::'))"
 
-# A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
-# the next batch. Only launches that PyProf assigned to an operator of the model are looked at.
-_BATCHES = f"""
-with model as (
-    select filename, "Idx" as idx, "Direction" as direction, {_IS_LOSS} as loss
-    from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
-), runs as (
-    select *, lag(loss) over (partition by filename, direction order by idx) as before from model
-)
-select filename,
-    count(*) filter (direction = 'fprop' and loss and not coalesce(before, false)),
-    count(*) filter (direction = 'bprop' and loss and not coalesce(before, false)),
-    coalesce(list(idx order by idx) filter (direction = 'fprop' and not loss and coalesce(before, true)), []),
-    coalesce(list(idx order by idx) filter (direction = 'fprop' and loss), []),
-    min(idx) filter (direction = 'bprop')
-from runs group by filename
+# Of the launches that PyProf assigned to an operator of the model: which are the loss's.
+_OF_MODEL = f"""
+select file_index::integer as file, "Idx" as idx, coalesce("Direction" = 'fprop', false) as forward,
+    coalesce("Direction" = 'bprop', false) as backward, {_IS_LOSS} as loss
+from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
 """
 
 
@@ -98,18 +87,33 @@ def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, Batches]:
     Args:
         connection: of DuckDB.
     """
-    found = {path: Batches(0, 0, (), (), 0) for path in paths}
-    by_name = {str(path): path for path in paths}
+    found = {}
     for some in in_portions(paths):
-        rows = connection.execute(_BATCHES, {"paths": [str(path) for path in some]}).fetchall()
-        for name, forward, backward, starts, losses, first_backward in rows:
-            before = sum(start <= first_backward for start in starts) if first_backward is not None else 1
-            if not starts or not before:
-                backward = 0
-            found[by_name[name]] = Batches(
-                forward, backward, tuple(starts), tuple(losses), max(before - 1, 0)
-            )
+        rows = connection.sql(_OF_MODEL, params={"paths": [str(path) for path in some]}).to_arrow_table()
+        file, *columns = (rows[name].to_numpy() for name in ("file", "idx", "forward", "backward", "loss"))
+        for number, path in enumerate(some):
+            found[path] = _batches(*(column[file == number] for column in columns))
     return found
+
+
+def _batches(idx: "np.ndarray", forward: "np.ndarray", backward: "np.ndarray", loss: "np.ndarray") -> Batches:
+    """The batches of one table, by the launches that PyProf assigned to an operator of the model.
+
+    A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
+    the next batch.
+    """
+    import numpy as np
+
+    if (np.diff(idx) < 0).any():
+        order = np.argsort(idx, kind="stable")
+        idx, forward, backward, loss = (column[order] for column in (idx, forward, backward, loss))
+    at, is_loss, of_backward = idx[forward], loss[forward], loss[backward]
+    starts = at[np.diff(~is_loss, prepend=False) & ~is_loss].tolist()
+    passes, attributed = (int((np.diff(one, prepend=False) & one).sum()) for one in (is_loss, of_backward))
+    before = 1 if not backward.any() else int(np.searchsorted(starts, idx[backward][0], side="right"))
+    if not starts or not before:
+        attributed = 0
+    return Batches(passes, attributed, tuple(starts), tuple(at[is_loss].tolist()), max(before - 1, 0))
 
 
 def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
@@ -131,13 +135,17 @@ def recognise(path: Path, head: bytes) -> bool:
 
     try:
         return is_pyprof(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
 
 
 def read(
-    path: Path, rank: int | None = None, batches: Batches | None = None, optional: Sequence[str] = _OPTIONAL
+    path: Path,
+    rank: int | None = None,
+    batches: Batches | None = None,
+    optional: Sequence[str] = _OPTIONAL,
+    connection: Any = None,
 ) -> "Converted":
     """A PyProf kernel table as table ``kernels`` (``start_ns`` is null: PyProf does not know it).
 
@@ -149,6 +157,7 @@ def read(
         rank: by default the one that ends the reference's file names.
         batches: of this table, if they have been counted.
         optional: which columns to read of those that PyProf need not have written.
+        connection: of DuckDB, this thread's; by default a new one, which takes longer than a small table.
 
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.
@@ -158,7 +167,7 @@ def read(
     from profiling.tables import as_table
     from profiling.tools import Converted
 
-    connection = duckdb.connect()
+    connection = connection or duckdb.connect()
     arguments = {"path": str(path)}
     try:
         have = connection.execute(_NAMES, arguments).fetchall()
@@ -171,7 +180,7 @@ def read(
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is not a readable PyProf kernel table ({why}); fetch it again") from None
-    launches = rows.filter(rows["is_sound"])
+    launches = _in_order(rows.filter(rows["is_sound"]))
     if not len(launches):
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
     columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
@@ -183,6 +192,14 @@ def read(
             "recorded, not absent (Horovod over MPI sends from the host)"
         )
     return Converted({"kernels": as_table("kernels", columns)}, findings)
+
+
+def _in_order(launches: "pa.Table") -> "pa.Table":
+    """The launches by their index; PyProf has written them so already."""
+    import numpy as np
+
+    idx = launches["idx"].to_numpy()
+    return launches if (np.diff(idx) >= 0).all() else launches.take(np.argsort(idx, kind="stable"))
 
 
 _NAMES = "select name from parquet_schema($path) where num_children is null"
@@ -208,7 +225,7 @@ def _launches(optional: Sequence[str]) -> str:
             coalesce("Op" = 'backward', false) as fills_gradient,
             {IS_LOADER} as is_loader, {_IS_LOSS} as is_loss,
             idx is not null and coalesce(duration_ns >= 0, false) as is_sound
-        from launches order by idx
+        from launches
     """
 
 

@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.stats import studentized_range
 
 from analysis.factors import Cell, _effect, responses, rows, signal_to_noise_db
 from analysis.load import load
-from analysis.variance import analysis_of_variance, holm
+from analysis.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -168,3 +169,9 @@ def test_profiled_runs_only_is_one_line(tmp_path):
 def test_an_unknown_factor_names_the_nearest(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "loader" in one_line_error(run("analysis.factors", tmp_path, "--factors", "loadr"))
+
+
+@pytest.mark.parametrize(("levels", "freedom"), [(2, 1), (3, 1), (3, 10), (6, 60), (20, 400), (50, 2)])
+def test_the_studentised_range_is_that_of_scipy(levels, freedom):
+    expected = studentized_range.ppf(0.95, levels, freedom)
+    assert range_quantile(levels, freedom) == pytest.approx(expected, rel=1e-7)

@@ -4,17 +4,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import kernel_difference, kernels, roofline
 from analysis.costs import Bound
+from analysis.kernels_of_run import DEFAULT_BY, begin, kernels_of, kernels_of_each
+from analysis.launches import batches_of
 from analysis.load import load
 from analysis.roofline import Roof, place
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+from tests.profiling import samples
 
 # Of the planted A100: datasheet (analysis/peaks.yaml) and as measured (tests/analysis/synthetic.py).
 A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
@@ -213,3 +217,44 @@ def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path
     ).json
     assert "difference_ms" not in rows[0]
     assert rows[0]["kernel"] == "conv_bprop" and rows[0]["b_to_a"] == pytest.approx(1)
+
+
+# --- tables of PyProf ---------------------------------------------------------------------------------
+
+
+LAUNCHES = (("fprop", "conv2d", "sgemm"), ("fprop", "nll_loss", "nll"), ("bprop", "nll_loss", "grad_nll"),
+            ("bprop", "conv2d", "wgrad"))  # fmt: skip
+
+
+def pyprof_tables(folder: Path) -> Path:
+    """Two tables of the same two batches; the second one's rows are out of order."""
+    row = pq.read_table(samples.pyprof(folder / "run_0_config_1_1_ib_a_ret_0_0.gzip")).to_pylist()[0]
+    rows = [
+        {**row, "Idx": number, "Direction": direction, "Op": operator, "Kernel": kernel}
+        for number, (direction, operator, kernel) in enumerate(LAUNCHES * 2)
+    ]
+    for name, written in (("a", rows), ("b", rows[::-1])):
+        table = pa.Table.from_pylist(written)
+        pq.write_table(table, folder / f"run_0_config_1_1_ib_{name}_ret_0_0.gzip")
+    return folder
+
+
+def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
+    study = load(pyprof_tables(tmp_path))
+    one, two = batches_of(study, study.sources).values()
+    assert one == two and (one.forward, one.backward, one.starts) == (2, 2, (0, 4))
+    first, second = (kernels_of(study, source) for source in study.sources)
+    assert first == second
+    assert {row["kernel"]: row["calls_per_batch"] for row in first} == dict.fromkeys(
+        ("sgemm", "nll", "grad_nll", "wgrad"), 1
+    )
+
+
+def test_what_is_read_meanwhile_is_the_same(tmp_path: Path) -> None:
+    folder = pyprof_tables(tmp_path)
+    (folder / "run_0_config_1_1_ib_c_ret_0_0.gzip").write_bytes(next(folder.iterdir()).read_bytes())
+    plain, ahead = load(folder), load(folder)
+    begin(ahead)
+    for by in (DEFAULT_BY, ("class",)):
+        found = [list(kernels_of_each(study, study.sources, by=by)) for study in (plain, ahead)]
+        assert found[0] == found[1] and len(found[0]) == 3 and all(found[0])
