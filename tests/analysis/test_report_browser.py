@@ -59,6 +59,9 @@ class Watched:
         self.page.wait_for_selector("body[data-drawn]", timeout=60_000)
 
     def rows(self, table: str):
+        """The rows that are seen, once the table is in view: before, none is laid out."""
+        self.page.locator(f"#{table}").scroll_into_view_if_needed()
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return self.page.locator(f"#{table} tbody tr:visible")
 
     def lines(self, chart: str) -> list[str]:
