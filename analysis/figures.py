@@ -91,7 +91,10 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     growth = growths.pop() if len(growths) == 1 else NAN
     for end in ("", "_low", "_high"):
         row[f"speedup{end}"] = row[f"scaling_efficiency_pct{end}"] / 100 * growth
-    return row | loss_of(points, row["scaling_efficiency_pct"])
+    row |= loss_of(points, row["scaling_efficiency_pct"])
+    row["loss_pct_low"] = 100 - row["scaling_efficiency_pct_high"]
+    row["loss_pct_high"] = 100 - row["scaling_efficiency_pct_low"]
+    return row
 
 
 def _efficiency(

@@ -5,13 +5,18 @@ the batch. A part's share is by how much that part of the anatomy grew, a batch 
 point's would be with as many images a rank; parts that shrank are negative. Durations are of unprofiled runs,
 parts of profiled ones, whose growth is taken as it was measured: what a profiler adds to both points alike
 cancels. The rest of the unprofiled growth, of either sign, is not attributed, and is a column of its own.
+
+Intervals of parts are of the batches inside the profiled runs (block bootstrap): of how much profiled runs
+differ they know nothing, which are too few for it.
 """
 
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis import statistics
 from analysis.anatomy import of_source
 from analysis.divide import PARTS, STAGES, WITHIN
 from analysis.study import Source, Study
@@ -21,7 +26,14 @@ if TYPE_CHECKING:
 
 # Idle time is divided further where both points say when kernels were launched.
 _KEPT = (*PARTS, *WITHIN["idle"])
-LOSS_COLUMNS = ("loss_pct", *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct", "loss_note")
+_ENDS = ("low", "high")
+LOSS_COLUMNS = (
+    "loss_pct", "loss_pct_low", "loss_pct_high",
+    *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
+    *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
+)  # fmt: skip
+_RESAMPLES = 500
+_FEWEST_BATCHES = 4  # that can be resampled
 
 
 def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
@@ -35,19 +47,38 @@ def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
                 # What one run does not know is not known of the point.
                 names = [name for name in _KEPT if all(name in parts for parts in found)]
                 one.anatomy = (
-                    {name: float(np.mean([p[name] for p in found])) for name in names} if found else {}
+                    {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
                 )
 
 
-def _of_run(study: Study, source: Source) -> dict[str, float]:
-    """Mean duration of each part in a batch of a rank, ns; empty: no attributed batch has kernels."""
+def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
+    """Mean duration of each part in a batch of a rank, ns: as it was, then of resampled batches.
+
+    Empty: no attributed batch has kernels.
+    """
     ranks = of_source(study, source) if source.tables("kernels") else []
-    batches = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
-    return {
-        name: sum(int(rank[f"{name}_ns"].sum()) for rank in ranks) / batches
-        for name in _KEPT
-        if batches and all(f"{name}_ns" in rank for rank in ranks)
-    }
+    if not sum(len(rank["wall_ns"]) for rank in ranks):
+        return {}
+    # A seed of its own: runs are resampled apart from each other, the parts of one run alike.
+    seed = zlib.crc32(source.id.encode())
+    found = {}
+    for name in _KEPT:
+        if all(f"{name}_ns" in rank for rank in ranks):
+            took = _by_batch([rank[f"{name}_ns"] for rank in ranks])
+            again = (
+                statistics.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
+                if len(took) >= _FEWEST_BATCHES
+                else np.full(_RESAMPLES, np.nan)
+            )
+            found[name] = np.append(took.mean(), again)
+    return found
+
+
+def _by_batch(ranks: Sequence[np.ndarray]) -> np.ndarray:
+    """What a rank spent on a part in each batch, ns: the mean over ranks; or each, of other batches."""
+    of_rank = [values.reshape(-1, len(STAGES)).sum(axis=1) for values in ranks]
+    alike = len({len(values) for values in of_rank}) == 1
+    return np.mean(of_rank, axis=0) if alike else np.concatenate(of_rank).astype(float)
 
 
 def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float | str | None]:
@@ -65,7 +96,10 @@ def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float
     taken_ns = sum(_batch_ns(point) for point in points)
     names = [name for name in _KEPT if all(name in (one.anatomy or {}) for pair in pairs for one in pair)]
     for name in names:
-        row[f"loss_{name}_pct"] = 100 * sum(_growth_ns(name, *pair) for pair in pairs) / taken_ns
+        grown = 100 * np.sum([_growth_ns(name, *pair) for pair in pairs], axis=0) / taken_ns
+        row[f"loss_{name}_pct"] = float(grown[0])
+        for end, bound in zip(_ENDS, statistics.interval(grown[1:]), strict=True):
+            row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
     row["loss_unattributed_pct"] = lost - sum(float(row[f"loss_{name}_pct"] or 0) for name in PARTS)
     return row
 
@@ -82,7 +116,7 @@ def _note(pairs: Sequence[tuple["Point", "Point"]]) -> str:
     return f"no profiled run with kernels {' and '.join(lacking)}" if lacking else ""
 
 
-def _growth_ns(name: str, point: "Point", base: "Point") -> float:
+def _growth_ns(name: str, point: "Point", base: "Point") -> np.ndarray:
     own, ideal = point.anatomy or {}, base.anatomy or {}
     work = (point.images / point.world_size) / (base.images / base.world_size)
     return own[name] - work * ideal[name]

@@ -15,12 +15,13 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     images_per_s (_low, _high)       images of all ranks over the job's time
     speedup, scaling_efficiency_pct (_low, _high)   against the base point, whose pace on each rank is 100 %
     base, base_world_size, base_images_per_s        that point: the smallest world size of the configuration
-    loss_pct                         what is lost against ideal scaling from there: 100 - scaling efficiency
+    loss_pct (_low, _high)           what is lost against ideal scaling from there: 100 - scaling efficiency
     loss_compute_pct, loss_exposed_communication_pct, loss_exposed_loader_pct, loss_exposed_copies_pct,
     loss_idle_pct, loss_unattributed_pct
                                      the same by how much each part of a profiled batch grew (below 0: shrank;
                                      see analysis.anatomy), and what these do not explain; they add up to it
     loss_idle_host_bound_pct, loss_idle_other_pct   what loss_idle_pct is made of, where known
+    loss_..._pct_low, loss_..._pct_high   of each part, from the batches inside the profiled runs
     loss_note                        why the parts are not known
     interval_note, interval_seed     why there is no interval; the seed of the resampling
     warmup_dropped                   batches left out at the heads of the timed runs

@@ -43,7 +43,8 @@ class Point:
         timed, profiled: its runs with their batches.
         cost: of its kernels, mean over its profiled runs; communication likewise.
         base: the point it is compared with (itself, if it is the smallest).
-        anatomy: ns a batch of a rank by part, mean over its profiled runs; empty: not known, None: not asked.
+        anatomy: ns a batch of a rank by part, mean over its profiled runs, and then means of resampled
+            batches; empty: not known, None: not asked.
     """
 
     fields: dict[str, Any]
@@ -54,7 +55,7 @@ class Point:
     communication: Communication | None = None
     bound: Bound = field(default_factory=lambda: Bound("", None, None))
     base: "Point | None" = None
-    anatomy: dict[str, float] | None = None
+    anatomy: dict[str, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         self.batch_resamples: np.ndarray | None = None  # of the median batch, ns

@@ -148,7 +148,7 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
     return [
         Sentence(
             f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} costs most "
-            f"({parts[part]:.0f}).",
+            f"({_with_ends(row, f'loss_{part}_pct')}).",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
@@ -242,8 +242,12 @@ def _number(row: dict[str, Any], name: str) -> float:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    low, high = _number(row, "scaling_efficiency_pct_low"), _number(row, "scaling_efficiency_pct_high")
-    text = f"{row['scaling_efficiency_pct']:.0f} %"
+    return _with_ends(row, "scaling_efficiency_pct", " %")
+
+
+def _with_ends(row: dict[str, Any], name: str, unit: str = "") -> str:
+    low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
+    text = f"{row[name]:.0f}{unit}"
     return f"{text} [{low:.0f}, {high:.0f}]" if np.isfinite(low) and np.isfinite(high) else text
 
 

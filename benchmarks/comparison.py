@@ -2,7 +2,7 @@
 
 First the noise: one point, run so many times over by the suite, in two settings. `alone` is one rank of this
 machine, whose batch is arithmetic: it shows whatever else the machine does. `links` is two nodes of a virtual
-cluster whose links carry 50 Mbit/s, so that a batch is mostly an allreduce, as on many nodes.
+cluster whose links carry 100 Mbit/s, so that a batch is mostly an allreduce, as on many nodes.
 
 Then the comparisons, each by analysis.compare itself (the verdict of its rows). Twice 10 of a setting's runs
 are drawn at random, none twice: nothing differs, so that every difference found is a false alarm. Or the
@@ -48,9 +48,9 @@ SCATTERS_PCT = (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0)
 PLANTED_PCT = 2
 FALSE_ALARMS, POWERED = 4000, 400  # simulations of a cell
 SEED = 20200520
-RATE = "50mbit"
+RATE = "100mbit"
 POINT = "threads: 1, loader: synthetic, batch: 2, image_size: 32, model: squeezenet1_1, device: cpu"
-SETTINGS = {"alone": f"nodes: 1, batches: 150, {POINT}", "links": f"nodes: 2, batches: 16, {POINT}"}
+SETTINGS = {"alone": f"nodes: 1, batches: 150, {POINT}", "links": f"nodes: 2, batches: 40, {POINT}"}
 KEPT = (
     "nodes",
     "gpus_per_node",

@@ -17,7 +17,7 @@ _COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
 
 def section(own: Rows, factors: Sequence[str]) -> Section | None:
     """The loss of each point by part, stacked, and the figures; None: there are base points only."""
-    part = scaled_parts.loss_part(own)
+    part = scaled_parts.loss_part(own, intervals=True)
     if part is None:
         return None
     known = [row for row in part.rows if row["loss_unattributed_pct"] is not None]

@@ -88,6 +88,26 @@ def test_strong_scaling_compares_with_the_parts_of_as_many_images(tmp_path: Path
     assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
 
 
+def test_parts_have_intervals_of_the_profiled_batches(tmp_path: Path) -> None:
+    write_sweep(tmp_path, runs(), Truth(**TRUTH | {"noise_ms": 2.0}))
+    row = by_size(tmp_path)[4]
+    assert row["loss_pct_low"] <= row["loss_pct"] <= row["loss_pct_high"]
+    for name in PARTS:
+        low, high = (row[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
+        assert low <= row[f"loss_{name}_pct"] <= high, name
+    # Noise of 2 ms a batch is in the idle time; what is planted alike in every batch has no width.
+    assert 0.1 < row["loss_idle_pct_high"] - row["loss_idle_pct_low"] < 5
+    assert row["loss_compute_pct_high"] - row["loss_compute_pct_low"] == pytest.approx(0, abs=1e-9)
+
+
+def test_too_few_batches_have_no_interval(tmp_path: Path) -> None:
+    few = [run_of(gpus_per_node=1), run_of(gpus_per_node=4)]
+    few += [run_of(gpus_per_node=size, profile="torch", attribute_from=37) for size in (1, 4)]
+    write_sweep(tmp_path, few, Truth(**TRUTH))
+    row = by_size(tmp_path)[4]
+    assert row["loss_idle_pct"] is not None and row["loss_idle_pct_low"] is None
+
+
 def test_a_group_sums_times_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
     (row,) = scaled.rows(load(tmp_path), group_by=["model"])

@@ -90,6 +90,13 @@ def test_every_chart_is_drawn(watched):
     assert "synthetic" in watched.lines("throughput") and "ideal" in watched.lines("efficiency")
 
 
+def test_ranks_and_losses_have_their_charts(watched):
+    heat, *more = watched.page.evaluate("document.getElementById('chart-lateness').data")
+    assert heat["type"] == "heatmap" and len(heat["z"]) == len(heat["y"]) == 4 and not more
+    parts = watched.page.evaluate("document.getElementById('chart-loss').data")
+    assert {"bar"} == {trace["type"] for trace in parts} and "unattributed" in watched.lines("loss")
+
+
 def test_a_kernels_name_stays_text(watched):
     assert watched.page.locator("#kernel-table td", has_text=EVIL).count() > 0
     assert watched.page.locator("#kernel-table script").count() == 0
