@@ -11,8 +11,8 @@ from tests.analysis.commands import ROOT, run, run_as_user
 SMALL = {"image_size": 64, "threads": 1, "device": "cpu", "workers": 1}
 
 
-def sized_down(name: str, folder: Path, *only: str, **sizes: Any) -> Path:
-    """The result of a sweep of the project with other sizes; its factors, schedule and exclusions stay."""
+def sized_down(name: str, folder: Path, **sizes: Any) -> Path:
+    """The profiled runs of a sweep of the project with other sizes; its factors and exclusions stay."""
     sweep = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
     sweep["repetitions"] = 1
     sweep["run"] |= SMALL | sizes
@@ -21,7 +21,7 @@ def sized_down(name: str, folder: Path, *only: str, **sizes: Any) -> Path:
             rule["when"]["batches"] = batches
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(sweep))
-    done = run_as_user("jobs.sweep", file, "--out", folder / "results", *only)
+    done = run_as_user("jobs.sweep", file, "--out", folder / "results", "--only", "profile=torch")
     assert done.code == 0, done.err
     return folder / "results" / name
 
@@ -44,7 +44,7 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
 
 def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path):
     sizes = {"gpus_per_node": [1, 2], "batch": 2, "batches": 6, "model": "squeezenet1_1"}
-    directory = sized_down("alexnet", tmp_path, "--only", "profile=torch", **sizes)
+    directory = sized_down("alexnet", tmp_path, **sizes)
     chart = tmp_path / "shares.html"
     ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")
     assert ran.code == 0, ran.err
