@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,8 @@ def kernels_of_each(
     tables = [source for source in sources if source.kind == "pyprof"]
     batches = batches_of(study, tables)
     begun = {source.path: study.begun.get((source.path, sql)) for source in tables}
-    # A thread may not use another's connection; a cursor is one of its own.
     each = (
-        (source.path, batches.get(source.path), sql, study.connection.cursor())
+        (source.path, batches.get(source.path), sql, study.connection)
         for source in tables
         if begun[source.path] is None
     )
@@ -73,15 +73,19 @@ def kernels_of_each(
         yield _rows(study, source, by, _pyprof_rows(study, source, batches.get(source.path), found))
 
 
-def begin(study: Study) -> None:
-    """Begin to read the kernels of PyProf tables in threads of their own, for :func:`kernels_of_each`.
+@contextmanager
+def reading_ahead(study: Study) -> Iterator[None]:
+    """Within it the kernels of PyProf tables are read by threads, for :func:`kernels_of_each`.
 
     Many tables take seconds; what a report says beside them is read meanwhile.
     """
     sql, pool = _sql(None, DEFAULT_BY), ThreadPoolExecutor(cores())
-    for path, batches in batches_of(study, study.of_kind("pyprof")).items():
-        study.begun[path, sql] = pool.submit(_grouped, path, batches, sql, study.connection.cursor())
-    pool.shutdown(wait=False)
+    try:
+        for path, batches in batches_of(study, study.of_kind("pyprof")).items():
+            study.begun[path, sql] = pool.submit(_grouped, path, batches, sql, study.connection)
+        yield
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _sql(direction: str | None, by: Sequence[str]) -> str:
@@ -132,24 +136,20 @@ def _efficiency(total: float | None, time_ns: float, peak: float | None) -> floa
 def _grouped(
     path: Path, batches: pyprof.Batches | None, sql: str, connection: Any
 ) -> list[tuple] | UserError | None:
-    """The kernels of a PyProf table, or what is wrong with it; None without an attributed batch.
-
-    Args:
-        connection: this thread's alone.
-    """
+    """The kernels of a PyProf table, or what is wrong with it; None without an attributed batch."""
     if batches is None or not batches.backward:
         return None
     optional = ["Layer"] if f'"{GROUPS["layer"]}"' in sql else []
-    try:
-        read = pyprof.read(path, batches=batches, optional=optional, connection=connection)
-    except UserError as error:
-        return error
-    connection.register("launches_of_pyprof", read.tables["kernels"])
-    counted = f"batch_index >= {batches.first_attributed}"
-    found: list[tuple] = connection.execute(
-        sql.format(launches="launches_of_pyprof", counted=counted)
-    ).fetchall()
-    connection.close()
+    # A thread may not use another's connection; a cursor is one of its own.
+    with closing(connection.cursor()) as own:
+        try:
+            read = pyprof.read(path, batches=batches, optional=optional, connection=own)
+        except UserError as error:
+            return error
+        own.register("launches_of_pyprof", read.tables["kernels"])
+        counted = f"batch_index >= {batches.first_attributed}"
+        asked = sql.format(launches="launches_of_pyprof", counted=counted)
+        found: list[tuple] = own.execute(asked).fetchall()
     return found
 
 

@@ -11,7 +11,7 @@ differ they know nothing, which are too few for it.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ LOSS_COLUMNS = (
     *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
 )  # fmt: skip
 _RESAMPLES = 500
-_FEWEST_BATCHES = 4  # that can be resampled
+_FEWEST_BATCHES = 4  # of which blocks can be resampled
 
 
 def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
@@ -59,12 +59,12 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     ranks = of_source(study, source) if source.tables("kernels") else []
     if not sum(len(rank["wall_ns"]) for rank in ranks):
         return {}
-    # A seed of its own: runs are resampled apart from each other, the parts of one run alike.
+    # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
     found = {}
     for name in _KEPT:
         if all(f"{name}_ns" in rank for rank in ranks):
-            took = _by_batch([rank[f"{name}_ns"] for rank in ranks])
+            took = _by_batch(ranks, f"{name}_ns")
             again = (
                 statistics.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
                 if len(took) >= _FEWEST_BATCHES
@@ -74,11 +74,11 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     return found
 
 
-def _by_batch(ranks: Sequence[np.ndarray]) -> np.ndarray:
-    """What a rank spent on a part in each batch, ns: the mean over ranks; or each, of other batches."""
-    of_rank = [values.reshape(-1, len(STAGES)).sum(axis=1) for values in ranks]
-    alike = len({len(values) for values in of_rank}) == 1
-    return np.mean(of_rank, axis=0) if alike else np.concatenate(of_rank).astype(float)
+def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
+    """What a rank spent on a part in each batch, ns, mean over the ranks that have the batch."""
+    index, took = (np.concatenate([rank[one] for rank in ranks]) for one in ("batch_index", name))
+    _, which, rows = np.unique(index, return_inverse=True, return_counts=True)
+    return np.bincount(which, weights=took) * len(STAGES) / rows
 
 
 def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float | str | None]:

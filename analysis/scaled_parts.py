@@ -108,19 +108,6 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _one_place(name: str) -> Any:
-    return _get(name, 1)
-
-
-def _spread(name: str) -> Any:
-    """``12.3 [11.9, 12.8]``; a dash where the figure is not known."""
-
-    def value(row: Any) -> str:
-        return with_interval(row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"), 1)
-
-    return value
-
-
 def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
     """Percentage points of ideal scaling that each part of a batch costs; None: all are base points.
 
@@ -137,9 +124,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     }  # fmt: skip
     columns = [
         *_who(own, group_by),
-        Column("lost\n[95 %]", _spread("loss_pct")),
+        Column("lost\n[95 %]", _interval("loss_pct", 1)),
         *(
-            Column(head, (_spread if intervals else _one_place)(f"loss_{name}_pct"))
+            Column(head, (_interval if intervals else _get)(f"loss_{name}_pct", 1))
             for head, name in heads.items()
         ),
     ]
@@ -150,7 +137,7 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
     ]
     if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
-        columns.append(Column("of idle:\nhost-bound", _one_place("loss_idle_host_bound_pct")))
+        columns.append(Column("of idle:\nhost-bound", _get("loss_idle_host_bound_pct", 1)))
     notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
     lines += [f"Parts not known: {note}." for note in list(notes)[:_MOST_BASES]]
     if len(notes) > _MOST_BASES:

@@ -22,7 +22,7 @@ LIMITING_SHARE = 0.25
 UNATTRIBUTED_SHARE = 0.5
 # A change that would give less than this, by simulation, is not worth a sentence.
 WORTH_TRYING_PCT = 5.0
-# A rank that is named in fewer of the runs than this share of them is not what slows the job.
+# A rank that is named in no more than this share of the runs is not what slows the job.
 LATE_RUNS_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
@@ -74,6 +74,7 @@ def verdict(
         return [
             _rate(called),
             Sentence("Not enough data to say how it scales: one world size was measured.", "table"),
+            *_who_is_late(late or []),
         ]
     largest = max(row["world_size"] for row in scaled)
     widest = [row for row in scaled if row["world_size"] == largest]
@@ -172,7 +173,8 @@ def _who_is_late(late: Rows) -> list[Sentence]:
     rank = max(often, key=lambda one: share_pct(often[one]))
     rows = often[rank]
     causes = [row["cause"] for row in rows]
-    who = f"Rank {rank} ({rows[0]['node']})"
+    nodes = {row["node"] for row in rows}
+    who = f"Rank {rank} ({nodes.pop()})" if len(nodes) == 1 else f"Rank {rank}"
     who += f", and {len(often) - 1} more, make" if len(often) > 1 else " makes"
     text = (
         f"{who} the others wait, for "

@@ -1,9 +1,9 @@
 """How are millions of numbers read from a text, faster than one at a time?
 
 Most numbers in a profile are whole and short. Their digits are added up for every place of the text at once,
-four to a sum, and a number is taken from the place where it ends (and, if it is longer, from those four and
-eight before). All others (fractions, exponents, signs) are left to Arrow, which reads any number, ten times
-as fast as ``np.fromstring`` (benchmarks/tau_xml.py).
+four to a sum, and a number is taken from the place where it ends (and, if it is longer, from those four,
+eight and twelve before). All others (fractions, exponents, signs) are left to Arrow, which reads any number,
+ten times as fast as ``np.fromstring`` (benchmarks/tau_xml.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,6 +80,8 @@ def _parse_block(
     edges = np.flatnonzero(within[_DIGITS - 1 : -1] != within[_DIGITS:])
     edges += _DIGITS - 1
     before, ends = edges[::2], edges[1::2]
+    if not len(ends):  # white space only
+        return ends, ends, ends
     digits = part - ord("0")  # above 9: no digit
     not_digits = digits > 9
     sums = _sums(digits, within.view(np.uint8))
@@ -95,7 +97,7 @@ def _parse_block(
 
 
 def _sums(digits: np.ndarray, within: np.ndarray) -> np.ndarray:
-    """For every place the number of the up to four digits of one number that end there; 0 between numbers."""
+    """For every place in a number the up to four digits of it that end there."""
     digits = digits * within
     pairs = digits.copy()
     pairs[1:] += 10 * digits[:-1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profiling.coding import array_of, text_array
+from profiling.coding import array_of, distinct, text_array
 from profiling.errors import UserError
 from profiling.number_text import parse_texts
 from profiling.tables import as_table
@@ -123,15 +123,15 @@ class Names:
         sound = np.where((numbers >= 0) & (numbers < 1 << 31), numbers, -1).astype(np.int64)
         most = int(sound.max(initial=0))
         if getattr(own, self.kind) or most >= _MOST_NAMES or sound.min(initial=0) < 0:
-            distinct, which = np.unique(sound, return_inverse=True)
-            return np.array([self._code(one, own, common) for one in distinct.tolist()], np.int32)[which]
+            each, which = np.unique(sound, return_inverse=True)
+            return np.array([self._code(one, own, common) for one in each.tolist()], np.int32)[which]
         if self._common is not common:
             self._common, self._of = common, np.empty(0, dtype=np.int32)
         if most >= len(self._of):
             self._of = np.concatenate([self._of, np.full(most + 1 - len(self._of), -1, dtype=np.int32)])
         codes = self._of[sound]
         if (codes < 0).any():
-            for one in np.unique(sound[codes < 0]).tolist():
+            for one in distinct(sound[codes < 0]).tolist():
                 self._of[one] = self._code(one, own, common)
             codes = self._of[sound]
         return codes

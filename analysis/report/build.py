@@ -41,7 +41,11 @@ def build(study: Study) -> Page:
     Raises:
         UserError: nothing in the study can be reported.
     """
-    kernels_of_run.begin(study)
+    with kernels_of_run.reading_ahead(study):
+        return _page(study)
+
+
+def _page(study: Study) -> Page:
     rows = scaled.rows(study, _methods_for(study))
     own = [row for row in rows if row.get("scaling")]
     others = [row for row in rows if not row.get("scaling")]

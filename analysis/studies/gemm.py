@@ -40,6 +40,7 @@ def rows_of(result: Result) -> Rows:
         way = case.rpartition(" ")[2]
         row: dict[str, Any] = {"device": device, "way": way}
         row |= {name: result.quantity(key, name) for name in _FIGURES}
+        row["inputs"] = row["inputs"] or row["hidden"]  # what older results do not say
         found = result.estimate(key, [STAGE])
         flops = result.quantity(key, "flops")
         row |= interval_columns("time", found)

@@ -10,7 +10,7 @@ from typing import Any
 from analysis import peaks, roofline
 from analysis.costs import Bound
 from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.terminal import Answer, Column, Part, Rows, digits
 
 STAGES = ("forward", "backward")
 PEAKS = "peaks"  # the case that holds the device's
@@ -80,8 +80,8 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         interval_shown("backward\nms", "backward"),
         Column("peak\nMiB", lambda row: _over(row["peak_memory_bytes"], _MIB)),
         Column("retained\nMiB", lambda row: _over(row["retained_memory_bytes"], _MIB)),
-        _spread_shown("power\nW", "power", "w"),
-        _spread_shown("energy above\nidle, J", "energy_above_idle", "j"),
+        interval_shown("power\nW", "power", "w"),
+        interval_shown("energy above\nidle, J", "energy_above_idle", "j"),
     ]
     stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in STAGES]
     places = [
@@ -101,13 +101,6 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         Part(f"What a layer costs on {device}", rows, costs, timing(result.manifest)),
         Part("Where it stands on the roofline", stages, places, _peaks_shown(result)),
     ]
-
-
-def _spread_shown(header: str, name: str, unit: str) -> Column:
-    def shown(row: Mapping[str, Any]) -> str:
-        return with_interval(row[f"{name}_{unit}"], row[f"{name}_low_{unit}"], row[f"{name}_high_{unit}"])
-
-    return Column(header, shown)
 
 
 def _of_stage(row: Mapping[str, Any], stage: str) -> dict[str, Any]:

@@ -49,15 +49,20 @@ class Result:
         return list(dict.fromkeys([*self.quantities, *self.durations]))
 
     def quantity(self, key: Key, name: str) -> float | None:
-        """A figure of a case (the median, if it was taken several times); None where it is not known."""
+        """A figure of a case (the mean, if it was taken several times); None where it is not known."""
         found = self.quantities.get(key, {}).get(name)
-        return float(np.median(found.known)) if found and found.known else None
+        return float(np.mean(found.known)) if found and found.known else None
 
     def spread(self, key: Key, name: str) -> tuple[float | None, float | None]:
-        """The 95 % interval of a figure that was taken several times; (None, None) of any other."""
+        """Student's 95 % interval of the mean of a figure taken several times; (None, None) of any other."""
+        from scipy.special import stdtrit
+
         found = self.quantities.get(key, {}).get(name)
-        estimate = inside_run(np.array(found.known if found else []))
-        return (None, None) if np.isnan(estimate.low) else (estimate.low, estimate.high)
+        values = np.array(found.known if found else [])
+        if len(values) < 2:
+            return None, None
+        half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
+        return float(values.mean()) - half, float(values.mean()) + half
 
     def note(self, key: Key, name: str) -> str:
         """What was said of a figure, or why there is none."""
@@ -125,12 +130,10 @@ def interval_columns(name: str, found: Estimate | None) -> dict[str, float | Non
     return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
 
 
-def interval_shown(header: str, name: str) -> Column:
-    """The terminal's column ``12.3 [12.1, 12.6]`` of what :func:`interval_columns` put into a row."""
-    return Column(
-        header,
-        lambda row: with_interval(row[f"{name}_ms"], row[f"{name}_low_ms"], row[f"{name}_high_ms"]),
-    )
+def interval_shown(header: str, name: str, unit: str = "ms") -> Column:
+    """The terminal's column ``12.3 [12.1, 12.6]`` of ``name_ms``, ``name_low_ms`` and ``name_high_ms``."""
+    names = [f"{name}_{end}{unit}" for end in ("", "low_", "high_")]
+    return Column(header, lambda row: with_interval(*(row[each] for each in names)))
 
 
 def timing(manifest: StudyManifest) -> str:

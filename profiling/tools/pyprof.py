@@ -167,7 +167,7 @@ def read(
     from profiling.tables import as_table
     from profiling.tools import Converted
 
-    connection = connection or duckdb.connect()
+    connection = duckdb.connect() if connection is None else connection
     arguments = {"path": str(path)}
     try:
         have = connection.execute(_NAMES, arguments).fetchall()

@@ -175,3 +175,15 @@ def test_an_unknown_factor_names_the_nearest(tmp_path):
 def test_the_studentised_range_is_that_of_scipy(levels, freedom):
     expected = studentized_range.ppf(0.95, levels, freedom)
     assert range_quantile(levels, freedom) == pytest.approx(expected, rel=1e-7)
+
+
+def test_a_factor_that_explains_nothing_has_a_p_value_of_one():
+    generator = np.random.default_rng(1)
+    levels = list(itertools.product((0, 1), repeat=3))
+    columns = {name: [level[place] for level in levels] for place, name in enumerate("abc")}
+    p_values = []
+    for _ in range(200):
+        of_others = generator.normal(size=4)
+        values = np.array([of_others[2 * a + c] for a, _, c in levels])
+        p_values.append(analysis_of_variance(columns, values, [("a",), ("b",), ("c",)])[("b",)].p_value)
+    assert np.allclose(p_values, 1)

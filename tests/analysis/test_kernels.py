@@ -1,5 +1,7 @@
 """What kernels do, grouped as asked, beside their roofs; and what the difference of two runs adds up from."""
 
+import threading
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import kernel_difference, kernels, roofline
+from analysis import kernel_difference, kernels, kernels_of_run, roofline
 from analysis.costs import Bound
-from analysis.kernels_of_run import DEFAULT_BY, begin, kernels_of, kernels_of_each
+from analysis.kernels_of_run import kernels_of, kernels_of_each, reading_ahead
 from analysis.launches import batches_of
 from analysis.load import load
 from analysis.roofline import Roof, place
 from profiling import tables
+from profiling.errors import UserError
+from profiling.tools import pyprof
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
@@ -250,11 +254,33 @@ def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_read_meanwhile_is_the_same(tmp_path: Path) -> None:
-    folder = pyprof_tables(tmp_path)
-    (folder / "run_0_config_1_1_ib_c_ret_0_0.gzip").write_bytes(next(folder.iterdir()).read_bytes())
-    plain, ahead = load(folder), load(folder)
-    begin(ahead)
-    for by in (DEFAULT_BY, ("class",)):
-        found = [list(kernels_of_each(study, study.sources, by=by)) for study in (plain, ahead)]
-        assert found[0] == found[1] and len(found[0]) == 3 and all(found[0])
+def test_what_is_read_meanwhile_is_the_same_and_read_once(tmp_path: Path, monkeypatch) -> None:
+    study, plain = (load(pyprof_tables(tmp_path)) for _ in range(2))
+    expected = list(kernels_of_each(plain, plain.sources))
+    with reading_ahead(study):
+        assert len(study.begun) == 2 and wait(study.begun.values(), timeout=60).not_done == set()
+
+    def refuse(*_given, **_more) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(pyprof, "read", refuse)
+    assert list(kernels_of_each(study, study.sources)) == expected and all(expected)
+    with pytest.raises(AssertionError, match="read again"):
+        list(kernels_of_each(study, study.sources, by=("class",)))
+
+
+def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> None:
+    study = load(pyprof_tables(tmp_path))
+    batches_of(study, study.sources)
+    released = threading.Event()
+    monkeypatch.setattr(kernels_of_run, "cores", lambda: 1)
+    monkeypatch.setattr(pyprof, "read", lambda *_given, **_more: released.wait(60) and _no_table())
+    with pytest.raises(KeyboardInterrupt), reading_ahead(study):
+        raise KeyboardInterrupt
+    released.set()
+    first, second = study.begun.values()
+    assert second.cancelled() and isinstance(first.result(timeout=60), UserError)
+
+
+def _no_table() -> None:
+    raise UserError("no table")

@@ -142,6 +142,17 @@ def test_charts_do_not_cover_what_follows(watched):
         assert drawn["height"] <= box["height"] + 1
 
 
+def test_what_is_printed_is_the_whole_page(watched):
+    watched.page.evaluate("delete document.body.dataset.drawn")
+    watched.page.evaluate("for (const one of document.querySelectorAll('.chart')) Plotly.purge(one)")
+    watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for chart in watched.page.locator(".chart").all():
+        assert chart.locator(".plot-container").count() == 1
+    watched.page.emulate_media(media="print")
+    hidden = "getComputedStyle(document.querySelector('.scroll.long')).contentVisibility"
+    assert watched.page.evaluate(hidden) == "visible"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_in_both_schemes(browser, report, scheme):
     watched = Watched(browser, report, color_scheme=scheme)

@@ -160,6 +160,17 @@ def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted(
     )
 
 
+def test_a_rank_that_is_on_another_node_each_time_is_not_called_by_one():
+    said = said_of(late("a", 3), late("b", 3) | {"node": "n7"})
+    assert "Rank 3 makes the others wait" in said
+
+
+def test_a_late_rank_is_named_where_one_world_size_was_measured():
+    alone = point(4, 160.0, base_world_size=4)
+    said = " ".join(one.text for one in verdict([alone], ["slow"], late=[late("a", 3)]))
+    assert "one world size" in said and "Rank 3 (n1) makes the others wait" in said
+
+
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_not_said():
     assert "makes the others wait" not in said_of(late("a", 3), late("b", 3, "no"))
     assert "makes the others wait" not in said_of()

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from profiling.number_text import parse_numbers
+from profiling import number_text
+from profiling.number_text import parse_numbers, parse_texts
 
 NUMBERS = st.one_of(st.integers(-(1 << 70), 1 << 70), st.floats(allow_nan=False))
 GAPS = st.text(" \t\r\n", min_size=1, max_size=3)
@@ -15,6 +16,22 @@ GAPS = st.text(" \t\r\n", min_size=1, max_size=3)
 def test_each_number_is_what_python_makes_of_it(parts, end):
     text = "".join(f"{gap}{number!r}" for gap, number in parts) + end
     assert parse_numbers(text.encode()).tolist() == [float(number) for _, number in parts]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(NUMBERS)), GAPS, st.integers(1, 40))
+@example([[7] * 5, [1.5]], " ", 8)  # the last part holds white space only
+def test_texts_are_read_in_parts_and_counted(lists, gap, size):
+    texts = [gap.join(map(repr, numbers)).encode() for numbers in lists]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(number_text, "_BLOCK_BYTES", size)
+        numbers, counts = parse_texts(texts)
+    assert counts.tolist() == [len(numbers) for numbers in lists]
+    assert numbers.tolist() == [float(number) for numbers in lists for number in numbers]
+
+
+def test_a_part_of_white_space_behind_a_fraction_is_none():
+    assert parse_numbers(b"1 " * 32766 + b"1.5\n").tolist() == [1] * 32766 + [1.5]
 
 
 @settings(deadline=None)

@@ -13,6 +13,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import torch
 
@@ -31,8 +32,9 @@ LAYERS = (
 BATCH_ON_CPU = 16
 STAGES = ("forward", "backward")
 PEAK_S = 0.3  # of measuring each peak
-# Of each layer under the meter, after it has settled; NVML's counter moves on up to every 0.1 s.
-METERED_S = 2.0
+# Of each layer under the meter, after it has settled, in power.TIMES parts. NVML's counter moves on up to
+# every 0.1 s: what one part misses the next one has, so that their mean is as good as one metering of all.
+METERED_S = 5.0
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def specs_of(arguments: argparse.Namespace, kind: str, notes: list[str]) -> list
     if arguments.layer:
         if arguments.batch or arguments.image_size:
             raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
-        return [layer_spec.parse(text) for text in arguments.layer]
+        return [layer_spec.parse(text) for text in dict.fromkeys(arguments.layer)]
     usual = [layer_spec.parse(text) for text in LAYERS]
     batch = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None)
     specs = [_sized(spec, batch, arguments.image_size) for spec in usual]
@@ -94,13 +96,14 @@ def measure(
         try:
             passes = Passes(spec, device)
             _measure_one(recorder, passes, name, warmup, repetitions)
-            if meter and idle_w:
-                _meter(recorder, passes, name, meter, idle_w)
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
             recorder.quantity(str(spec), name, "peak_memory_bytes", None, "more than the device has")
             recorder.find(f"{spec} does not fit in the memory of {name}; a smaller batch may")
+            continue
+        if meter and idle_w:
+            _meter(recorder, passes, name, meter, idle_w)
 
 
 def _meter_and_idle(
@@ -186,8 +189,9 @@ def _meter(
         recorder.find(f"{case}: no power or energy ({metered[0].note})")
         return
     # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
-    for used, idle in zip(metered, idle_w, strict=True):
-        above = (used.watts - idle) * used.seconds / used.calls if used.watts is not None else None
+    for used, idle in zip(metered, cycle(idle_w), strict=False):
+        assert used.watts is not None  # power.several leaves out what failed
+        above = (used.watts - idle) * used.seconds / used.calls
         recorder.quantity(case, name, "energy_above_idle_j", above, "forward and backward, once")
 
 

@@ -21,7 +21,7 @@ from train.energy import POWERCAP, Meters, gpu_energy, open_rapl
 PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
 # Of the action before it is metered: what NVML calls power may be the mean over the second before.
 SETTLE_S = 1.0
-TIMES = 5  # an action is metered: how much these differ says how sure the power is
+TIMES = 5  # an action is metered, one time after the other: how much these differ says how sure the mean is
 
 Action = Callable[[], object]
 Clock = Callable[[], float]
@@ -50,13 +50,9 @@ class Meter(Protocol):
 
 
 def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
-    """An action metered so many times, for ``seconds`` in all; of a meter that fails, that alone."""
-    made: list[Metered] = []
-    for number in range(times):
-        made.append(meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S))
-        if made[-1].watts is None:
-            return made[-1:]
-    return made
+    """An action metered so many times, for ``seconds`` in all, less what failed; one of these if all did."""
+    made = [meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S) for number in range(times)]
+    return [used for used in made if used.watts is not None] or made[-1:]
 
 
 def counted(
