@@ -18,21 +18,20 @@ from profiling.tools import pyprof
 
 _WHOLE = f"""
 with launches as (
-    select filename, "Kernel" as name, "Sil(ns)" as ns, coalesce("FLOPs", 0) as flops,
+    select file_index, "Kernel" as name, "Sil(ns)" as ns, coalesce("FLOPs", 0) as flops,
         "Direction" = 'fprop' as fprop,
-        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost, "Idx" < second as first
+        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost, "Idx" < $seconds[file_index::bigint + 1] as first
     from {pyprof.TABLES}
-    join (select unnest($paths) as path, unnest($seconds) as second) on path = filename
 ), names as (
-    select filename, name, sum(ns) as ns, sum(flops) as flops, sum(ns) filter (flops <> 0) as counted,
+    select file_index, name, sum(ns) as ns, sum(flops) as flops, sum(ns) filter (flops <> 0) as counted,
         sum(ns) filter (fprop) as fprop, sum(ns) filter (fprop and lost) as lost,
         sum(flops) filter (first and fprop) as first
     from launches group by all
 )
-select filename, sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0), coalesce(sum(counted), 0),
+select $paths[file_index::bigint + 1], sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0), coalesce(sum(counted), 0),
     coalesce(sum(fprop), 0), coalesce(sum(lost), 0), coalesce(sum(first), 0), coalesce(max(lost), 0),
     arg_max(name, lost)
-from names group by filename having sum(ns) > 0 and sum(fprop) > 0
+from names group by file_index having sum(ns) > 0 and sum(fprop) > 0
 """
 
 

@@ -25,7 +25,7 @@ from benchmarks.synthetic_sweep import write_sweep
 from profiling.errors import UserError, run_command
 
 RANKS, BATCHES = (8, 16, 32, 64), 50
-VIEWS = 3
+VIEWS = 3  # of each page; as often the reference's report is made, of which the median counts
 BAR_REFERENCE_S, BAR_REFERENCE_MB = 10.0, 5.0
 BAR_LARGE_S, BAR_LARGE_GB, BAR_VIEW_S = 60.0, 2.0, 3.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -141,7 +141,8 @@ def main() -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        reference = reported(given.data, folder / "report.html")
+        taken = [reported(given.data, folder / "report.html") for _ in range(VIEWS)]
+        reference = sorted(taken, key=lambda one: one["seconds"])[VIEWS // 2]
         sweeps = []
         for ranks in RANKS:
             sweeps.append(of_sweep(ranks, folder))
