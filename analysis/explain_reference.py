@@ -20,7 +20,8 @@ _WHOLE = f"""
 with launches as (
     select file_index, "Kernel" as name, "Sil(ns)" as ns, coalesce("FLOPs", 0) as flops,
         "Direction" = 'fprop' as fprop,
-        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost, "Idx" < $seconds[file_index::bigint + 1] as first
+        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost,
+        "Idx" < $seconds[file_index::bigint + 1] as first
     from {pyprof.TABLES}
 ), names as (
     select file_index, name, sum(ns) as ns, sum(flops) as flops, sum(ns) filter (flops <> 0) as counted,
@@ -28,9 +29,9 @@ with launches as (
         sum(flops) filter (first and fprop) as first
     from launches group by all
 )
-select $paths[file_index::bigint + 1], sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0), coalesce(sum(counted), 0),
-    coalesce(sum(fprop), 0), coalesce(sum(lost), 0), coalesce(sum(first), 0), coalesce(max(lost), 0),
-    arg_max(name, lost)
+select $paths[file_index::bigint + 1], sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0),
+    coalesce(sum(counted), 0), coalesce(sum(fprop), 0), coalesce(sum(lost), 0), coalesce(sum(first), 0),
+    coalesce(max(lost), 0), arg_max(name, lost)
 from names group by file_index having sum(ns) > 0 and sum(fprop) > 0
 """
 
