@@ -24,7 +24,7 @@ from profiling.errors import UserError, run_command
 
 BAR_S, BAR_GB, CORES = 180.0, 2.0, 2
 KERNELS = 4062  # of a batch
-_EVERY_S = 0.05
+_EVERY_S = 0.25  # looking for processes takes time of the cores that are measured
 
 
 def timed(command: list[str]) -> dict[str, float]:
