@@ -54,19 +54,19 @@ def kernels_of_each(
     study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
 ) -> Iterator[Rows]:
     """:func:`kernels_of` each run, in order; tables of PyProf are read by several threads."""
-    sql = _sql(direction, by)
+    by = tuple(by)
     tables = [source for source in sources if source.kind == "pyprof"]
     batches = batches_of(study, tables)
-    begun = {source.path: study.begun.get((source.path, sql)) for source in tables}
+    begun = {source.path: study.begun.get((source.path, direction, by)) for source in tables}
     each = (
-        (source.path, batches.get(source.path), sql, study.connection)
+        (source.path, batches.get(source.path), direction, by, study.connection)
         for source in tables
         if begun[source.path] is None
     )
     read = in_threads(lambda given: _grouped(*given), each)
     for source in sources:
         if source.kind != "pyprof":
-            yield _rows(study, source, by, _run_rows(study, source, sql))
+            yield _rows(study, source, by, _run_rows(study, source, _sql(direction, by)))
             continue
         future = begun[source.path]
         found = next(read) if future is None else future.result()
@@ -79,10 +79,12 @@ def reading_ahead(study: Study) -> Iterator[None]:
 
     Many tables take seconds; what a report says beside them is read meanwhile.
     """
-    sql, pool = _sql(None, DEFAULT_BY), ThreadPoolExecutor(cores())
+    pool = ThreadPoolExecutor(cores())
     try:
         for path, batches in batches_of(study, study.of_kind("pyprof")).items():
-            study.begun[path, sql] = pool.submit(_grouped, path, batches, sql, study.connection)
+            study.begun[path, None, DEFAULT_BY] = pool.submit(
+                _grouped, path, batches, None, DEFAULT_BY, study.connection
+            )
         yield
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -134,12 +136,16 @@ def _efficiency(total: float | None, time_ns: float, peak: float | None) -> floa
 
 
 def _grouped(
-    path: Path, batches: pyprof.Batches | None, sql: str, connection: Any
+    path: Path,
+    batches: pyprof.Batches | None,
+    direction: str | None,
+    by: Sequence[str],
+    connection: Any,
 ) -> list[tuple] | UserError | None:
     """The kernels of a PyProf table, or what is wrong with it; None without an attributed batch."""
     if batches is None or not batches.backward:
         return None
-    optional = ["Layer"] if f'"{GROUPS["layer"]}"' in sql else []
+    optional = ["Layer"] if "layer" in by else []
     # A thread may not use another's connection; a cursor is one of its own.
     with closing(connection.cursor()) as own:
         try:
@@ -148,8 +154,8 @@ def _grouped(
             return error
         own.register("launches_of_pyprof", read.tables["kernels"])
         counted = f"batch_index >= {batches.first_attributed}"
-        asked = sql.format(launches="launches_of_pyprof", counted=counted)
-        found: list[tuple] = own.execute(asked).fetchall()
+        sql = _sql(direction, by).format(launches="launches_of_pyprof", counted=counted)
+        found: list[tuple] = own.execute(sql).fetchall()
     return found
 
 

@@ -6,8 +6,8 @@ point's would be with as many images a rank; parts that shrank are negative. Dur
 parts of profiled ones, whose growth is taken as it was measured: what a profiler adds to both points alike
 cancels. The rest of the unprofiled growth, of either sign, is not attributed, and is a column of its own.
 
-Intervals of parts are of the batches inside the profiled runs (block bootstrap): of how much profiled runs
-differ they know nothing, which are too few for it.
+Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
+from each other is not in them: a sweep has too few of them to tell.
 """
 
 import zlib

@@ -87,7 +87,8 @@ class Study:
         launches: of the runs, as analysis.borrowed has found them.
         collectives: of the runs, rank by rank, as analysis.collectives has read them.
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
-        begun: what other threads read meanwhile, by file and query (analysis.kernels_of_run).
+        begun: kernels that other threads read meanwhile, by file, direction and what they are grouped by
+            (analysis.kernels_of_run).
         points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
 
@@ -104,7 +105,9 @@ class Study:
     anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     collectives: dict[str, list["Calls"]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
-    begun: dict[tuple[Path, str], "Future[Any]"] = field(default_factory=dict, repr=False)
+    begun: dict[tuple[Path, str | None, tuple[str, ...]], "Future[Any]"] = field(
+        default_factory=dict, repr=False
+    )
     points: dict[tuple, list["Point"]] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:

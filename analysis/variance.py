@@ -74,7 +74,7 @@ def _block(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndarray, int]:
     """(sums of squares that a linear model leaves, its rank)."""
-    # A singular value decomposition takes ten times as long; coded levels are well conditioned, or singular.
+    # Faster than a singular value decomposition; designs of coded levels are well conditioned, or singular.
     design = np.hstack(blocks)
     sizes, directions = np.linalg.eigh(design.T @ design)
     kept = sizes > sizes[-1] * 1e-12
@@ -88,7 +88,7 @@ def range_quantile(levels: int, freedom: int, level: float = 0.95) -> float:
 
     Its distribution is the integral over the pooled standard deviation s of the range's (Lund and Lund,
     *Applied Statistics* 32, 1983, AS 190), both by Gauss and Legendre's rule. ``scipy.stats`` gives the same;
-    it takes two seconds to be imported and a third of one to answer.
+    to import it takes longer than all that a report tests.
     """
     from scipy import special
 

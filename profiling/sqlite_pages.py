@@ -201,7 +201,8 @@ def _values(buffer: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bo
     width = int(_WIDTHS[kind[0]]) if uniform else 8
     values = _words(buffer, f">i{width}")[place].astype(np.int64)
     if uniform:
-        values >>= _SHIFTS[kind[0]] - (64 - 8 * width)
+        if shift := _SHIFTS[kind[0]] - (64 - 8 * width):
+            values >>= shift
         return values
     values >>= _looked_up(_SHIFTS, kind)
     without = _looked_up(_SIZES, kind) == 0
@@ -211,7 +212,7 @@ def _values(buffer: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bo
 
 
 def _looked_up(table: bytes, kind: np.ndarray) -> np.ndarray:
-    """A table's entry for each serial type; ten times as fast as by an array as index."""
+    """A table's entry for each serial type; faster than by an array as index."""
     return np.frombuffer(kind.tobytes().translate(table), dtype=np.uint8)
 
 
