@@ -74,6 +74,7 @@ from analysis.study import Study
 from analysis.terminal import Answer, Rows
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, did_you_mean, run_command
+from profiling.heap import keep_freed_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,4 +249,5 @@ def _methods(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(main)

@@ -57,7 +57,8 @@ WHOLE = (
     """
 import importlib
 from pathlib import Path
-import profiling.attribute, profiling.sqlite
+import profiling.attribute, profiling.heap, profiling.sqlite
+profiling.heap.keep_freed_memory()  # as profiling.convert does
 tool = importlib.import_module(f"profiling.tools.{sys.argv[2]}")
 def read(path):
     return sum(len(piece) for name, piece in tool.stream(Path(path), []) if name == "kernels")

@@ -48,6 +48,7 @@ def or_null(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 def coded(codes: np.ndarray, values: Sequence[str]) -> pa.DictionaryArray:
     """Texts by their number (-1: null), with only the used ones in the dictionary, each once."""
+    codes = codes.astype(np.intp)  # once, not at every look-up
     used = np.zeros(len(values) + 1, dtype=bool)
     used[codes] = True  # -1 is the last one
     distinct: dict[str, int] = {}

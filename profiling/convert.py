@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from profiling.chunks import read_head, why_unreadable
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.heap import keep_freed_memory
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, tool
 from profiling.workers import open_workers
@@ -268,4 +269,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(main)

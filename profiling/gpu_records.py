@@ -35,8 +35,7 @@ def copy_name(kind: int, source: str, target: str) -> str:
 def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
     """Numbers of texts by keys, each distinct text made once."""
     distinct, which = _distinct(keys)
-    numbers = builder.names.of([text_of(key) for key in distinct])
-    return np.array(numbers, dtype=np.int32)[which]
+    return _numbered(builder.names.of([text_of(key) for key in distinct]), which)
 
 
 def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -134,12 +133,20 @@ def add_ranges(
 def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
     distinct, which = _distinct(thread)
     numbers = builder.threads.of([(process, one) for one in distinct])
+    return _numbered(numbers, which)
+
+
+def _numbered(numbers: Sequence[int], which: np.ndarray) -> np.ndarray:
+    if len(numbers) == 1:
+        return np.broadcast_to(np.int32(numbers[0]), len(which))
     return np.array(numbers, dtype=np.int32)[which]
 
 
 def _distinct(keys: np.ndarray) -> tuple[list[int], np.ndarray]:
     """(each key once, in order of first sight; which of them each is), without sorting."""
     keys = np.ascontiguousarray(keys, dtype=np.int64)
+    if len(keys) and (keys == keys[0]).all():  # of a thread, most often
+        return [int(keys[0])], np.broadcast_to(np.int32(0), len(keys))
     array = array_of(keys).dictionary_encode()
     # to_numpy would import pandas.
     which = np.frombuffer(array.indices.buffers()[1] or b"", dtype=np.int32, count=len(keys))

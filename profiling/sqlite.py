@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from profiling.errors import UserError
-from profiling.sqlite_pages import NULL, NotPlain, is_integer, open_pages, read_columns
+from profiling.sqlite_pages import LONGEST, NULL, NotPlain, is_integer, open_pages, read_columns
 
 MAGIC = b"SQLite format 3\x00"
 ROWS = 1 << 16  # fetched at a time
@@ -104,9 +104,10 @@ class Database:
 
     def _sound(self, rows: Columns, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Columns:
         """The rows whose values are integers that can be; the others are counted."""
-        sound = np.logical_and.reduce([whole for _, whole in found])
-        if sound.all():
+        doubtful = [whole for _, whole in found if not whole.all()]
+        if not doubtful:
             return rows
+        sound = np.logical_and.reduce(doubtful) & np.ones(len(found[0][0]), dtype=bool)
         self.malformed += len(sound) - int(sound.sum())
         return {name: column[sound] for name, column in rows.items()}
 
@@ -144,7 +145,7 @@ class Database:
                 yield [
                     _whole(*known[name], missing)
                     if name in known
-                    else (np.full(rows, missing), np.ones(rows, bool))
+                    else (np.full(rows, missing), np.ones(1, bool))
                     for name, missing in columns.items()
                 ]
 
@@ -163,12 +164,15 @@ class Database:
 
 
 def _whole(values: np.ndarray, kinds: np.ndarray, missing: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """(values with what stands for null, which of them are integers that can be), by their serial types."""
+    """(values with what stands for null, which of them are integers that can be), by their serial types.
+
+    What is so of all of them comes once, as their types do.
+    """
     whole = is_integer(kinds)
     if missing is not None and not whole.all():
         null = kinds == NULL
         values, whole = np.where(null, missing, values), whole | null
-    if len(values) and (values.min() <= -_LIMIT or values.max() >= _LIMIT):
+    if (kinds == LONGEST).any() and (values.min() <= -_LIMIT or values.max() >= _LIMIT):
         whole = whole & (values > -_LIMIT) & (values < _LIMIT)
     return values, whole
 

@@ -23,8 +23,11 @@ _PAD = 1 << 13
 _SIZES = bytes([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 256))])
 _SHIFTS = bytes([56, 56, 48, 40, 32, 16, 0, 0, *[56] * 248])
 _WIDTHS = bytes([1, 1, 2, 4, 4, 8, 8, 8, *[1] * 248])  # of the narrowest word that holds it
-NULL, _ZERO, _ONE = 0, 8, 9
-_INTEGERS = bytes(kind in (1, 2, 3, 4, 5, 6, _ZERO, _ONE) for kind in range(256))  # 7: a float
+NULL, LONGEST, _ZERO, _ONE = 0, 6, 8, 9  # LONGEST: of eight bytes
+
+
+# Of each wanted column of a run: its serial types, its offset from where the run begins.
+_Run = list[tuple[np.ndarray, int]]
 
 
 class NotPlain(Exception):
@@ -122,6 +125,8 @@ def read_columns(
 ) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
     """(values as int64, serial types) of each of a table's columns, some thousand rows at a time.
 
+    Serial types that are the same for all of these rows come once.
+
     Args:
         columns: places of the columns in the table's definition, rising.
 
@@ -163,51 +168,78 @@ def _cells(buffer: np.ndarray, count: int, pages: Pages) -> tuple[np.ndarray, np
 def _decode(
     buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray, columns: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    first, second = buffer[cells].astype(np.int64), buffer[cells + 1].astype(np.int64)
+    first, second = buffer[cells], buffer[cells + 1]
     long = first >= 0x80
     if (long & (second >= 0x80)).any():
         raise NotPlain  # a row of more than 16 KB
-    payload = np.where(long, (first & 0x7F) << 7 | second, first)
+    payload = np.where(long, (first & 0x7F).astype(np.int64) << 7 | second, first)
     at = _behind_varint(buffer, cells + 1 + long)  # behind the row's number
     last = columns[-1]
     if (at + payload > page_ends).any() or (payload <= last + 1).any():
         raise NotPlain
-    length = buffer[at].astype(np.int64)
-    kinds = np.ascontiguousarray(
-        _words(buffer, f"V{last + 1}")[at + 1].view(np.uint8).reshape(-1, last + 1).T
-    )
+    length = buffer[at]
+    kinds, some, every = _types(buffer, at + 1, last + 1)
     # Of two bytes are the types of long texts; 10 and 11 are not used.
-    if (length >= 0x80).any() or (length <= last + 1).any() or kinds.max() >= 0x80:
+    if (length >= 0x80).any() or (length <= last + 1).any() or (some >= 0x80).any():
         raise NotPlain
-    # What all rows have in common moves the buffer, not the rows.
-    found, place, common, wanted = [], at + length, 0, set(columns)
-    for number, kind in enumerate(kinds):
-        uniform = bool((kind == kind[0]).all())
+    # A run: columns up to the first whose size differs from row to row, so that they move together.
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    run: _Run = []
+    place, common, wanted = at + length, 0, set(columns)
+    for number in range(last + 1):
+        alike = some[number] == every[number]
+        kind = some[number : number + 1] if alike else kinds[:, number].copy()
         if number in wanted:
-            found.append((_values(buffer[common:], place, kind, uniform), kind))
-        if uniform:
+            run.append((kind, common))
+        if alike:
             common += _SIZES[kind[0]]
-        else:
+        if not alike or number == last:
+            found += _values(buffer, place, run)
+            place += common
+            run, common = [], 0
+        if not alike:
             place += _looked_up(_SIZES, kind)
-    if (place + common > at + payload).any():
+    if (place > at + payload).any():
         raise NotPlain
     return found
 
 
-def _values(buffer: np.ndarray, place: np.ndarray, kind: np.ndarray, uniform: bool) -> np.ndarray:
-    if uniform and kind[0] in (NULL, _ZERO, _ONE):
-        return np.full(len(kind), int(kind[0] == _ONE), dtype=np.int64)
-    # Words of eight bytes hold any integer; of fewer they are read faster.
-    width = int(_WIDTHS[kind[0]]) if uniform else 8
-    values = _words(buffer, f">i{width}")[place].astype(np.int64)
-    if uniform:
-        if shift := _SHIFTS[kind[0]] - (64 - 8 * width):
+def _types(buffer: np.ndarray, place: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(the first ``count`` bytes of each header, the bits that some row has, those that all have)."""
+    width = -(-count // 8) * 8
+    words = _words(buffer, f"V{width}")[place].view(np.uint64).reshape(-1, width // 8)
+    some, every = (
+        np.array([logic.reduce(words[:, number]) for number in range(width // 8)]).view(np.uint8)[:count]
+        for logic in (np.bitwise_or, np.bitwise_and)
+    )
+    return words.view(np.uint8), some, every
+
+
+def _values(buffer: np.ndarray, place: np.ndarray, run: _Run) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(values, serial types) of a run's columns: its rows are copied once, then a column is a stride."""
+    if not run:
+        return []
+    first, behind = run[0][1], run[-1][1] + 8
+    rows = _words(buffer[first:], f"V{behind - first}")[place]
+    found = []
+    for kind, offset in run:
+        # Words of eight bytes hold any integer; of fewer they are read faster.
+        width = int(_WIDTHS[kind[0]]) if len(kind) == 1 else 8
+        words: np.ndarray = np.ndarray(len(rows), f">i{width}", rows, offset - first, rows.strides)
+        found.append((_integers(words, kind, width), kind))
+    return found
+
+
+def _integers(words: np.ndarray, kind: np.ndarray, width: int) -> np.ndarray:
+    values = words.astype(np.int64)
+    if len(kind) == 1:
+        if kind[0] in (NULL, _ZERO, _ONE):
+            values[:] = kind[0] == _ONE
+        elif shift := _SHIFTS[kind[0]] - (64 - 8 * width):
             values >>= shift
         return values
     values >>= _looked_up(_SHIFTS, kind)
-    without = _looked_up(_SIZES, kind) == 0
-    if without.any():
-        values[without] = kind[without] == _ONE
+    np.copyto(values, kind == _ONE, where=(kind == NULL) | (kind == _ZERO) | (kind == _ONE))
     return values
 
 
@@ -228,5 +260,5 @@ def _behind_varint(buffer: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def is_integer(kind: np.ndarray) -> np.ndarray:
-    """Whether each serial type is one of an integer."""
-    return _looked_up(_INTEGERS, kind).view(bool)
+    """Whether each serial type is one of an integer (7: a float)."""
+    return (kind > NULL) & (kind <= _ONE) & (kind != 7)

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from profiling.errors import UserError
+from profiling.heap import keep_freed_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,7 +64,7 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         yield Workers(None)
         return
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
-    with ProcessPoolExecutor(wanted, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(wanted, get_context("spawn"), keep_freed_memory) as pool:
         yield Workers(pool)
 
 

@@ -16,6 +16,7 @@ from analysis.report.render import Page, render
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.heap import keep_freed_memory
 
 _BESIDE = Path()  # --trace without a name
 
@@ -70,4 +71,5 @@ def beside(path: Path, name: str) -> Path:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run_command(main)
