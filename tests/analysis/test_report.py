@@ -1,13 +1,17 @@
 """The report says what the results say, whatever they are; nothing in them can break the page."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
+from plotly.offline import get_plotlyjs
 
 from analysis import factors
 from analysis.load import load
 from analysis.report.build import build
-from analysis.report.render import render, script_json
+from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called
 from analysis.terminal import Column, Part
 from jobs import store
@@ -128,6 +132,14 @@ def test_names_cannot_become_markup(sweep):
     plant_kernel_name(sweep, EVIL)
     html = render(build(load(sweep)))
     assert EVIL not in html and "&lt;script&gt;alert(1)" in html
+
+
+def test_the_chart_library_stands_in_the_page_without_what_loaders_of_modules_want():
+    embedded = re.search(r'id="plotly-gz"[^>]*>([^<]+)<', render(Page("a", "b", [], [], "", [])))
+    library = gzip.decompress(base64.b64decode(embedded[1])).decode()
+    assert library.startswith("/**\n* plotly.js v")  # and its licence
+    assert "function(root, factory)" not in library[:1000]
+    assert get_plotlyjs().endswith(library[-1000:] + "return Plotly;\n}));")
 
 
 def test_json_in_a_script_cannot_end_it():
