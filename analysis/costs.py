@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis import peaks
-from analysis.launches import batches_of, per_table
+from analysis.launches import table_sums
 from analysis.study import Source, Study
 from profiling.errors import UserError
 from profiling.tables import APART
-from profiling.tools import pyprof
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,35 +125,25 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     return found
 
 
-_PYPROF = f"""
-with launches as (
-    select filename, "Sil(ns)" as ns, "FLOPs" as flops, "Bytes" as bytes, {pyprof.IS_LOADER} as loader
-    from {pyprof.TABLES}
-    join (select unnest($paths) as path, unnest($starts) as start) on path = filename and "Idx" >= start
-    where "Sil(ns)" is not null
-)
-select filename, sum(ns) filter (not loader), sum(ns) filter (not loader and flops <> 0),
-    sum(flops) filter (not loader), sum(bytes) filter (not loader), sum(ns) filter (loader)
-from launches group by filename
-"""
-
-
 def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    batches = batches_of(study, sources)
-    readable = [source for source in sources if source.path in batches]
-    counted = [source for source in readable if batches[source.path].attributed_from is not None]
-    for source in readable:
-        if source not in counted:
-            study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
-    sums = per_table(study, counted, _PYPROF, starts=lambda source: batches[source.path].attributed_from)
     found = {}
-    for source in counted:
-        if source.path in sums:
-            count = batches[source.path].backward
-            kernel, with_flops, flops, moved, loader = (
-                float(value or 0) / count for value in sums[source.path]
-            )
-            found[source.id] = Costs(count, kernel, with_flops, flops, moved, loader, 0.0, 0.0)
+    sums = table_sums(study, sources)
+    for source in [source for source in sources if source.id in sums]:
+        table = sums[source.id]
+        if table.batches.attributed_from is None:
+            study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
+            continue
+        count = table.batches.backward
+        found[source.id] = Costs(
+            batches=count,
+            kernel_ns=table.kernel_ns / count,
+            counted_ns=table.counted_ns / count,
+            flops=table.kernel_flops / count,
+            bytes=table.kernel_bytes / count,
+            loader_ns=table.loader_ns / count,
+            communication_ns=0.0,
+            copy_ns=0.0,
+        )
     return found
 
 

@@ -8,57 +8,12 @@ import numpy as np
 from analysis import published, reference, tau
 from analysis.costs import Costs, costs_of, published_bound
 from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
-from analysis.launches import TableSums, per_table, table_sums
+from analysis.launches import TableSums, table_sums
 from analysis.scaled_published import scaled_rows
 from analysis.study import Source, Study
 from analysis.terminal import Rows
-from profiling.tools import pyprof
 
 # --- PyProf -------------------------------------------------------------------------------------------
-
-_WHOLE = f"""
-with launches as (
-    select file_index, "Kernel" as name, "Sil(ns)" as ns, coalesce("FLOPs", 0) as flops,
-        "Direction" = 'fprop' as fprop,
-        coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as lost,
-        "Idx" < $seconds[file_index::bigint + 1] as first
-    from {pyprof.TABLES}
-), names as (
-    select file_index, name, sum(ns) as ns, sum(flops) as flops, sum(ns) filter (flops <> 0) as counted,
-        sum(ns) filter (fprop) as fprop, sum(ns) filter (fprop and lost) as lost,
-        sum(flops) filter (first and fprop) as first
-    from launches group by all
-)
-select $paths[file_index::bigint + 1], sum(ns), sum(flops), coalesce(sum(ns) filter (flops <> 0), 0),
-    coalesce(sum(counted), 0), coalesce(sum(fprop), 0), coalesce(sum(lost), 0), coalesce(sum(first), 0),
-    coalesce(max(lost), 0), arg_max(name, lost)
-from names group by file_index having sum(ns) > 0 and sum(fprop) > 0
-"""
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """Sums over all launches of one table, as the published method takes them (ns, FLOP).
-
-    Attributes:
-        named_ns: of kernel names any launch of which is credited FLOPs; launched_ns: of those launches.
-        fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
-        first_flops: of the forward pass of the first batch, trials of autotuning included.
-        largest_lost_ns, largest_lost: of the kernel with the most lost time.
-    """
-
-    ns: float
-    flops: float
-    named_ns: float
-    launched_ns: float
-    fprop_ns: float
-    lost_ns: float
-    first_flops: float
-    largest_lost_ns: float
-    largest_lost: str | None
-
-    def efficiency_pct(self, peak: float) -> float:
-        return published.efficiency_pct(published.rate_per_s(self.flops, self.ns), peak)
 
 
 @dataclass(frozen=True)
@@ -68,7 +23,10 @@ class _Table:
     source: Source
     sums: TableSums
     cost: Costs
-    whole: _Whole
+
+    def published_pct(self, peak: float) -> float:
+        """FLOPS efficiency of all launches, as the published method takes it."""
+        return published.efficiency_pct(published.rate_per_s(self.sums.flops, self.sums.ns), peak)
 
 
 def of_pyprof(study: Study) -> Lines:
@@ -103,25 +61,23 @@ def _swapped(study: Study) -> str:
 def _tables(study: Study) -> list[_Table]:
     sources = study.of_kind("pyprof")
     sums, cost = table_sums(study, sources), costs_of(study, sources)
-    usable = [
-        source for source in sources
-        if source.id in cost and cost[source.id].kernel_ns and sums[source.id].batches.forward > 1
-        and len(sums[source.id].batches.starts) > 1
-    ]  # fmt: skip
-    whole = per_table(study, usable, _WHOLE, seconds=lambda source: sums[source.id].batches.starts[1])
     return [
-        _Table(source, sums[source.id], cost[source.id], _Whole(*whole[source.path]))
-        for source in usable
-        if source.path in whole
+        _Table(source, sums[source.id], cost[source.id])
+        for source in sources
+        if source.id in cost
+        and cost[source.id].kernel_ns
+        and sums[source.id].fprop_ns
+        and sums[source.id].batches.forward > 1
+        and len(sums[source.id].batches.starts) > 1
     ]
 
 
 def _counts(tables: Sequence[_Table]) -> Lines:
-    mixed = [table.whole.flops / published.PROFILED_BATCHES / 1e12 for table in tables]
+    mixed = [table.sums.flops / published.PROFILED_BATCHES / 1e12 for table in tables]
     right = [(table.sums.fprop_per_batch + table.sums.bprop_per_batch) / 1e12 for table in tables]
     steady = []
     for table, total in zip(tables, right, strict=True):
-        later = (table.sums.fprop_flops - table.whole.first_flops) / (table.sums.batches.forward - 1)
+        later = (table.sums.fprop_flops - table.sums.first_flops) / (table.sums.batches.forward - 1)
         steady.append(total + (later - table.sums.fprop_per_batch) / 1e12)
     forward = span([table.sums.batches.forward for table in tables], "{:.0f}")
     backward = span([table.sums.batches.backward for table in tables], "{:.0f}")
@@ -134,10 +90,10 @@ def _counts(tables: Sequence[_Table]) -> Lines:
 
 
 def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
-    before = [table.whole.efficiency_pct(peak) for table in tables]
+    before = [table.published_pct(peak) for table in tables]
     after = [100 * table.cost.flops / table.cost.kernel_ns * 1e9 / peak for table in tables]
-    by_name = [100 * table.whole.named_ns / table.whole.ns for table in tables]
-    by_launch = [100 * table.whole.launched_ns / table.whole.ns for table in tables]
+    by_name = [100 * table.sums.named_ns / table.sums.ns for table in tables]
+    by_launch = [100 * table.sums.launched_ns / table.sums.ns for table in tables]
     attributed = [100 * table.cost.counted_ns / table.cost.kernel_ns for table in tables]
     return [
         line("3", "denominators", f"FLOPS efficiency of kernels {moves(before, after, '{:.2f}', ' %')}: "
@@ -148,10 +104,10 @@ def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
 
 
 def _ratios(tables: Sequence[_Table], peak: float) -> str:
-    mean = np.mean([table.whole.efficiency_pct(peak) for table in tables])
-    flops = sum(table.whole.flops for table in tables)
+    mean = np.mean([table.published_pct(peak) for table in tables])
+    flops = sum(table.sums.flops for table in tables)
     pooled = published.efficiency_pct(
-        published.rate_per_s(flops, sum(table.whole.ns for table in tables)), peak
+        published.rate_per_s(flops, sum(table.sums.ns for table in tables)), peak
     )
     text = f"FLOPS efficiency over all {len(tables)} tables {mean:.3f} % -> {pooled:.3f} %"
     return line("10", "costs summed first, ratios last", text)
@@ -171,8 +127,8 @@ def _coverage(tables: Sequence[_Table]) -> str:
 
 
 def _direction(tables: Sequence[_Table]) -> str:
-    shares = [100 * table.whole.lost_ns / table.whole.fprop_ns for table in tables]
-    largest = max((table.whole for table in tables), key=lambda whole: whole.largest_lost_ns)
+    shares = [100 * table.sums.lost_ns / table.sums.fprop_ns for table in tables]
+    largest = max((table.sums for table in tables), key=lambda sums: sums.largest_lost_ns)
     text = f"{span(shares, '{:.0f}', ' %')} of what the published tables call fprop is un-attributed"
     if largest.largest_lost_ns:
         text += f" ({largest.largest_lost} with {largest.largest_lost_ns / 1e9:.1f} s among it)"

@@ -70,23 +70,87 @@ def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.Bat
     return {source.path: study.batches[source.path] for source in sources if source.path in study.batches}
 
 
-# --- FLOPs by direction -------------------------------------------------------------------------------
+# --- sums of a table ----------------------------------------------------------------------------------
 
+_NAMES = f"""
+select file, "Kernel" as name, {pyprof.IS_LOADER} as loader,
+    sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes,
+    sum("Sil(ns)") filter ("FLOPs" <> 0) as launched_ns,
+    sum("Sil(ns)") filter ("Direction" = 'fprop') as fprop_ns,
+    sum("FLOPs") filter ("Direction" = 'fprop') as fprop_flops,
+    sum("FLOPs") filter ("Direction" = 'bprop') as bprop_flops,
+    sum("FLOPs") filter ("Direction" = 'fprop' and first) as first_flops,
+    sum("Sil(ns)") filter ("Direction" = 'fprop' and coalesce("Op", '') in ('', 'na', '-')) as lost_ns,
+    sum("Sil(ns)") filter (attributed) as attributed_ns,
+    sum("Sil(ns)") filter (attributed and "FLOPs" <> 0) as counted_ns,
+    sum("FLOPs") filter (attributed) as attributed_flops,
+    sum("Bytes") filter (attributed) as attributed_bytes
+from (
+    select *, file_index::bigint + 1 as file, "Idx" < $seconds[file] as first,
+        "Idx" >= $attributed[file] and "Sil(ns)" is not null as attributed
+    from {pyprof.TABLES}
+)
+group by all
+"""
+# Over the names of a table: what TableSums says of it.
+_OF_NAMES = {
+    "ns": "sum(ns)",
+    "flops": "sum(flops)",
+    "bytes": "sum(bytes)",
+    "named_ns": "sum(ns) filter (flops <> 0)",
+    "launched_ns": "sum(launched_ns)",
+    "fprop_ns": "sum(fprop_ns)",
+    "lost_ns": "sum(lost_ns) filter (not loader)",
+    "largest_lost_ns": "max(lost_ns) filter (not loader)",
+    "fprop_flops": "sum(fprop_flops)",
+    "bprop_flops": "sum(bprop_flops)",
+    "first_flops": "sum(first_flops)",
+    "kernel_ns": "sum(attributed_ns) filter (not loader)",
+    "counted_ns": "sum(counted_ns) filter (not loader)",
+    "kernel_flops": "sum(attributed_flops) filter (not loader)",
+    "kernel_bytes": "sum(attributed_bytes) filter (not loader)",
+    "loader_ns": "sum(attributed_ns) filter (loader)",
+}
 _SUMS = f"""
-select filename,
-    coalesce(sum("FLOPs") filter ("Direction" = 'fprop'), 0)::double,
-    coalesce(sum("FLOPs") filter ("Direction" = 'bprop'), 0)::double
-from {pyprof.TABLES} group by filename
+select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())},
+    arg_max(name, lost_ns) filter (not loader)
+from ({_NAMES}) group by file
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TableSums:
-    """Sums over one PyProf table: credited FLOPs by PyProf's direction, and its batches."""
+    """Sums over one PyProf table (ns, FLOP, bytes), and its batches.
 
+    Attributes:
+        ns, flops, bytes: of all launches.
+        named_ns: of kernel names any launch of which is credited FLOPs; launched_ns: of those launches.
+        fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
+        largest_lost_ns, largest_lost: of the kernel with the most lost time.
+        fprop_flops, bprop_flops: by PyProf's direction.
+        first_flops: of the forward pass of the first batch, trials of autotuning included.
+        kernel_ns, kernel_flops, kernel_bytes: of the attributed batches, without the loader's kernels;
+            counted_ns: of those launches that are credited FLOPs; loader_ns: of the loader's kernels.
+    """
+
+    batches: pyprof.Batches
+    ns: float
+    flops: float
+    bytes: float
+    named_ns: float
+    launched_ns: float
+    fprop_ns: float
+    lost_ns: float
+    largest_lost_ns: float
+    largest_lost: str | None
     fprop_flops: float
     bprop_flops: float
-    batches: pyprof.Batches
+    first_flops: float
+    kernel_ns: float
+    counted_ns: float
+    kernel_flops: float
+    kernel_bytes: float
+    loader_ns: float
 
     @property
     def fprop_per_batch(self) -> float:
@@ -98,15 +162,20 @@ class TableSums:
 
 
 def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
-    """Sums of each PyProf table that can be read, by the source's id."""
+    """Sums of each PyProf table that can be read, by the source's id; taken once a study."""
     batches = batches_of(study, sources)
-    sums = per_table(study, [source for source in sources if source.path in batches], _SUMS)
-    found = {}
-    for source in sources:
-        if source.path in sums:
-            forward, backward = sums[source.path]
-            found[source.id] = TableSums(forward, backward, batches[source.path])
-    return found
+    new = [source for source in sources if source.path in batches and source.path not in study.sums]
+    found = per_table(
+        study,
+        new,
+        _SUMS,
+        seconds=lambda source: next(iter(batches[source.path].starts[1:]), None),
+        attributed=lambda source: batches[source.path].attributed_from,
+    )
+    for path, (*sums, name) in found.items():
+        named = dict(zip(_OF_NAMES, sums, strict=True))
+        study.sums[path] = TableSums(batches=batches[path], largest_lost=name, **named)
+    return {source.id: study.sums[source.path] for source in sources if source.path in study.sums}
 
 
 # --- by kernel name -----------------------------------------------------------------------------------

@@ -9,18 +9,12 @@ from typing import Any
 from analysis import published, tau
 from analysis.costs import published_bound
 from analysis.efficiency import sortable
-from analysis.launches import per_table
+from analysis.launches import table_sums
 from analysis.study import Study
 from analysis.terminal import Rows
 from jobs.run import ID_FIELDS
-from profiling.tools import pyprof
 
 SCALED_COLUMNS = ("batch_duration_s", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct")
-
-_SUMS = f"""
-select filename, coalesce(sum("FLOPs"), 0)::double, coalesce(sum("Bytes"), 0)::double
-from {pyprof.TABLES} group by filename
-"""
 
 
 def scaled_rows(study: Study) -> Rows:
@@ -38,17 +32,20 @@ def scaled_rows(study: Study) -> Rows:
             "duration, which no TAU tables here hold; analysis.efficiency --method published gives the rest"
         )
     peak_flops, peak_bytes = published_bound(study)
-    sums = per_table(study, timed, _SUMS)
+    sums = table_sums(study, timed)
     rows = []
-    for source in [source for source in timed if source.path in sums]:
-        flops, moved = sums[source.path]
+    for source in [source for source in timed if source.id in sums]:
         batch_s = durations[_point(source.fields)]
+        flops_pct, bytes_pct = (
+            published.scaled_efficiency_pct(total, batch_s, peak)
+            for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
+        )
         rows.append({
             **{name: source.fields.get(name) for name in ID_FIELDS},
             "world_size": source.world_size,
             "batch_duration_s": batch_s,
-            "flops_efficiency_of_batch_pct": published.scaled_efficiency_pct(flops, batch_s, peak_flops),
-            "bandwidth_efficiency_of_batch_pct": published.scaled_efficiency_pct(moved, batch_s, peak_bytes),
+            "flops_efficiency_of_batch_pct": flops_pct,
+            "bandwidth_efficiency_of_batch_pct": bytes_pct,
         })  # fmt: skip
     return sorted(rows, key=lambda row: sortable([row[name] for name in ID_FIELDS]))
 

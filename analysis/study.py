@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.clocks import Calls
+    from analysis.launches import TableSums
     from analysis.scaling import Point
     from profiling.tools.pyprof import Batches
 
@@ -83,7 +84,7 @@ class Study:
         findings: what a reader of the figures should know, a line each.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
-        batches: of the PyProf tables, as far as they have been counted.
+        batches, sums: of the PyProf tables, as far as analysis.launches has counted them.
         launches: of the runs, as analysis.borrowed has found them.
         collectives: of the runs, rank by rank, as analysis.collectives has read them.
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
@@ -101,6 +102,7 @@ class Study:
     calibration: Calibration | None = None
     own_peaks: Path | None = None
     batches: dict[Path, "Batches"] = field(default_factory=dict)
+    sums: dict[Path, "TableSums"] = field(default_factory=dict)
     launches: dict[str, str] = field(default_factory=dict)
     anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     collectives: dict[str, list["Calls"]] = field(default_factory=dict)

@@ -165,17 +165,25 @@ def _cells(buffer: np.ndarray, count: int, pages: Pages) -> tuple[np.ndarray, np
     return cells, np.repeat(first[:, 0] + pages.usable, rows)
 
 
-def _decode(
-    buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray, columns: Sequence[int]
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _records(buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(where each row's header begins, how many bytes header and values take)."""
     first, second = buffer[cells], buffer[cells + 1]
     long = first >= 0x80
     if (long & (second >= 0x80)).any():
         raise NotPlain  # a row of more than 16 KB
     payload = np.where(long, (first & 0x7F).astype(np.int64) << 7 | second, first)
     at = _behind_varint(buffer, cells + 1 + long)  # behind the row's number
+    if (at + payload > page_ends).any() or payload.sum() > len(buffer):
+        raise NotPlain  # they are cut off, or lie in one another
+    return at, payload
+
+
+def _decode(
+    buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray, columns: Sequence[int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    at, payload = _records(buffer, cells, page_ends)
     last = columns[-1]
-    if (at + payload > page_ends).any() or (payload <= last + 1).any():
+    if (payload <= last + 1).any():
         raise NotPlain
     length = buffer[at]
     kinds, some, every = _types(buffer, at + 1, last + 1)
@@ -185,7 +193,7 @@ def _decode(
     # A run: columns up to the first whose size differs from row to row, so that they move together.
     found: list[tuple[np.ndarray, np.ndarray]] = []
     run: _Run = []
-    place, common, wanted = at + length, 0, set(columns)
+    place, common, wanted, left = at + length, 0, set(columns), int(payload.min())
     for number in range(last + 1):
         alike = some[number] == every[number]
         kind = some[number : number + 1] if alike else kinds[:, number].copy()
@@ -193,6 +201,9 @@ def _decode(
             run.append((kind, common))
         if alike:
             common += _SIZES[kind[0]]
+            left -= _SIZES[kind[0]]
+        if left < 0:
+            raise NotPlain  # so that no more is copied than the rows hold
         if not alike or number == last:
             found += _values(buffer, place, run)
             place += common
