@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profiling import sqlite as reader
 from profiling.errors import UserError
 from profiling.sqlite import open_database
+from profiling.sqlite_pages import NotPlain, open_pages, read_columns
 
 EDGES = [
     edge + step for bits in (7, 15, 23, 31, 47, 61) for edge in (1 << bits, -(1 << bits)) for step in (-1, 0)
@@ -60,6 +61,51 @@ def test_integers_of_every_length_beside_anything(rows, page_size, tmp_path_fact
     assert found["a"] == [-7 if a is None else a for a, _, _ in rows]
     assert found["b"] == [b for _, _, b in rows]
     assert found["absent"] == [5] * len(rows)
+
+
+@st.composite
+def wide_rows(draw):
+    """Rows of many columns, of some of which the values take as many bytes in all rows."""
+    count = draw(st.integers(1, 20))
+    columns = [
+        draw(st.lists(one, min_size=count, max_size=count) | one.map(lambda value: [value] * count))
+        for one in draw(st.lists(st.sampled_from([INTEGERS, INTEGERS | st.none(), ANYTHING]), min_size=1))
+    ]
+    return list(zip(*columns, strict=True))
+
+
+@settings(deadline=None, max_examples=50)
+@given(rows=wide_rows(), data=st.data())
+def test_columns_wherever_they_stand_in_the_row(rows, data, tmp_path_factory):
+    names = [f"c{place}" for place in range(len(rows[0]))]
+    path = tmp_path_factory.mktemp("wide") / "x.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"create table t ({', '.join(f'{name} integer' for name in names)})")
+    connection.executemany(f"insert into t values ({', '.join('?' * len(names))})", rows)
+    connection.commit()
+    stored = connection.execute("select * from t").fetchall()  # "1" becomes 1, 2.0 becomes 2
+    connection.close()
+    wanted = data.draw(st.sets(st.sampled_from(range(len(names))), min_size=1))
+    found, malformed = read(path, {names[place]: -7 for place in sorted(wanted)})
+    right = [[-7 if row[place] is None else row[place] for place in sorted(wanted)] for row in stored]
+    kept = [row for row in right if all(type(one) is int and abs(one) < 1 << 62 for one in row)]
+    assert [list(row) for row in zip(*found.values(), strict=True)] == kept
+    assert malformed == len(rows) - len(kept)
+
+
+def test_rows_that_lie_in_one_another_are_left_to_sqlite(tmp_path):
+    path = database(tmp_path / "x.sqlite", [(number, "y" * 3000, number) for number in range(1_000)], 65536)
+    content = bytearray(path.read_bytes())
+    with sqlite3.connect(path) as connection:
+        (root,) = connection.execute("select rootpage from sqlite_master where name = 't'").fetchone()
+    with open_pages(path) as pages:
+        leaf = (int(pages.leaves(root)[0]) - 1) * pages.size
+        many = (pages.size - 4096) // 2 - 8  # all of them the page's first row
+        content[leaf + 3 : leaf + 5] = many.to_bytes(2, "big")
+        content[leaf + 8 : leaf + 8 + 2 * many] = content[leaf + 8 : leaf + 10] * many
+    path.write_bytes(content)
+    with open_pages(path) as pages, pytest.raises(NotPlain):
+        list(read_columns(pages, root, [0, 2]))
 
 
 @pytest.mark.usefixtures("without_sqlite")
