@@ -68,6 +68,6 @@ def _layout(title: str) -> dict[str, Any]:
     return {
         **plots.layout(title),
         "height": 480,
-        "xaxis": {"title": {"text": "arithmetic intensity, FLOP/byte"}, "type": "log"},
-        "yaxis": {"title": {"text": "GFLOP/s"}, "type": "log"},
+        "xaxis": {"title": plots.beside_ticks("arithmetic intensity, FLOP/byte"), "type": "log"},
+        "yaxis": {"title": plots.beside_ticks("GFLOP/s"), "type": "log"},
     }

@@ -122,7 +122,7 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     """The kernels that take most time, longest on top.
 
     Args:
-        top: columns ``short_name, class, ms_per_batch``, in falling order.
+        top: columns ``short_name, class, ms_per_batch``; the parts of a name stand in one bar.
     """
     classes = list(dict.fromkeys(top["class"]))
     traces = []
@@ -140,8 +140,9 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }
         )
-    layout = bars(title, "ms a batch", len(top))
-    order = [_shortened(kernel) for kernel in top["short_name"]]
+    whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
+    layout = bars(title, "ms a batch", len(whole))
+    order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
     return {"data": traces, "layout": layout}
 
@@ -150,6 +151,11 @@ def layout(title: str) -> dict[str, Any]:
     """What all charts have: margins, the legend above the plot, the title on the left."""
     place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
     return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
+
+
+def beside_ticks(text: str) -> dict[str, Any]:
+    """An axis's title near its ticks: by default it lies on the chart's frame."""
+    return {"text": text, "standoff": 8}
 
 
 def shares(points: pd.DataFrame, label: str = "label") -> Figure:
@@ -244,13 +250,13 @@ def _against(
     measured = _plain(sorted(points[column].unique()))
     # Counts double, so the axis is logarithmic; the ticks are what was measured.
     xaxis = {
-        "title": {"text": what},
+        "title": beside_ticks(what),
         "type": "log",
         "tickvals": measured,
         "ticktext": [str(value) for value in measured],
     }
     if len(measured) == 1:
-        xaxis = {"title": {"text": what}, "tickvals": measured}
+        xaxis = {"title": beside_ticks(what), "tickvals": measured}
     beside: dict[str, Any] = {}
     if points[label].nunique() > _MOST_ABOVE:
         beside = {"legend": {"x": 1.01, "y": 1}, "margin": {**_LAYOUT["margin"], "t": 48}, "height": 480}
@@ -258,7 +264,7 @@ def _against(
         **layout(title),
         **beside,
         "xaxis": xaxis,
-        "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        "yaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
     }
 
 
@@ -270,7 +276,7 @@ def bars(title: str, unit: str, count: int) -> dict[str, Any]:
         "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
         "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
         "barmode": "relative",
-        "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
         "yaxis": {"automargin": True, "autorange": "reversed"},
     }
 

@@ -149,7 +149,7 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
     return [
         Sentence(
             f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} costs most "
-            f"({_with_ends(row, f'loss_{part}_pct')}).",
+            f"({_with_ends(row, f'loss_{part}_pct', digits=1)}).",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
@@ -244,13 +244,13 @@ def _number(row: dict[str, Any], name: str) -> float:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    return _with_ends(row, "scaling_efficiency_pct", " %")
+    return _with_ends(row, "scaling_efficiency_pct", unit=" %")
 
 
-def _with_ends(row: dict[str, Any], name: str, unit: str = "") -> str:
+def _with_ends(row: dict[str, Any], name: str, digits: int = 0, unit: str = "") -> str:
     low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
-    text = f"{row[name]:.0f}{unit}"
-    return f"{text} [{low:.0f}, {high:.0f}]" if np.isfinite(low) and np.isfinite(high) else text
+    text = f"{row[name]:.{digits}f}{unit}"
+    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) and np.isfinite(high) else text
 
 
 def _ranks(count: int) -> str:
