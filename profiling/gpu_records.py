@@ -61,13 +61,13 @@ def add_device(
     grid: np.ndarray | None = None,
     block: np.ndarray | None = None,
 ) -> None:
-    """Add what ran on devices; rows that end before they begin are left out and counted.
+    """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
 
     Args:
         name: numbers of the builder's names; so are ``grid`` and ``block``.
         size: bytes of a copy or a set.
     """
-    sound = end_ns >= start_ns
+    sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
     builder.malformed += int((~sound).sum())
     empty = builder.names.of([""])[0]
     columns = {

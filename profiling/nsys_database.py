@@ -5,6 +5,7 @@ columns come and go. Times count from the start of the session, whose date is a 
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -68,6 +69,10 @@ class Reader:
         shift_ns = self._session_start_ns()
         if self.database.malformed and self._builders:
             next(iter(self._builders.values())).malformed += self.database.malformed
+        elif self.database.malformed:
+            self.findings.append(
+                f"{self.database.malformed} events lack a required field or hold an absurd one; none is left"
+            )
         return {process: builder.finish(shift_ns=shift_ns) for process, builder in self._builders.items()}
 
     def _rows(self, table: str, columns: dict[str, int | None]) -> Iterator[Columns]:
@@ -77,6 +82,8 @@ class Reader:
     def _by_process(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
         """The rows of each process; its number stands in the upper bits of global numbers."""
         process = rows[key] >> 24
+        if not process.all():  # some releases do not say whose a kernel is
+            process = np.where(process == 0, self._only_process, process)
         alone = len(process) > 0 and bool((process == process[0]).all())
         for number in [int(process[0])] if alone else distinct(process).tolist():
             if number not in self._builders:
@@ -84,6 +91,17 @@ class Reader:
             mine = process == number
             own = rows if alone else {name: column[mine] for name, column in rows.items()}
             yield self._builders[number], number, own
+
+    @cached_property
+    def _only_process(self) -> int:
+        """The number of the one process that called CUDA or opened ranges; 0 if it is not one."""
+        found: set[int] = set()
+        for table in (_CALLS, _RANGES):
+            if self.database.has(table, "globalTid"):
+                for rows in self.database.integers(table, {"globalTid": 0}):
+                    found.update(distinct(rows["globalTid"] >> 24).tolist())
+        found.discard(0)
+        return found.pop() if len(found) == 1 else 0
 
     def _add_kernels(self) -> None:
         sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")

@@ -5,7 +5,6 @@ It is CUPTI's records as they were, a table a kind; names are numbers of ``Strin
 
 import numpy as np
 
-from profiling.errors import UserError
 from profiling.events import Builder, Trace
 from profiling.gpu_records import add_device, add_launches, add_ranges, coded, copy_name, memory_name, triples
 from profiling.names import full_name
@@ -125,13 +124,13 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     if _MARKER not in database.tables:
         return []
     names = ("flags", "timestamp", "id", "name")
-    chunks = list(database.integers(_MARKER, dict.fromkeys(names, None)))
+    chunks = list(database.integers(_MARKER, dict.fromkeys(names, None), texts=["objectId"]))
     if not chunks:
         return []
-    rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
-    thread = np.fromiter((_thread_of(owner) for (owner,) in database.rows(_MARKER, "objectId")), np.int64)
-    if len(thread) != len(rows["id"]):
-        raise UserError(f"{database.path}: its table {_MARKER} is damaged; fetch it again")
+    rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in (*names, "objectId")}
+    if not len(rows["id"]):
+        return []
+    thread = np.fromiter(map(_thread_of, rows["objectId"]), np.int64, len(rows["id"]))
     place, partner, unended = _pair(rows)
     instant = rows["flags"][place] & _INSTANT > 0
     end_ns = np.where(partner >= 0, rows["timestamp"][partner], rows["timestamp"].max())

@@ -16,6 +16,7 @@ import numpy as np
 _CHUNK_BYTES = 4 << 20
 _LEAF, _INTERIOR = 0x0D, 0x05
 _LONGEST_VARINT = 9
+_SPILLED = 35  # a row of more than a page's usable bytes less these goes on in another page
 # Of a damaged row the columns (at most 127, of at most 57 bytes) are looked for behind the page.
 _PAD = 1 << 13
 # By serial type: bytes that a value takes (of texts and blobs, (type - 12) // 2), and how far to shift a word
@@ -140,7 +141,7 @@ def read_columns(
         buffer = pages.read(numbers)
         cells, page_ends = _cells(buffer, len(numbers), pages)
         if len(cells):
-            yield _decode(buffer, cells, page_ends, columns)
+            yield _decode(buffer, *_records(buffer, cells, page_ends, pages.usable), columns)
 
 
 def _words(buffer: np.ndarray, kind: str) -> np.ndarray:
@@ -165,7 +166,9 @@ def _cells(buffer: np.ndarray, count: int, pages: Pages) -> tuple[np.ndarray, np
     return cells, np.repeat(first[:, 0] + pages.usable, rows)
 
 
-def _records(buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _records(
+    buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray, usable: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(where each row's header begins, how many bytes header and values take)."""
     first, second = buffer[cells], buffer[cells + 1]
     long = first >= 0x80
@@ -173,15 +176,16 @@ def _records(buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray) -> tu
         raise NotPlain  # a row of more than 16 KB
     payload = np.where(long, (first & 0x7F).astype(np.int64) << 7 | second, first)
     at = _behind_varint(buffer, cells + 1 + long)  # behind the row's number
+    if (payload > usable - _SPILLED).any():
+        raise NotPlain  # it goes on in another page
     if (at + payload > page_ends).any() or payload.sum() > len(buffer):
         raise NotPlain  # they are cut off, or lie in one another
     return at, payload
 
 
 def _decode(
-    buffer: np.ndarray, cells: np.ndarray, page_ends: np.ndarray, columns: Sequence[int]
+    buffer: np.ndarray, at: np.ndarray, payload: np.ndarray, columns: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    at, payload = _records(buffer, cells, page_ends)
     last = columns[-1]
     if (payload <= last + 1).any():
         raise NotPlain

@@ -77,13 +77,22 @@ def stream(
 
     reading, tally = Reading(findings, rank), Tally()
     files, left = _files(path)
+    unread: list[str] = []
     for folder in left:
         reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
     for file in files:
-        for name, piece in reading.pieces(file):
-            if name == "intervals":
-                tally.add(piece)
-            yield name, piece
+        try:
+            for name, piece in reading.pieces(file):
+                if name == "intervals":
+                    tally.add(piece)
+                yield name, piece
+        except UserError as error:
+            if len(files) == 1:
+                raise
+            unread.append(str(error))  # what the others hold is read
+    if len(unread) == len(files):
+        raise UserError(f"none of the {len(files)} files of {path} can be read: {unread[0]}")
+    findings += unread
     yield from reading.markers(_END_OF_BATCH)
     reading.tell_copies()
     ranks = reading.ranks if rank is None else min(reading.threads, 1)

@@ -191,6 +191,22 @@ def test_a_locked_database_is_a_line_not_a_wait(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", DATABASES)
+def test_a_database_whose_writer_died_is_not_called_damaged(name, tmp_path):
+    tool, path = make(name, tmp_path)
+    kernels = next(table for table in tables_of(path) if "KERNEL" in table)
+    rows = "with recursive n(i) as (select 1 union all select i + 1 from n limit 5000) select i, i from n"
+    many = f"insert into {kernels} (start, end) {rows}"
+    die = (
+        f"import os, sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('pragma cache_size = 2'); "
+        f"c.execute({many!r}); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", die], check=True)
+    assert path.with_name(path.name + "-journal").exists()
+    with pytest.raises(UserError, match="died before it had finished"):
+        read(path, tool)
+
+
+@pytest.mark.parametrize("name", DATABASES)
 def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
     tool, path = make(name, tmp_path)
     connection = sqlite3.connect(path)

@@ -143,7 +143,29 @@ def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
     assert any("3 events lack a required field or hold an absurd one" in finding for finding in findings)
 
 
+def test_rows_none_of_which_can_be_are_counted(tmp_path):
+    path = Nsys(tmp_path / "odd.sqlite").close()
+    change(path, ["insert into CUPTI_ACTIVITY_KIND_KERNEL (start, end) values ('soon', 'later'), (null, 7)"])
+    _, _, findings = frames(path)
+    assert any("2 events lack a required field or hold an absurd one" in finding for finding in findings)
+
+
+def test_kernels_without_times_are_left_out_and_counted(tmp_path):
+    database = Nsys(tmp_path / "odd.sqlite")
+    database.batches(2)
+    change(
+        database.close(), ["update CUPTI_ACTIVITY_KIND_KERNEL set start = 0, end = 0 where correlationId = 1"]
+    )
+    kernels, _, findings = frames(tmp_path / "odd.sqlite")
+    assert len(kernels) == 5
+    assert any("1 events lack a required field" in finding for finding in findings)
+
+
 VARIANTS = {
+    "kernels of no process": ["alter table CUPTI_ACTIVITY_KIND_KERNEL drop column globalPid"],
+    "a kernel of no process": [
+        "update CUPTI_ACTIVITY_KIND_KERNEL set globalPid = null where correlationId = 1"
+    ],
     "short names only": ["update CUPTI_ACTIVITY_KIND_KERNEL set demangledName = null, mangledName = null"],
     "texts by number only": ["alter table NVTX_EVENTS drop column text"],
     "started and ended ranges": ["update NVTX_EVENTS set eventType = 60 where eventType = 59"],

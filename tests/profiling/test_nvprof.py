@@ -6,6 +6,8 @@ import pytest
 
 from profiling.convert import recognise
 from profiling.tools.nvprof import read
+from tests.profiling.gpu_databases import change
+from tests.profiling.samples import nvprof_database
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,16 @@ def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm):
     assert [table.num_rows for table in converted.tables.values()] == [0, 0]
     (finding,) = converted.findings
     assert "empty_capture.sql: the capture is empty" in finding
+
+
+def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
+    path = nvprof_database(tmp_path / "net.sql")
+    before = read(path).tables
+    change(path, ["update CUPTI_ACTIVITY_KIND_MARKER set timestamp = null where id = 1001 and flags = 1"])
+    converted = read(path)
+    assert converted.tables["kernels"].num_rows == before["kernels"].num_rows
+    assert converted.tables["markers"].num_rows == before["markers"].num_rows - 1
+    assert any("1 events lack a required field" in finding for finding in converted.findings)
 
 
 # --- what nvprof prints --------------------------------------------------------------------------------

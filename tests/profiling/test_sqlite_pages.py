@@ -1,6 +1,8 @@
 """Integers taken from a database's pages are those that SQLite gives, whatever stands beside them."""
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +136,39 @@ def test_a_row_that_goes_on_in_another_page_and_all_after_it(tmp_path):
     rows = [(number, "x" * 3000 if number == 3_000 else None, number) for number in range(3_500)]
     path = database(tmp_path / "x.sqlite", rows)
     assert read(path)[0]["a"] == list(range(3_500))
+
+
+@pytest.mark.parametrize("room", range(29, 41))
+def test_a_row_that_begins_at_a_pages_end_and_goes_on_in_another(room, tmp_path):
+    for more in range(9):
+        path = tmp_path / f"{more}.sqlite"
+        connection = sqlite3.connect(path)
+        connection.execute("pragma page_size = 512")
+        texts = ", ".join(f"t{number} text" for number in range(8))
+        connection.execute(f"create table t ({texts}, b integer, z text)")
+        # Nine rows that leave the last one hardly more room than what of it stays on the page.
+        rows = [("s" * (34 if number else room), *[""] * 7, 100, "") for number in range(9)]
+        rows += [("q" * 57,) * 8 + (1 << 50, "z" * more)]
+        connection.executemany(f"insert into t values ({', '.join('?' * 10)})", rows)
+        connection.commit()
+        connection.close()
+        assert read(path, {"b": None})[0]["b"] == [100] * 9 + [1 << 50]
+
+
+def test_no_writer_changes_a_table_while_others_are_read(tmp_path):
+    path = database(tmp_path / "x.sqlite", [(1, None, 1)])
+    connection = sqlite3.connect(path)
+    connection.execute("create table u (a integer)")
+    connection.commit()
+    connection.close()
+    connect = f"sqlite3.connect({str(path)!r}, timeout=0)"
+    write = f"import sqlite3; c = {connect}; c.execute('delete from t'); c.commit()"
+    with open_database(path) as opened:
+        for table in ("t", "u"):
+            list(opened.integers(table, {"a": None}))
+        writer = subprocess.run([sys.executable, "-c", write], capture_output=True, text=True, check=False)
+        assert "database is locked" in writer.stderr
+        assert [chunk["a"].tolist() for chunk in opened.integers("t", {"a": None})] == [[1]]
 
 
 def test_a_column_added_later_and_a_key_that_is_the_rows_number(tmp_path):

@@ -224,6 +224,24 @@ def test_a_rank_without_a_profile_is_named(tmp_path):
     assert findings[-1] == "run: rank 1 of 4 left no profile"
 
 
+def test_a_truncated_profile_costs_no_other_rank(tmp_path):
+    folder = write_text(tmp_path / "run", training(3))
+    broken = folder / "profile.1.0.0"
+    broken.write_bytes(broken.read_bytes()[:60])
+    converted = read(folder)
+    assert set(frame(converted, "intervals")["rank"]) == {0, 2}
+    assert any("profile.1.0.0 is truncated or damaged at line" in finding for finding in converted.findings)
+    assert converted.findings[-1] == "run: rank 1 of 3 left no profile"
+
+
+def test_profiles_that_are_all_truncated_are_one_line(tmp_path):
+    folder = write_text(tmp_path / "run", training(2))
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match=r"none of the 2 files of .*run can be read: .*profile\.0\.0\.0"):
+        read(folder)
+
+
 def copied_text(folder):
     write_text(folder / "MULTI__TIME", training(2))
     (folder / "profile.1.0.0").write_text((folder / "MULTI__TIME/profile.1.0.0").read_text())
