@@ -27,7 +27,7 @@ _NOTHING = re.compile(r"^No (kernels|API activities) were profiled")
 _SUMMARY = re.compile(
     r"^\s*(?:([A-Za-z][^:%]*):)?\s*([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$"
 )
-_METRIC = re.compile(r"^\s*(\d+)\s{2,}(\S+)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s*$")
+_METRIC_COLUMN = re.compile(r"(?:Event|Metric) (?:Name|Description)|\S+")
 _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$")
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
@@ -114,7 +114,7 @@ class _Reader:
         if "Time(%)" in words and words[-1] == "Name":
             self.kind, self.group = "summary", self.group if "Type" not in words else ""
         elif words[:1] == ["Invocations"] and words[-1:] in (["Avg"], ["Total"]):
-            self.kind = "metric"
+            self.kind, self.header = "metric", _METRIC_COLUMN.findall(line)
         elif words[:2] == ["Count", "Avg"]:
             self.kind = "memory"
         elif words[:2] == ["Start", "Duration"] and words[-1] == "Name":
@@ -162,14 +162,19 @@ class _Reader:
     def _metric(self, line: str) -> None:
         if kernel := _KERNEL.match(line):
             self.kernel = kernel[1]
-        elif found := _METRIC.match(line):
-            count, name, *_, low, high, mean = found.groups()
-            self._add_metric(name, self.kernel, float(count), low, high, mean)
         elif not line.startswith("Device"):
-            self.unread += 1
+            cells = re.split(r"\s{2,}", line.strip())
+            # A number wider than its column leaves one space; what an event's row says has none within.
+            cells = cells if len(cells) == len(self.header) else line.split()
+            if len(cells) == len(self.header) and cells[0].isdecimal():
+                self._add_metric(dict(zip(self.header, cells, strict=True)), self.kernel)
+            else:
+                self.unread += 1
 
-    def _add_metric(self, name: str, kernel: str, count: float, low: str, high: str, mean: str) -> None:
-        values = [number_and_unit(text) for text in (low, high, mean)]
+    def _add_metric(self, row: dict[str, str], kernel: str) -> None:
+        name = row.get("Metric Name") or row.get("Event Name", "")
+        count = _float(row.get("Invocations", ""))
+        values = [number_and_unit(row.get(one, "")) for one in ("Min", "Max", "Avg")]
         unit = f" ({values[0][1]})" if values[0][1] not in ("", "level") else ""
         self.printed.metrics.append(Metric(name + unit, kernel, count, *(value for value, _ in values)))
 
@@ -221,10 +226,7 @@ class _Reader:
             activity = Activity(row["Name"], _float(row.get("Calls", "")), total, mean, low, high)
             self._add_activity(row.get("Type", self.group), activity)
         elif "Metric Name" in row or "Event Name" in row:
-            name = row.get("Metric Name") or row["Event Name"]
-            least, most, usual = (row.get(one, "") for one in ("Min", "Max", "Avg"))
-            count = _float(row.get("Invocations", ""))
-            self._add_metric(name, row.get("Kernel", ""), count, least, most, usual)
+            self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:
             self._add_launch({**row, "Name": row["Kernel"]}, units)
         elif "Start" in row and "Name" in row:

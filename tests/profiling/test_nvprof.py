@@ -190,3 +190,29 @@ def test_a_trace_as_csv(tmp_path):
     assert kernels["bytes"].iloc[0] == 4096 and kernels["class"].iloc[0] == "memcpy"
     assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("128,1,1", "256,1,1")
     assert list(kernels["correlation"]) == [11, 12] and set(kernels["device"]) == {1}
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_an_events_columns_are_those_that_its_table_names(total, tmp_path):
+    path = tmp_path / "events.txt"
+    head, row = "Invocations              Event Name    Min   Max   Avg", "4  warps_launched  250   256   254"
+    path.write_text(
+        "==7== Profiling result:\n==7== Event result:\n"
+        f"{head}{'   Total' * total}\n"
+        'Device "Tesla K40c (0)"\n    Kernel: add(float*)\n'
+        f"          {row}{'  1016' * total}\n"
+    )
+    found, findings = tables(path)
+    (event,) = found["atomics"].to_dict("records")
+    assert event["event"] == "warps_launched : add(float*)" and findings == []
+    assert (event["count"], event["min"], event["max"], event["mean"]) == (4, 250, 256, 254)
+
+
+def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
+    path = tmp_path / "events.txt"
+    path.write_text(
+        "==7== Event result:\nInvocations  Event Name  Min  Max  Avg  Total\n    Kernel: k\n"
+        "          2  active_cycles  12345678901 12345678903 12345678902 24691357804\n"
+    )
+    found, _ = tables(path)
+    assert found["atomics"]["mean"].to_list() == [12345678902]
