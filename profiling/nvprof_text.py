@@ -32,6 +32,7 @@ _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _DEVICE = re.compile(r"\((\d{1,4})\)\s*$")
+_OF_THE_CPU = "its samples of the CPU (--cpu-profiling) are not read; take those of another tool"
 _ROWS = 1 << 16
 _DEVICE_TYPES = ("GPU activities", "")
 
@@ -47,6 +48,7 @@ class Printed:
     processes: set[int] = field(default_factory=set)
     nothing: bool = False  # nvprof says that it saw no kernel
     blocks: int = 0
+    spoke: bool = False  # a line is nvprof's own
 
 
 def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
@@ -62,7 +64,7 @@ def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
             yield printed.launches
             printed.launches = Launches()
     reader.close()
-    if not printed.processes and not printed.blocks:
+    if not printed.spoke and not printed.blocks:
         raise UserError(f"{path} is no text that nvprof printed: it has no line that begins with ==PID==")
     if len(printed.launches):
         yield printed.launches
@@ -84,7 +86,7 @@ class _Reader:
 
     def take(self, line: str) -> None:
         if banner := _BANNER.match(line):
-            self._banner(int(banner[1].strip("=") or 0), banner[2].strip())
+            self._banner(banner[1], banner[2].strip())
         elif line.startswith('"') or (self.kind == "csv" and "," in line) or _begins_csv(line):
             self._csv(cells_of(line))
         elif not self._begins(line):
@@ -98,10 +100,15 @@ class _Reader:
         if self.unread:
             self.printed.findings.append(f"{self.unread} lines of its tables are damaged; they are left out")
 
-    def _banner(self, process: int, said: str) -> None:
-        self.printed.processes.add(process)
+    def _banner(self, process: str, said: str) -> None:
+        self.printed.spoke = True
+        if process.isdecimal():  # else the line is of no process: ======== Warning
+            self.printed.processes.add(int(process))
         self.kind, self.group = "", ""
-        self.in_ranges |= said == "NVTX result:"
+        if said in ("NVTX result:", "Profiling result:"):  # a process's ranges come after all else of it
+            self.in_ranges = said == "NVTX result:"
+        if said.startswith("CPU profiling result"):
+            self.printed.findings.append(_OF_THE_CPU)
         if said.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
             self.group = "API calls"
         if _WORTH_SAYING.match(said) and not _HARMLESS.search(said):
@@ -111,7 +118,7 @@ class _Reader:
 
     def _begins(self, line: str) -> bool:
         words = line.split()
-        if "Time(%)" in words and words[-1] == "Name":
+        if "Time(%)" in words and "Calls" in words and words[-1] == "Name":
             self.kind, self.group = "summary", self.group if "Type" not in words else ""
         elif words[:1] == ["Invocations"] and words[-1:] in (["Avg"], ["Total"]):
             self.kind, self.header = "metric", _METRIC_COLUMN.findall(line)
@@ -154,8 +161,8 @@ class _Reader:
         self._add_activity(self.group, Activity(found[8], float(found[4]), total, mean, low, high))
 
     def _add_activity(self, group: str, activity: Activity) -> None:
-        if self.in_ranges and group == "GPU activities":
-            return  # again, by range: counted already
+        if self.in_ranges and group != "Range":
+            return  # work and calls again, by range: counted already
         activity.on_device = group in _DEVICE_TYPES
         self.printed.activities.append(activity)
 
@@ -219,7 +226,7 @@ class _Reader:
             self._csv_row(dict(zip(self.header, cells, strict=True)), units)
 
     def _csv_row(self, row: dict[str, str], units: dict[str, str]) -> None:
-        if "Time(%)" in row:
+        if "Time(%)" in row and "Calls" in row:
             total, mean, low, high = (
                 time_ns(row.get(name, ""), units.get(name, "")) for name in ("Time", "Avg", "Min", "Max")
             )
