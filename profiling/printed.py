@@ -19,10 +19,11 @@ _PLAIN = re.compile(r"^\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?:([^\s\d.,'\u201
 _GROUPED = re.compile(
     rf"^\s*([-+]?\d[\d.,]*(?:{_BETWEEN}\d{{3}})*(?:[.,]\d+)?(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*$"
 )
-_GROUPS = re.compile(r"[-+]?\d{1,3}(,\d{3})+$")
+_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+$")
 _SPACES = re.compile(rf"(?<=\d){_BETWEEN}(?=\d{{3}})")
 _DECIMAL_COMMA = re.compile(
-    rf"[-+]?(?:\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+)"
+    rf"[-+]?(?:0,\d+|\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+)"
+    r"\s*(?:%|[A-Za-zµμ]{1,12}(?:/[A-Za-z]{1,12})?)?"  # a unit
 )
 _LEVEL = re.compile(r"\((\d+)\)$")  # of Low (3), as nvprof prints utilizations: 0 to 10
 _BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(/s|/second)?$")
@@ -69,13 +70,13 @@ def _grouped(digits: str, decimal_comma: bool) -> float:
     """Digits with points and commas as a number; NaN if they make none.
 
     The last of two signs is the decimal one; of one sign that comes once three digits may follow either
-    way: then ``decimal_comma`` decides.
+    way: then ``decimal_comma`` decides, but no group of thousands is 0.
     """
     point = "," if digits.rfind(",") > digits.rfind(".") else "."
     other = "." if point == "," else ","
     if other not in digits:
         whole, *parts = digits.split(point)
-        undecided = len(parts) == 1 and len(parts[0]) == 3 and 0 < len(whole.lstrip("+-")) < 4
+        undecided = len(parts) == 1 and len(parts[0]) == 3 and re.fullmatch(r"[-+]?[1-9]\d{0,2}", whole)
         if len(parts) > 1 or (undecided and (point == ",") != decimal_comma):
             point, other = other, point
     before, _, after = digits.partition(point)
