@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profiling.csv_blocks import Blocks, Row
 from profiling.errors import UserError
-from profiling.printed import number_and_unit, size_bytes, time_ns
+from profiling.printed import is_known_unit, number_and_unit, size_bytes, time_ns
 from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 _ROWS = 1 << 16
@@ -24,6 +24,7 @@ _HEAD = re.compile(
 _UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
 _NAMES = ("Name", "Operation", "Range", "Kernel Name")
 _COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls", "Kern Inst", "Range Instances")
+_MEASURED = {"Start", "Duration", "Projected Duration", "Total", "Avg", "Min", "Max", "StdDev"}
 _COLUMNS = {
     "Average": "Avg", "Minimum": "Min", "Maximum": "Max", "StDev": "StdDev", "Total Time": "Total",
     "GridX": "GrdX", "GridY": "GrdY", "GridZ": "GrdZ", "BlockX": "BlkX", "BlockY": "BlkY", "BlockZ": "BlkZ",
@@ -44,6 +45,7 @@ class Stats:
     activities: list[Activity] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
     damaged: int = 0
+    findings: list[str] = field(default_factory=list)
     projected: dict[str, Spread] = field(default_factory=dict)  # of a trace of ranges, by name
 
 
@@ -81,6 +83,8 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     for row in blocks:
         if row.header is not header:
             header, columns = row.header, _columns(row.header)
+            unknown = (one for one in _unknown_units(columns) if one not in stats.findings)
+            stats.findings += unknown
         name = next((columns.text(row, one) for one in _NAMES if one in columns.place), "")
         if "Total" in columns.place:
             _add_summary(stats, columns, row, name.removeprefix(":"))
@@ -110,6 +114,16 @@ def _columns(header: list[str]) -> _Columns:
         place.setdefault(name, at)
         unit[name] = found[2] if found else ""
     return _Columns(place, unit)
+
+
+def _unknown_units(columns: _Columns) -> list[str]:
+    """What is to be said of columns of times and sizes whose units say nothing here."""
+    return [
+        f"column {name} is in {unit}, a unit not known here, so its values are left out; write the table "
+        "again in another (nsys stats --timeunit nsec; sizes in MB)"
+        for name, unit in columns.unit.items()
+        if name in _MEASURED and unit and not is_known_unit(unit)
+    ]
 
 
 def _add_summary(stats: Stats, columns: _Columns, row: Row, name: str) -> None:
