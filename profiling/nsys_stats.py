@@ -21,6 +21,11 @@ _HEAD = re.compile(
     r"NVTX Range,Style,|Range,Style,Total Proj Time|Name,Projected Start)",
     re.MULTILINE,
 )
+# The head of a summary or a trace as nsys stats prints it in its other formats: aligned, tsv, JSON.
+_OTHER_HEAD = re.compile(
+    r"Time ?\(%\)(:\s{0,9}[\d.]{1,9},\s{0,40}|[^\w,]{1,40})Total Time"
+    r"|Start ?\(\w{1,9}\)(:\s{0,9}\d{1,19},\s{0,40}|[^\w,]{1,40})Duration"
+)
 _UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
 _NAMES = ("Name", "Operation", "Range", "Kernel Name")
 _COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls", "Kern Inst", "Range Instances")
@@ -34,8 +39,9 @@ _COLUMNS = {
 
 
 def is_stats(head: bytes) -> bool:
-    """Whether a text holds a table of ``nsys stats`` in CSV."""
-    return _HEAD.search(head.decode("utf-8", "replace").replace('"', "")) is not None
+    """Whether a text holds a table of ``nsys stats``, if only one that is not CSV, and so not read."""
+    text = head.decode("utf-8-sig", "replace").replace('"', "")
+    return _HEAD.search(text) is not None or _OTHER_HEAD.search(text) is not None
 
 
 @dataclass
@@ -99,7 +105,9 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     stats.activities += [one.activity(_projected(name)) for name, one in stats.projected.items()]
     stats.damaged = blocks.damaged
     if not header:
-        raise UserError(f"{path} holds no row of a table of nsys stats; write it again (nsys stats -f csv)")
+        raise UserError(
+            f"{path} holds no row of a table of nsys stats in CSV; write it again (nsys stats --format csv)"
+        )
     if len(launches):
         yield launches
 

@@ -15,9 +15,10 @@ from profiling.printed import number_and_unit, size_bytes, time_ns
 from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 HEAD = re.compile(
-    rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
+    rb"^(?:\xef\xbb\xbf)?==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
     rb"|^======== (Warning|Error|Profiling result)"
-    rb'|^[ "]*(Type[ ",]+)?Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
+    rb'|^(?:\xef\xbb\xbf)?[ "]*(Type[ ",]+)?'
+    rb'Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
     re.MULTILINE,
 )
 _BANNER = re.compile(r"^==(\d+|====)== ?(.*)$")

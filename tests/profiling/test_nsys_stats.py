@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiling.convert import recognise
+from profiling.errors import UserError
 from profiling.nsys_stats import Stats, read_stats
 from profiling.tools.nsys import read
 
@@ -184,3 +185,25 @@ def test_a_unit_that_is_not_known_is_said_with_its_column(tmp_path):
     list(read_stats(path, stats))
     (finding,) = stats.findings
     assert finding.startswith("column Duration is in ticks, a unit not known here")
+
+
+OTHER_FORMATS = {
+    "table": """ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  StdDev (ns)      Name
+ --------  ---------------  ---------  --------  --------  --------  --------  -----------  -------------
+     60.0            1,600          3     200.0     200.0       100       300          1.5  kernel(int *)
+""",
+    "tsv": "Time (%)\tTotal Time (ns)\tInstances\tName\n60.0\t600\t3\tkernel(int *)\n",
+    "json": '[\n  {\n    "Time (%)": 60.0,\n    "Total Time (ns)": 600,\n    "Name": "k(int *)"\n  }\n]\n',
+    "json of a trace": '[{"Start (ns)":10,"Duration (ns)":20,"CorrId":1,"Name":"kernel(int *)"}]',
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMATS)
+def test_what_to_write_in_place_of_another_format_is_said(form, tmp_path):
+    path = tmp_path / "stats.txt"
+    path.write_text(OTHER_FORMATS[form])
+    assert recognise(path) == "nsys"
+    with pytest.raises(UserError, match=r"write it again \(nsys stats --format csv\)"):
+        read(path)

@@ -4,7 +4,7 @@ import pytest
 
 from profiling.convert import read, recognise
 from profiling.printed import has_decimal_commas, number_and_unit
-from tests.profiling.samples import NCU_DETAILS, NCU_RAW
+from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
 
 
 def tables(path, text, tool):
@@ -46,6 +46,19 @@ def test_where_one_number_can_only_have_a_decimal_comma_all_have():
     assert number_and_unit("1,512", decimal_comma=True)[0] == 1.512
     assert number_and_unit("0.512", decimal_comma=True)[0] == 0.512
     assert number_and_unit("1.512", decimal_comma=True)[0] == 1512
+
+
+STATS = "Time (%),Total Time (ns),Instances,Avg (ns),Min (ns),Max (ns),Name\n100,9,1,9,9,9,k\n"
+SUMMED = "Time(%),Time,Calls,Avg,Min,Max,Name\n%,us,,us,us,us,\n60.00,30.5,2,15.25,10,20.5,k\n"
+TEXTS = {"nsys": STATS, "horovod": HOROVOD, "ncu": NCU_RAW, "vtune": VTUNE, "nvprof": SUMMED}
+
+
+@pytest.mark.parametrize("tool", TEXTS)
+def test_a_byte_order_mark_before_a_text_changes_nothing(tool, tmp_path):
+    path = tmp_path / "printed.txt"
+    plain, said = tables(path, TEXTS[tool], tool)
+    marked, findings = tables(path, "\ufeff" + TEXTS[tool], tool)
+    assert all(marked[name].equals(plain[name]) for name in plain | marked) and findings == said
 
 
 # --- Nsight Compute ------------------------------------------------------------------------------------
