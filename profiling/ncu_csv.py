@@ -130,6 +130,7 @@ def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str],
     units: list[str] = []
     header: list[str] = []
     current: tuple[str, Mapping[str, str], Values] | None = None
+    sections: dict[str, str] = {}  # of its metrics
     for row in blocks:
         if row.header is not header:
             header, units = row.header, []
@@ -143,10 +144,9 @@ def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str],
             if current is None or current[0] != key:
                 if current is not None:
                     yield current[1:]
-                current = (key, facts, {})
+                current, sections = (key, facts, {}), {}
             if facts["Metric Name"]:  # else the row is what a rule of ncu's says
-                value, unit = facts.get("Metric Value", ""), facts.get("Metric Unit", "")
-                current[2][facts["Metric Name"]] = number_and_unit(value, unit, comma)
+                _add(current[2], sections, facts, comma)
         elif row.cells[0].isdecimal():
             yield row.values, _values(row, units, comma)
         else:
@@ -154,6 +154,21 @@ def _measured(path: Path, metrics: Metrics) -> Iterator[tuple[Mapping[str, str],
     if current is not None:
         yield current[1:]
     metrics.damaged += blocks.damaged
+
+
+def _add(values: Values, sections: dict[str, str], facts: Mapping[str, str], comma: bool) -> None:
+    """Add a row of the details page to the metrics of its launch.
+
+    Sections share names of metrics: Memory Throughput is a percentage in one, and bytes a second in another.
+    The first keeps the name, each other has its section (within a section: its unit) behind it.
+    """
+    name, section, unit = facts["Metric Name"], facts.get("Section Name", ""), facts.get("Metric Unit", "")
+    value = number_and_unit(facts.get("Metric Value", ""), unit, comma)
+    if sections.setdefault(name, section) != section:
+        name = f"{name} [{section}]"
+    if name in values and values[name][1] != value[1]:
+        name = f"{name} [{unit}]"
+    values[name] = value
 
 
 def _has_decimal_commas(path: Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profiling.csv_blocks import Blocks, Row
 from profiling.errors import UserError
-from profiling.printed import number_and_unit, size_bytes, time_ns
+from profiling.printed import is_known_unit, number_and_unit, size_bytes, time_ns
 from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 _ROWS = 1 << 16
@@ -21,9 +21,15 @@ _HEAD = re.compile(
     r"NVTX Range,Style,|Range,Style,Total Proj Time|Name,Projected Start)",
     re.MULTILINE,
 )
+# The head of a summary or a trace as nsys stats prints it in its other formats: aligned, tsv, JSON.
+_OTHER_HEAD = re.compile(
+    r"Time ?\(%\)(:\s{0,9}[\d.]{1,9},\s{0,40}|[^\w,]{1,40})Total Time"
+    r"|Start ?\(\w{1,9}\)(:\s{0,9}\d{1,19},\s{0,40}|[^\w,]{1,40})Duration"
+)
 _UNIT = re.compile(r"^(.*?)\s*\((\w+(?:/\w+)?|%)\)$")
 _NAMES = ("Name", "Operation", "Range", "Kernel Name")
 _COUNTS = ("Instances", "Num Calls", "Count", "Operations", "Calls", "Kern Inst", "Range Instances")
+_MEASURED = {"Start", "Duration", "Projected Duration", "Total", "Avg", "Min", "Max", "StdDev"}
 _COLUMNS = {
     "Average": "Avg", "Minimum": "Min", "Maximum": "Max", "StDev": "StdDev", "Total Time": "Total",
     "GridX": "GrdX", "GridY": "GrdY", "GridZ": "GrdZ", "BlockX": "BlkX", "BlockY": "BlkY", "BlockZ": "BlkZ",
@@ -33,8 +39,9 @@ _COLUMNS = {
 
 
 def is_stats(head: bytes) -> bool:
-    """Whether a text holds a table of ``nsys stats`` in CSV."""
-    return _HEAD.search(head.decode("utf-8", "replace").replace('"', "")) is not None
+    """Whether a text holds a table of ``nsys stats``, if only one that is not CSV, and so not read."""
+    text = head.decode("utf-8-sig", "replace").replace('"', "")
+    return _HEAD.search(text) is not None or _OTHER_HEAD.search(text) is not None
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Stats:
     activities: list[Activity] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
     damaged: int = 0
+    findings: list[str] = field(default_factory=list)
     projected: dict[str, Spread] = field(default_factory=dict)  # of a trace of ranges, by name
 
 
@@ -81,6 +89,8 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     for row in blocks:
         if row.header is not header:
             header, columns = row.header, _columns(row.header)
+            unknown = (one for one in _unknown_units(columns) if one not in stats.findings)
+            stats.findings += unknown
         name = next((columns.text(row, one) for one in _NAMES if one in columns.place), "")
         if "Total" in columns.place:
             _add_summary(stats, columns, row, name.removeprefix(":"))
@@ -95,7 +105,9 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     stats.activities += [one.activity(_projected(name)) for name, one in stats.projected.items()]
     stats.damaged = blocks.damaged
     if not header:
-        raise UserError(f"{path} holds no row of a table of nsys stats; write it again (nsys stats -f csv)")
+        raise UserError(
+            f"{path} holds no row of a table of nsys stats in CSV; write it again (nsys stats --format csv)"
+        )
     if len(launches):
         yield launches
 
@@ -110,6 +122,16 @@ def _columns(header: list[str]) -> _Columns:
         place.setdefault(name, at)
         unit[name] = found[2] if found else ""
     return _Columns(place, unit)
+
+
+def _unknown_units(columns: _Columns) -> list[str]:
+    """What is to be said of columns of times and sizes whose units say nothing here."""
+    return [
+        f"column {name} is in {unit}, a unit not known here, so its values are left out; write the table "
+        "again in another (nsys stats --timeunit nsec; sizes in MB)"
+        for name, unit in columns.unit.items()
+        if name in _MEASURED and unit and not is_known_unit(unit)
+    ]
 
 
 def _add_summary(stats: Stats, columns: _Columns, row: Row, name: str) -> None:

@@ -15,9 +15,10 @@ from profiling.printed import number_and_unit, size_bytes, time_ns
 from profiling.printed_tables import Activity, Launch, Launches, Metric, Spread
 
 HEAD = re.compile(
-    rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
+    rb"^(?:\xef\xbb\xbf)?==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
     rb"|^======== (Warning|Error|Profiling result)"
-    rb'|^[ "]*(Type[ ",]+)?Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
+    rb'|^(?:\xef\xbb\xbf)?[ "]*(Type[ ",]+)?'
+    rb'Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
     re.MULTILINE,
 )
 _BANNER = re.compile(r"^==(\d+|====)== ?(.*)$")
@@ -27,11 +28,12 @@ _NOTHING = re.compile(r"^No (kernels|API activities) were profiled")
 _SUMMARY = re.compile(
     r"^\s*(?:([A-Za-z][^:%]*):)?\s*([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$"
 )
-_METRIC = re.compile(r"^\s*(\d+)\s{2,}(\S+)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s*$")
+_METRIC_COLUMN = re.compile(r"(?:Event|Metric) (?:Name|Description)|\S+")
 _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s*$")
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _DEVICE = re.compile(r"\((\d{1,4})\)\s*$")
+_OF_THE_CPU = "its samples of the CPU (--cpu-profiling) are not read; take those of another tool"
 _ROWS = 1 << 16
 _DEVICE_TYPES = ("GPU activities", "")
 
@@ -47,6 +49,7 @@ class Printed:
     processes: set[int] = field(default_factory=set)
     nothing: bool = False  # nvprof says that it saw no kernel
     blocks: int = 0
+    spoke: bool = False  # a line is nvprof's own
 
 
 def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
@@ -62,7 +65,7 @@ def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
             yield printed.launches
             printed.launches = Launches()
     reader.close()
-    if not printed.processes and not printed.blocks:
+    if not printed.spoke and not printed.blocks:
         raise UserError(f"{path} is no text that nvprof printed: it has no line that begins with ==PID==")
     if len(printed.launches):
         yield printed.launches
@@ -84,7 +87,7 @@ class _Reader:
 
     def take(self, line: str) -> None:
         if banner := _BANNER.match(line):
-            self._banner(int(banner[1].strip("=") or 0), banner[2].strip())
+            self._banner(banner[1], banner[2].strip())
         elif line.startswith('"') or (self.kind == "csv" and "," in line) or _begins_csv(line):
             self._csv(cells_of(line))
         elif not self._begins(line):
@@ -98,10 +101,15 @@ class _Reader:
         if self.unread:
             self.printed.findings.append(f"{self.unread} lines of its tables are damaged; they are left out")
 
-    def _banner(self, process: int, said: str) -> None:
-        self.printed.processes.add(process)
+    def _banner(self, process: str, said: str) -> None:
+        self.printed.spoke = True
+        if process.isdecimal():  # else the line is of no process: ======== Warning
+            self.printed.processes.add(int(process))
         self.kind, self.group = "", ""
-        self.in_ranges |= said == "NVTX result:"
+        if said in ("NVTX result:", "Profiling result:"):  # a process's ranges come after all else of it
+            self.in_ranges = said == "NVTX result:"
+        if said.startswith("CPU profiling result"):
+            self.printed.findings.append(_OF_THE_CPU)
         if said.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
             self.group = "API calls"
         if _WORTH_SAYING.match(said) and not _HARMLESS.search(said):
@@ -111,10 +119,10 @@ class _Reader:
 
     def _begins(self, line: str) -> bool:
         words = line.split()
-        if "Time(%)" in words and words[-1] == "Name":
+        if "Time(%)" in words and "Calls" in words and words[-1] == "Name":
             self.kind, self.group = "summary", self.group if "Type" not in words else ""
         elif words[:1] == ["Invocations"] and words[-1:] in (["Avg"], ["Total"]):
-            self.kind = "metric"
+            self.kind, self.header = "metric", _METRIC_COLUMN.findall(line)
         elif words[:2] == ["Count", "Avg"]:
             self.kind = "memory"
         elif words[:2] == ["Start", "Duration"] and words[-1] == "Name":
@@ -154,22 +162,27 @@ class _Reader:
         self._add_activity(self.group, Activity(found[8], float(found[4]), total, mean, low, high))
 
     def _add_activity(self, group: str, activity: Activity) -> None:
-        if self.in_ranges and group == "GPU activities":
-            return  # again, by range: counted already
+        if self.in_ranges and group != "Range":
+            return  # work and calls again, by range: counted already
         activity.on_device = group in _DEVICE_TYPES
         self.printed.activities.append(activity)
 
     def _metric(self, line: str) -> None:
         if kernel := _KERNEL.match(line):
             self.kernel = kernel[1]
-        elif found := _METRIC.match(line):
-            count, name, *_, low, high, mean = found.groups()
-            self._add_metric(name, self.kernel, float(count), low, high, mean)
         elif not line.startswith("Device"):
-            self.unread += 1
+            cells = re.split(r"\s{2,}", line.strip())
+            # A number wider than its column leaves one space; what an event's row says has none within.
+            cells = cells if len(cells) == len(self.header) else line.split()
+            if len(cells) == len(self.header) and cells[0].isdecimal():
+                self._add_metric(dict(zip(self.header, cells, strict=True)), self.kernel)
+            else:
+                self.unread += 1
 
-    def _add_metric(self, name: str, kernel: str, count: float, low: str, high: str, mean: str) -> None:
-        values = [number_and_unit(text) for text in (low, high, mean)]
+    def _add_metric(self, row: dict[str, str], kernel: str) -> None:
+        name = row.get("Metric Name") or row.get("Event Name", "")
+        count = _float(row.get("Invocations", ""))
+        values = [number_and_unit(row.get(one, "")) for one in ("Min", "Max", "Avg")]
         unit = f" ({values[0][1]})" if values[0][1] not in ("", "level") else ""
         self.printed.metrics.append(Metric(name + unit, kernel, count, *(value for value, _ in values)))
 
@@ -214,17 +227,14 @@ class _Reader:
             self._csv_row(dict(zip(self.header, cells, strict=True)), units)
 
     def _csv_row(self, row: dict[str, str], units: dict[str, str]) -> None:
-        if "Time(%)" in row:
+        if "Time(%)" in row and "Calls" in row:
             total, mean, low, high = (
                 time_ns(row.get(name, ""), units.get(name, "")) for name in ("Time", "Avg", "Min", "Max")
             )
             activity = Activity(row["Name"], _float(row.get("Calls", "")), total, mean, low, high)
             self._add_activity(row.get("Type", self.group), activity)
         elif "Metric Name" in row or "Event Name" in row:
-            name = row.get("Metric Name") or row["Event Name"]
-            least, most, usual = (row.get(one, "") for one in ("Min", "Max", "Avg"))
-            count = _float(row.get("Invocations", ""))
-            self._add_metric(name, row.get("Kernel", ""), count, least, most, usual)
+            self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:
             self._add_launch({**row, "Name": row["Kernel"]}, units)
         elif "Start" in row and "Name" in row:

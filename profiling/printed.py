@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable
 
 _TIMES = {
-    "ns": 1.0, "nsecond": 1.0, "nanosecond": 1.0, "us": 1e3, "usecond": 1e3, "microsecond": 1e3, "ms": 1e6,
-    "msecond": 1e6, "millisecond": 1e6, "s": 1e9, "sec": 1e9, "second": 1e9, "m": 60e9, "min": 60e9,
-    "h": 3600e9,
+    "ns": 1.0, "nsec": 1.0, "nsecond": 1.0, "nanosecond": 1.0, "nanoseconds": 1.0, "us": 1e3, "usec": 1e3,
+    "usecond": 1e3, "microsecond": 1e3, "microseconds": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6,
+    "msec": 1e6, "msecond": 1e6, "millisecond": 1e6, "milliseconds": 1e6, "s": 1e9, "sec": 1e9, "second": 1e9,
+    "seconds": 1e9, "m": 60e9, "min": 60e9, "h": 3600e9,
 }  # fmt: skip
 _PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4}
@@ -19,10 +20,11 @@ _PLAIN = re.compile(r"^\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?:([^\s\d.,'\u201
 _GROUPED = re.compile(
     rf"^\s*([-+]?\d[\d.,]*(?:{_BETWEEN}\d{{3}})*(?:[.,]\d+)?(?:[eE][-+]?\d+)?)\s*([^\s\d].*?)?\s*$"
 )
-_GROUPS = re.compile(r"[-+]?\d{1,3}(,\d{3})+$")
+_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+$")
 _SPACES = re.compile(rf"(?<=\d){_BETWEEN}(?=\d{{3}})")
 _DECIMAL_COMMA = re.compile(
-    rf"[-+]?(?:\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+)"
+    rf"[-+]?(?:0,\d+|\d+,(?:\d{{1,2}}|\d{{4,}})|\d{{1,3}}(?:(?:\.|{_BETWEEN})\d{{3}})+,\d+)"
+    r"\s*(?:%|[A-Za-z\u00b5\u03bc]{1,12}(?:/[A-Za-z]{1,12})?)?"  # a unit
 )
 _LEVEL = re.compile(r"\((\d+)\)$")  # of Low (3), as nvprof prints utilizations: 0 to 10
 _BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(/s|/second)?$")
@@ -31,6 +33,11 @@ _BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(/s|/second)?$")
 def has_decimal_commas(cells: Iterable[str]) -> bool:
     """Whether numbers are written as ``12,5``: one among these cells can mean nothing else."""
     return any(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells)
+
+
+def is_known_unit(unit: str) -> bool:
+    """Whether a column's unit is one of time, or of bytes."""
+    return unit in _TIMES or _BYTES.match(unit) is not None
 
 
 def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> tuple[float, str]:
@@ -69,13 +76,13 @@ def _grouped(digits: str, decimal_comma: bool) -> float:
     """Digits with points and commas as a number; NaN if they make none.
 
     The last of two signs is the decimal one; of one sign that comes once three digits may follow either
-    way: then ``decimal_comma`` decides.
+    way: then ``decimal_comma`` decides, but no group of thousands is 0.
     """
     point = "," if digits.rfind(",") > digits.rfind(".") else "."
     other = "." if point == "," else ","
     if other not in digits:
         whole, *parts = digits.split(point)
-        undecided = len(parts) == 1 and len(parts[0]) == 3 and 0 < len(whole.lstrip("+-")) < 4
+        undecided = len(parts) == 1 and len(parts[0]) == 3 and re.fullmatch(r"[-+]?[1-9]\d{0,2}", whole)
         if len(parts) > 1 or (undecided and (point == ",") != decimal_comma):
             point, other = other, point
     before, _, after = digits.partition(point)

@@ -4,6 +4,7 @@ The file is a JSON list that Horovod never closes, one event a line: a tensor is
 and ``E`` events nest, and while a tensor is negotiated an event named after each rank says when it was ready.
 """
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def outputs(directory: Path) -> list[Path]:
 
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a timeline of Horovod, by its events' names."""
-    return head.lstrip()[:1] == b"[" and _OURS.search(head) is not None
+    return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[" and _OURS.search(head) is not None
 
 
 def read(path: Path, rank: int | None = None) -> Converted:

@@ -1,5 +1,6 @@
 """What did Nsight Compute print? Its metrics of each launch, as ``ncu --csv`` does: raw or details page."""
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ def recognise(path: Path, head: bytes) -> bool:
     """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
     return any(
         all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
-        for line in head.splitlines()
+        for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
         if line.startswith((b'"ID"', b'"Process ID"'))
     )
 

@@ -25,13 +25,13 @@ _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-expl
 _RESULT, _REPORT = "vtune", "vtune.csv"
 # What a row is of, in the order in which it is preferred.
 _KEYS = (
-    "Function", "Function Stack", "Computing Task", "Source Computing Task", "Task Type", "Module",
-    "Source Function", "Thread", "Process",
+    "Function", "Function Stack", "Function / Call Stack", "Computing Task", "Source Computing Task",
+    "Task Type", "Module", "Source Function", "Thread", "Process",
 )  # fmt: skip
 _ON_DEVICE, _COUNT = ("Computing Task", "Source Computing Task"), "Computing Task:Instance Count"
 _TIMES = (
     "CPU Time", "CPU Time:Self", "Task Time", "Computing Task:Total Time", "Total Time", "Elapsed Time",
-    "Clockticks:Self", "Clockticks",
+    "CPU Time:Effective Time:Self", "CPU Time:Effective Time", "Clockticks:Self", "Clockticks",
 )  # fmt: skip
 _MEASURED = ("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time")
 _NOT_NUMBERS = re.compile(

@@ -114,3 +114,23 @@ def test_a_row_whose_text_has_no_end_takes_no_other_with_it(next_line, tmp_path)
     assert [finding for finding in findings if "damaged" in finding] == [
         "cut.csv: 1 damaged lines are left out"
     ]
+
+
+def test_metrics_of_one_name_in_several_sections_or_units_are_all_kept(tmp_path):
+    path = tmp_path / "details.csv"
+    rows = [
+        ("Speed Of Light", "Duration", "us", 10), ("Speed Of Light", "DRAM Throughput", "%", 60),
+        ("Speed Of Light", "Memory Throughput", "%", 75), ("Memory", "Memory Throughput", "Gbyte/s", 900),
+        ("Memory", "DRAM Throughput", "%", 65), ("Memory", "L2 Traffic", "%", 5),
+        ("Memory", "L2 Traffic", "byte", 64),
+    ]  # fmt: skip
+    head = "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value"
+    lines = [head, *(f"{launch},7,k,{','.join(map(str, row))}" for launch in (0, 1) for row in rows)]
+    path.write_text("".join('"{}"\n'.format(line.replace(",", '","')) for line in lines))
+    events = tables(path)[0]["atomics"].set_index("event")
+    assert events["mean"].to_dict() == {
+        "Duration (ns) : k": 10_000, "DRAM Throughput (%) : k": 60, "Memory Throughput (%) : k": 75,
+        "Memory Throughput [Memory] (B/s) : k": 900e9, "DRAM Throughput [Memory] (%) : k": 65,
+        "L2 Traffic (%) : k": 5, "L2 Traffic [byte] (B) : k": 64,
+    }  # fmt: skip
+    assert set(events["count"]) == {2}

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from profiling.convert import recognise
+from profiling.errors import UserError
+from profiling.nsys_stats import Stats, read_stats
 from profiling.tools.nsys import read
 
 
@@ -156,3 +158,52 @@ def test_a_trace_of_ranges_is_said_to_hold_nothing_that_is_read(tmp_path):
     assert recognise(path) == "nsys"
     converted = read(path)
     assert converted.tables == {} and "none of its tables is a summary" in converted.findings[0]
+
+
+TRACE = """Start{0},Duration{0},CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Device,Ctx,Strm,Name
+3,2,1,1,1,1,1,1,1,0,1,7,k
+"""
+UNITS = {
+    "(nsec)": 1, " (nsec)": 1, " (ns)": 1, "(usec)": 1e3, " (us)": 1e3, " (\u00b5s)": 1e3, " (\u03bcs)": 1e3,
+    "(msec)": 1e6, " (ms)": 1e6, " (milliseconds)": 1e6, "(sec)": 1e9, " (s)": 1e9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_times_in_any_unit_of_nsys_stats(unit, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE.format(unit))
+    assert recognise(path) == "nsys"
+    (kernel,) = read(path).tables["kernels"].to_pylist()
+    assert (kernel["start_ns"], kernel["duration_ns"]) == (3 * UNITS[unit], 2 * UNITS[unit])
+
+
+def test_a_unit_that_is_not_known_is_said_with_its_column(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE.format(" (ns)").replace("Duration (ns)", "Duration (ticks)"))
+    stats = Stats()
+    list(read_stats(path, stats))
+    (finding,) = stats.findings
+    assert finding.startswith("column Duration is in ticks, a unit not known here")
+
+
+OTHER_FORMATS = {
+    "table": """ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  StdDev (ns)      Name
+ --------  ---------------  ---------  --------  --------  --------  --------  -----------  -------------
+     60.0            1,600          3     200.0     200.0       100       300          1.5  kernel(int *)
+""",
+    "tsv": "Time (%)\tTotal Time (ns)\tInstances\tName\n60.0\t600\t3\tkernel(int *)\n",
+    "json": '[\n  {\n    "Time (%)": 60.0,\n    "Total Time (ns)": 600,\n    "Name": "k(int *)"\n  }\n]\n',
+    "json of a trace": '[{"Start (ns)":10,"Duration (ns)":20,"CorrId":1,"Name":"kernel(int *)"}]',
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMATS)
+def test_what_to_write_in_place_of_another_format_is_said(form, tmp_path):
+    path = tmp_path / "stats.txt"
+    path.write_text(OTHER_FORMATS[form])
+    assert recognise(path) == "nsys"
+    with pytest.raises(UserError, match=r"write it again \(nsys stats --format csv\)"):
+        read(path)

@@ -202,3 +202,85 @@ def test_a_trace_as_csv(tmp_path):
     assert kernels["bytes"].iloc[0] == 4096 and kernels["class"].iloc[0] == "memcpy"
     assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("128,1,1", "256,1,1")
     assert list(kernels["correlation"]) == [11, 12] and set(kernels["device"]) == {1}
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_an_events_columns_are_those_that_its_table_names(total, tmp_path):
+    path = tmp_path / "events.txt"
+    head, row = "Invocations              Event Name    Min   Max   Avg", "4  warps_launched  250   256   254"
+    path.write_text(
+        "==7== Profiling result:\n==7== Event result:\n"
+        f"{head}{'   Total' * total}\n"
+        'Device "Tesla K40c (0)"\n    Kernel: add(float*)\n'
+        f"          {row}{'  1016' * total}\n"
+    )
+    found, findings = tables(path)
+    (event,) = found["atomics"].to_dict("records")
+    assert event["event"] == "warps_launched : add(float*)" and findings == []
+    assert (event["count"], event["min"], event["max"], event["mean"]) == (4, 250, 256, 254)
+
+
+def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
+    path = tmp_path / "events.txt"
+    path.write_text(
+        "==7== Event result:\nInvocations  Event Name  Min  Max  Avg  Total\n    Kernel: k\n"
+        "          2  active_cycles  12345678901 12345678903 12345678902 24691357804\n"
+    )
+    found, _ = tables(path)
+    assert found["atomics"]["mean"].to_list() == [12345678902]
+
+
+def test_a_line_of_no_process_is_no_process(tmp_path):
+    path = tmp_path / "summary.txt"
+    path.write_text(OLD + "======== Error: Application returned non-zero code 1\n")
+    assert tables(path)[1] == ["summary.txt: nvprof says: Error: Application returned non-zero code 1"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "Time(%)      Time  Name\n 99.92%    10.05s  main\n 99.92%    10.05s  | train\n",
+        '"Time(%)","Time","Name"\n%,s,\n99.92,10.05,"main"\n',
+    ],
+)
+def test_samples_of_the_cpu_are_no_summary(block, tmp_path):
+    path = tmp_path / "summary.txt"
+    sampled = (
+        f"======== CPU profiling result (bottom up):\n{block}\n======== Data collected at 100Hz frequency\n"
+    )
+    path.write_text(OLD + sampled)
+    found, findings = tables(path)
+    assert "main" not in set(found["intervals"]["function"])
+    (finding,) = findings
+    assert "samples of the CPU (--cpu-profiling) are not read" in finding
+
+
+RANGE = """==7== NVTX result:
+==7==   Thread "<unnamed>" (id = 69456)
+==7==     Domain "<unnamed>"
+==7==       Range "Forward Pass"
+"""
+IN_RANGE = {
+    "plain": """            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+          Range:  100.00%  10.000ms         2  5.0000ms  4.0000ms  6.0000ms  Forward Pass
+ GPU activities:  100.00%  3.0000ms         2  1.5000ms  1.0000ms  2.0000ms  void kernel<int=4>(float*)
+      API calls:  100.00%  9.0000ms         3  3.0000ms  1.0000us  8.0000ms  cudaLaunchKernel
+
+""",
+    "csv": """"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,ms,,ms,ms,ms,
+"Range",100.000000,10.0,2,5.0,4.0,6.0,"Forward Pass"
+"GPU activities",100.000000,3.0,2,1.5,1.0,2.0,"void kernel<int=4, bool=1>(float const *)"
+"API calls",100.000000,9.0,3,3.0,0.001,8.0,"cudaLaunchKernel"
+""",
+}
+
+
+@pytest.mark.parametrize("form", IN_RANGE)
+def test_of_a_ranges_table_only_the_range_is_counted(form, tmp_path):
+    path = tmp_path / "summary.txt"
+    path.write_text(SUMMARY + RANGE + IN_RANGE[form] + SUMMARY.replace("==7==", "==8=="))
+    rows = tables(path)[0]["intervals"]
+    assert rows["function"].value_counts()["cudaLaunchKernel"] == 2  # of the other process, after the ranges
+    assert len(rows) == 2 * 3 + 1
+    assert rows.set_index("function").loc["Forward Pass"][["calls", "thread"]].to_list() == [2, 0]

@@ -4,7 +4,7 @@ import pytest
 
 from profiling.convert import read, recognise
 from profiling.printed import has_decimal_commas, number_and_unit
-from tests.profiling.samples import NCU_DETAILS, NCU_RAW
+from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
 
 
 def tables(path, text, tool):
@@ -21,6 +21,7 @@ def tables(path, text, tool):
         ("1'234.56", "us", 1_234_560), ("1,234,567", "", 1_234_567), ("1.234.567", "", 1_234_567),
         ("2,50", "ms", 2_500_000), ("1,512", "ns", 1512), ("1.512", "us", 1512), ("12,5s", "", 12.5e9),
         ("1 234 567 B", "", 1_234_567), ("-5.5e-3", "s", -5_500_000), (".5", "", 0.5),
+        ("0,250", "us", 250), ("-0,250", "", -0.25), ("0,000", "", 0),
     ],
 )  # fmt: skip
 def test_a_number_in_any_language(text, unit, value):
@@ -28,7 +29,7 @@ def test_a_number_in_any_language(text, unit, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["1,2,3", "12.5,", "12.345.6", "(256, 1, 1)", "n/a", "", "<OVERFLOW>", "5 2"]
+    "text", ["1,2,3", "12.5,", "12.345.6", "(256, 1, 1)", "n/a", "", "<OVERFLOW>", "5 2", "0,123,456"]
 )
 def test_what_is_no_number_in_any(text):
     value, _ = number_and_unit(text)
@@ -38,8 +39,26 @@ def test_what_is_no_number_in_any(text):
 def test_where_one_number_can_only_have_a_decimal_comma_all_have():
     assert has_decimal_commas(["kernel", "8.0", "1.234,5"]) and has_decimal_commas(["2,50"])
     assert not has_decimal_commas(["1,234", "1,234.5", "(256, 1, 1)", "8.0"])
+    assert (
+        has_decimal_commas(["0,250"]) and has_decimal_commas(["1.234,5s"]) and has_decimal_commas(["2,5 %"])
+    )
+    assert not has_decimal_commas(["1,234s", "1,234.5 Gbyte/s", "0.250", "1,5-dimethyl"])
     assert number_and_unit("1,512", decimal_comma=True)[0] == 1.512
+    assert number_and_unit("0.512", decimal_comma=True)[0] == 0.512
     assert number_and_unit("1.512", decimal_comma=True)[0] == 1512
+
+
+STATS = "Time (%),Total Time (ns),Instances,Avg (ns),Min (ns),Max (ns),Name\n100,9,1,9,9,9,k\n"
+SUMMED = "Time(%),Time,Calls,Avg,Min,Max,Name\n%,us,,us,us,us,\n60.00,30.5,2,15.25,10,20.5,k\n"
+TEXTS = {"nsys": STATS, "horovod": HOROVOD, "ncu": NCU_RAW, "vtune": VTUNE, "nvprof": SUMMED}
+
+
+@pytest.mark.parametrize("tool", TEXTS)
+def test_a_byte_order_mark_before_a_text_changes_nothing(tool, tmp_path):
+    path = tmp_path / "printed.txt"
+    plain, said = tables(path, TEXTS[tool], tool)
+    marked, findings = tables(path, "\ufeff" + TEXTS[tool], tool)
+    assert all(marked[name].equals(plain[name]) for name in plain | marked) and findings == said
 
 
 # --- Nsight Compute ------------------------------------------------------------------------------------
@@ -224,6 +243,12 @@ def test_vtune_with_decimal_commas(tmp_path):
     )
     found, _ = tables(tmp_path / "vtune.csv", text, "vtune")
     assert list(found["intervals"]["exclusive_ns"]) == [12.5e9] and list(found["atomics"]["mean"]) == [12]
+
+
+def test_vtunes_decimal_commas_before_a_unit(tmp_path):
+    text = "Function;CPU Time;Module\nf(int, float);1.234,5s;a.so\ng;0,250s;b.so\nh;1,250s;b.so\n"
+    found, _ = tables(tmp_path / "vtune.csv", text, "vtune")
+    assert list(found["intervals"]["exclusive_ns"]) == [1234.5e9, 0.25e9, 1.25e9]
 
 
 def test_vtunes_tasks_of_a_gpu_are_counted(tmp_path):

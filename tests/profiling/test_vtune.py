@@ -66,3 +66,21 @@ def test_a_report_of_nothing_is_said_to_be_empty(tmp_path):
     path = tmp_path / "empty.csv"
     path.write_text(EVENTS.splitlines()[0] + "\n")
     assert "the report is empty" in tables(path)[1][0]
+
+
+def test_a_row_of_functions_with_their_call_stacks_is_named_after_the_function(tmp_path):
+    path = tmp_path / "hotspots.csv"
+    path.write_text("Function / Call Stack,CPU Time,Instructions Retired,Module\nsgemm,1.5,1000,libmkl.so\n")
+    assert recognise(path) == "vtune"
+    found, _ = tables(path)
+    assert list(found["intervals"]["function"]) == ["sgemm"]
+    assert list(found["atomics"]["event"]) == ["Instructions Retired : sgemm"]
+
+
+@pytest.mark.parametrize("column", ["CPU Time:Effective Time:Self", "CPU Time:Effective Time"])
+def test_effective_time_stands_for_a_time_that_the_report_lacks(column, tmp_path):
+    path = tmp_path / "hotspots.csv"
+    path.write_text(f"Function,{column},Clockticks,Module\nsgemm,1.5,99,libmkl.so\n")
+    assert list(tables(path)[0]["intervals"]["exclusive_ns"]) == [1.5e9]
+    path.write_text(f"Function,{column},CPU Time:Self,Module\nsgemm,1.5,2.5,libmkl.so\n")
+    assert list(tables(path)[0]["intervals"]["exclusive_ns"]) == [2.5e9]
