@@ -172,5 +172,6 @@ def _stats(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, p
             f"{path.name}: none of its tables is a summary, or a trace of a GPU; convert the report's SQLite "
             "export (nsys export --type sqlite) for all that it holds"
         )
+    findings += [f"{path.name}: {finding}" for finding in stats.findings]
     if stats.damaged:
         findings.append(f"{path.name}: {stats.damaged} damaged lines of its tables are left out")

@@ -8,7 +8,6 @@ import pytest
 
 from profiling.convert import recognise
 from profiling.errors import UserError
-from profiling.nsys_stats import Stats, read_stats
 from profiling.tools.nsys import read
 
 
@@ -181,10 +180,8 @@ def test_times_in_any_unit_of_nsys_stats(unit, tmp_path):
 def test_a_unit_that_is_not_known_is_said_with_its_column(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(TRACE.format(" (ns)").replace("Duration (ns)", "Duration (ticks)"))
-    stats = Stats()
-    list(read_stats(path, stats))
-    (finding,) = stats.findings
-    assert finding.startswith("column Duration is in ticks, a unit not known here")
+    (finding,) = read(path).findings
+    assert finding.startswith("trace.csv: column Duration is in ticks, a unit not known here")
 
 
 OTHER_FORMATS = {
