@@ -50,7 +50,7 @@ def test_where_one_number_can_only_have_a_decimal_comma_all_have():
 
 STATS = "Time (%),Total Time (ns),Instances,Avg (ns),Min (ns),Max (ns),Name\n100,9,1,9,9,9,k\n"
 SUMMED = "Time(%),Time,Calls,Avg,Min,Max,Name\n%,us,,us,us,us,\n60.00,30.5,2,15.25,10,20.5,k\n"
-TEXTS = {"nsys": STATS, "horovod": HOROVOD, "ncu": NCU_RAW, "vtune": VTUNE, "nvprof": SUMMED}
+TEXTS = {"nsys": STATS, "horovod": HOROVOD, "ncu": NCU_DETAILS, "vtune": VTUNE, "nvprof": SUMMED}
 
 
 @pytest.mark.parametrize("tool", TEXTS)
