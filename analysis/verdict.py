@@ -80,9 +80,13 @@ def verdict(
     widest = [row for row in scaled if row["world_size"] == largest]
     best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
+    lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
+    # The most ranks matter most; what is lost on fewer only is still lost.
+    judged = worst if worst["scaling_efficiency_pct"] < NEAR_IDEAL_PCT else lowest
     return [
         _how(best, worst),
-        *_why(called, worst),
+        *(_on_fewer(judged) if judged is not worst else []),
+        *_why(called, judged),
         *_who_is_late(late or []),
         *_worth_trying(predicted or []),
     ]
@@ -99,14 +103,27 @@ def _rate(called: Rows) -> Sentence:
 
 
 def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    text = f"On {_ranks(worst['world_size'])} the job keeps {_interval(best)} of ideal scaling"
-    if worst["called"] != best["called"]:
-        text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
-    rate = digits(worst["base_images_per_s"], 3)
-    return Sentence(
-        f"{text}; ideal is {_ranks(worst['world_size'])} at the rate of {worst['base']} ({rate} images/s).",
-        "scaling",
-    )
+    ranks = _ranks(worst["world_size"])
+    text = f"On {ranks} the job keeps {_interval(best)} of ideal scaling"
+    if worst["called"] == best["called"]:
+        return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
+    text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
+    rates = f"at the rate of {_base_rate(best)}"
+    if _base_rate(worst) != _base_rate(best):
+        rates += f" with the one, of {_base_rate(worst)} with the other"
+    return Sentence(f"{text}; ideal is {ranks} {rates}.", "scaling")
+
+
+def _base_rate(row: dict[str, Any]) -> str:
+    return f"{row['base']} ({digits(row['base_images_per_s'], 3)} images/s)"
+
+
+def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
+    """What is lost on fewer ranks than the most, where these lose next to nothing."""
+    if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
+        return []
+    text = f"Less is kept on {_ranks(row['world_size'])} with {row['called']}: {_interval(row)}."
+    return [Sentence(text, "scaling")]
 
 
 def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
@@ -118,7 +135,7 @@ def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
         )
         return [Sentence(text, "scaling")]
     if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
-        text = f"Nothing limits it yet: every configuration keeps {NEAR_IDEAL_PCT:g} % or more."
+        text = f"Nothing limits it yet: every measured point keeps {NEAR_IDEAL_PCT:g} % or more."
         return [Sentence(text, "scaling")]
     base = _base_of(called, row)
     if base is None or np.isnan(_number(row, "loss_unattributed_pct")):
@@ -221,8 +238,9 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sente
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
+    longer_ms = row["batch_ms"] - base["batch_ms"]
     return (
-        f"A batch with {row['called']} takes {row['batch_ms'] - base['batch_ms']:.0f} ms more than on "
+        f"A batch with {row['called']} on {_ranks(row['world_size'])} takes {longer_ms:.0f} ms more than on "
         f"{_ranks(base['world_size'])} ({row['batch_ms']:.0f} against {base['batch_ms']:.0f} ms)"
     )
 

@@ -45,6 +45,13 @@ def test_near_ideal_scaling_has_no_culprit():
     assert "98 %" in said and "Nothing limits it yet" in said and "What to try" not in said
 
 
+@pytest.mark.parametrize("more", [{}, {"loader": "pytorch"}])
+def test_what_is_lost_on_fewer_ranks_only_is_said_too(more):
+    fewer = point(2, 200.0, **more, loss_pct=50.0, loss_note="no profiled run")
+    said = text(BASE, fewer, point(4, 103.0))
+    assert "Less is kept on 2 ranks with P = 2: 50 %" in said and "Nothing limits it" not in said
+
+
 def lost(lost_pct: float, **parts: float) -> dict[str, float | str]:
     """Columns of a loss by part; what the parts leave is not attributed."""
     known = dict.fromkeys(("compute", "exposed_communication", "exposed_loader", "exposed_copies"), 0.0)
@@ -126,6 +133,15 @@ def test_best_and_worst_configuration_are_named():
     rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch")]
     said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
     assert "with good, and 62 % " in said
+
+
+def test_each_of_best_and_worst_is_named_with_its_own_base():
+    other = {"base": "1 node x 1, pytorch", "base_images_per_s": 280.0}
+    rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch", **other)]
+    said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
+    assert (
+        "1 node x 1 (320 images/s) with the one, of 1 node x 1, pytorch (280 images/s) with the other" in said
+    )
 
 
 def late(
