@@ -22,6 +22,7 @@ from analysis.report import (
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
+from analysis.scaling import other_devices, points_of
 from analysis.study import Study
 from analysis.terminal import Rows
 from analysis.verdict import Sentence, verdict
@@ -79,7 +80,7 @@ def _page(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=_of_own(own, series, predicted, judged or []) if own else _of_reference(others),
+        summary=_of_own(study, own, series, predicted, judged or []) if own else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),
@@ -120,12 +121,19 @@ def _device(manifest: Manifest) -> str:
 
 
 def _of_own(
-    own: Rows, series: Sequence[str], predicted: Rows | str, late: Sequence[stragglers.Judged]
+    study: Study,
+    own: Rows,
+    series: Sequence[str],
+    predicted: Rows | str,
+    late: Sequence[stragglers.Judged],
 ) -> Sequence[Sentence]:
     names = [called(row, series) for row in own]
     rows = [] if isinstance(predicted, str) else predicted
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
-    return verdict(own, names, named, stragglers.rows_of(late))
+    first, *others = verdict(own, names, named, stragglers.rows_of(late))
+    # An efficiency across devices is not one of scaling: who reads no further has to know it.
+    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study))]
+    return [first, *(Sentence(text, "left-out") for text in mixed), *others]
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:
