@@ -69,13 +69,13 @@ def verdict(
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
         return [Sentence("No run can be compared: not enough data to say how this job scales.", "left-out")]
-    scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
-    if not scaled:
+    if not has_scaled(called):
         return [
             _rate(called),
-            Sentence("Not enough data to say how it scales: one world size was measured.", "table"),
+            Sentence(f"Not enough data to say how it scales: {unscaled(called)}.", "table"),
             *_who_is_late(late or []),
         ]
+    scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
     largest = max(row["world_size"] for row in scaled)
     widest = [row for row in scaled if row["world_size"] == largest]
     best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
@@ -92,6 +92,18 @@ def verdict(
     ]
 
 
+def has_scaled(points: Rows) -> bool:
+    """Whether a point is compared with one of fewer ranks."""
+    return any(row["world_size"] != row["base_world_size"] for row in points)
+
+
+def unscaled(points: Rows) -> str:
+    """Why no point has a base point, in words."""
+    if len({row["world_size"] for row in points}) == 1:
+        return "one world size was measured"
+    return "no configuration was measured at two world sizes, by a constant batch of a rank or of the job"
+
+
 def _rate(called: Rows) -> Sentence:
     best = max(called, key=lambda row: row["images_per_s"])
     rate = digits(best["images_per_s"], 3)
@@ -104,7 +116,8 @@ def _rate(called: Rows) -> Sentence:
 
 def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
     ranks = _ranks(worst["world_size"])
-    text = f"On {ranks} the job keeps {_interval(best)} of ideal scaling"
+    scaling = "strong scaling (the batch of the job is constant)" if _is_strong(worst) else "scaling"
+    text = f"On {ranks} the job keeps {_interval(best)} of ideal {scaling}"
     if worst["called"] == best["called"]:
         return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
     text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
@@ -220,8 +233,8 @@ def _worth_trying(predicted: Rows) -> list[Sentence]:
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
     """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
-    lost_ms = row["batch_ms"] - base["batch_ms"] if base else 0.0
-    grown_ms = _number(row, "load_ms") - _number(base, "load_ms") if base else 0.0
+    lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else 0.0
+    grown_ms = _number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
     if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
         why = row.get("loss_note") or "its base point is not among the results"
         text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
@@ -238,20 +251,37 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sente
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
-    longer_ms = row["batch_ms"] - base["batch_ms"]
+    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {_ranks(base['world_size'])}"
+    if _is_strong(row):
+        than = f"its share of that {than} would"
     return (
-        f"A batch with {row['called']} on {_ranks(row['world_size'])} takes {longer_ms:.0f} ms more than on "
-        f"{_ranks(base['world_size'])} ({row['batch_ms']:.0f} against {base['batch_ms']:.0f} ms)"
+        f"A batch with {row['called']} on {_ranks(row['world_size'])} takes "
+        f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
+        f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
     )
+
+
+def _is_strong(row: dict[str, Any]) -> bool:
+    return row.get("scaling") == "strong"
+
+
+def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
+    """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
+    share = base["world_size"] / row["world_size"] if _is_strong(row) else 1.0
+    return share * _number(base, name)
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     """The base point's row; the precision of gradients does not matter there if it is one rank."""
-    alike = [name for name in POINT_FIELDS if name not in ("nodes", "gpus_per_node", "grad")]
+    # The batch of a rank, or the job's.
+    batch = {"batch"} if _is_strong(row) else set()
+    alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
     found = [
         other
         for other in called
-        if other["world_size"] == row["base_world_size"] and all(other[name] == row[name] for name in alike)
+        if other["world_size"] == row["base_world_size"]
+        and all(other[name] == row[name] for name in alike)
+        and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
     ]
     return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
 

@@ -82,6 +82,23 @@ def test_one_run_without_a_profiler(tmp_path):
     assert "nothing is known of kernels" in found["kernels"].text
 
 
+def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
+    runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
+    write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
+    page = build(load(tmp_path))
+    assert "On 4 ranks the job keeps 84 %" in page.summary[0].text and "strong" in page.summary[0].text
+    scaling = page.sections[0]
+    assert scaling.text.startswith("Strong scaling")
+    assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]
+
+
+def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
+    write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2, loader="pytorch")])
+    page = build(load(tmp_path))
+    said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
+    assert "no configuration was measured at two" in said and "one world size" not in said.lower()
+
+
 def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
     write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
     ran = run("analysis.report.__main__", sweep, "--output", tmp_path / "r.html")

@@ -112,6 +112,15 @@ def test_without_profiled_runs_the_wait_for_data_is_known():
     assert "loading data is the largest part (by 55 ms)" in said and "more workers" in said
 
 
+def test_strong_scaling_is_judged_by_the_share_of_a_batch():
+    strong: dict[str, Any] = {"scaling": "strong"}
+    row = point(4, 40.0, load_ms=16.0, scaling_efficiency_pct=62.5, batch=8, **strong)
+    row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
+    said = text(BASE | strong | {"batch": 32}, row)
+    assert "of ideal strong scaling" in said and "15 ms more than its share" in said
+    assert "(40 against 25 ms)" in said and "largest part (by 15 ms)" in said
+
+
 def test_an_unknown_cause_stays_unknown():
     row = point(4, 160.0, loss_pct=LOST_PCT, loss_note="no profiled run with kernels at the base point")
     said = text(BASE, row)
