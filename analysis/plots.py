@@ -73,7 +73,7 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     return {"data": [*traces, ideal], "layout": layout}
 
 
-def predictions(points: pd.DataFrame, label: str = "label") -> Figure:
+def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figure:
     """Images/s against ranks, measured and predicted, a line a label.
 
     Args:
@@ -83,7 +83,7 @@ def predictions(points: pd.DataFrame, label: str = "label") -> Figure:
         _line(series, name, index, "images_per_s", "images/s")
         for index, (name, series) in enumerate(_series(points, label))
     ]
-    return {"data": traces, "layout": _against_ranks(points, "Measured and predicted", "images/s")}
+    return {"data": traces, "layout": _against_ranks(points, escaped(title), "images/s")}
 
 
 def parts(

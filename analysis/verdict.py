@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.extrapolate import CONFIGURATION
 from analysis.late_verdicts import STRAGGLER
 from analysis.scaling import POINT_FIELDS
 from analysis.simulate import in_words
@@ -26,6 +27,13 @@ WORTH_TRYING_PCT = 5.0
 LATE_RUNS_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
+
+# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
+MEASURED_AS = {
+    "fp16-gradients": ("grad", "fp16"),
+    "bucket-mb": ("bucket_mb", ""),
+    "no-loader": ("loader", "synthetic"),
+}
 
 # Part of the loss (a column loss_<part>_pct) -> what it is called.
 CAUSES = {
@@ -88,7 +96,7 @@ def verdict(
         *(_on_fewer(judged) if judged is not worst else []),
         *_why(called, judged),
         *_who_is_late(late or []),
-        *_worth_trying(predicted or []),
+        *_worth_trying(predicted or [], called),
     ]
 
 
@@ -215,17 +223,46 @@ def _who_is_late(late: Rows) -> list[Sentence]:
     return [Sentence(text, "stragglers")]
 
 
-def _worth_trying(predicted: Rows) -> list[Sentence]:
-    """The change that gives most, on the fewest ranks that were predicted: they are the surest."""
-    tried = [row for row in predicted if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT]
+def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
+    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
+
+    What was measured in the same sweep needs no simulation: the figures say what it gives.
+    """
+    tried = [
+        row
+        for row in predicted
+        if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT and not _was_measured(row, points)
+    ]
     nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
-    if not nearest:
+    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+
+
+def _was_measured(predicted: dict[str, Any], points: Rows) -> bool:
+    """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
+    name, _, value = predicted["what_if"].partition("=")
+    field, measured = MEASURED_AS.get(name, ("", ""))
+    if not field:
+        return False
+    changed = {one: str(predicted.get(one)) for one in CONFIGURATION} | {field: measured or value}
+    return any(
+        point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
+        for point in points
+    )
+
+
+def _same(value: Any, text: str) -> bool:
+    # A what-if says 50 where the field is 50.0.
+    return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
+
+
+def _worth_trying(predicted: Rows, points: Rows) -> list[Sentence]:
+    best = to_try(predicted, points)
+    if best is None:
         return []
-    best = max(nearest, key=lambda row: row["gain_pct"])
     which = f" ({best['name']})" if best.get("name") else ""
     text = (
-        f"Of what was simulated for {_ranks(best['ranks'])}{which}, {in_words(best['what_if'])} would give "
-        "most: "
+        f"Of what was simulated and not measured, for {_ranks(best['ranks'])}{which}, "
+        f"{in_words(best['what_if'])} would give most: "
         f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
     )
     return [Sentence(text, "prediction")]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from analysis.scaling import POINT_FIELDS
-from analysis.verdict import verdict
+from analysis.verdict import to_try, verdict
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 
@@ -199,3 +199,28 @@ def test_a_late_rank_is_named_where_one_world_size_was_measured():
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_not_said():
     assert "makes the others wait" not in said_of(late("a", 3), late("b", 3, "no"))
     assert "makes the others wait" not in said_of()
+
+
+def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
+    """A row of analysis.predict for 8 ranks."""
+    row = {"what_if": name, "ranks": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
+    return FIELDS | row | more
+
+
+@pytest.mark.parametrize(("grad", "advised"), [("bf16", "gradients in fp16"), ("fp16", "links of 2x")])
+def test_what_was_measured_is_not_advised_from_a_simulation(grad, advised):
+    points = [BASE, point(4, 160.0), point(4, 150.0, grad=grad)]
+    predicted = [what_if("fp16-gradients", 30.0), what_if("network=2x", 20.0)]
+    said = " ".join(one.text for one in verdict(points, ["a", "b", "c"], predicted))
+    assert f"{advised}" in said.partition("simulated and not measured")[2]
+
+
+def test_buckets_that_were_measured_are_not_advised():
+    points = [BASE, point(4, 160.0, bucket_mb=50.0)]
+    assert to_try([what_if("bucket-mb=50", 30.0, bucket_mb=25.0)], points) is None
+    assert to_try([what_if("bucket-mb=100", 30.0, bucket_mb=25.0)], points) is not None
+
+
+def test_what_is_to_be_tried_is_of_the_fewest_ranks():
+    near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, ranks=16)
+    assert to_try([far, near], [BASE]) == near
