@@ -41,6 +41,7 @@ CAUSES = {
     "exposed_copies": "copies", "idle_host_bound": "late launches", "idle_other": "waiting of the device",
     "idle": "idle time",
 }  # fmt: skip
+PLURAL = ("copies", "late launches")
 ADVICE = {
     "communication": "gradients in fp16 (grad), larger buckets (bucket_mb), a larger batch, a faster network",
     "loading data": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
@@ -181,17 +182,21 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
     if parts[part] < LIMITING_SHARE * lost:
         text = (
             f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest, "
-            f"{CAUSES[part]}, costs {parts[part]:.0f}."
+            f"{CAUSES[part]}, {_cost(part)} {parts[part]:.0f}."
         )
         return [Sentence(text, "loss")]
     return [
         Sentence(
-            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} costs most "
+            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} {_cost(part)} most "
             f"({_with_ends(row, f'loss_{part}_pct', digits=1)}).",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
     ]
+
+
+def _cost(part: str) -> str:
+    return "cost" if CAUSES[part] in PLURAL else "costs"
 
 
 def _who_is_late(late: Rows) -> list[Sentence]:
