@@ -27,7 +27,7 @@ import numpy as np
 from analysis import kernels, output
 from analysis.batches import STAGES, all_series
 from analysis.load import load
-from analysis.study import Study
+from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from analysis.two_samples import SIGNIFICANCE, difference, least_p_value
 from analysis.variance import holm
@@ -41,6 +41,8 @@ COLUMNS = (
 )  # fmt: skip
 # In these the runs of one configuration may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
+
+MOST_NAMED = 6  # configurations that a note names
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
@@ -68,10 +70,51 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
             for stage in STAGES:
                 add(key, "stages", f"{stage}_ms", float(np.median(one.stages[stage][one.steady])) / 1e6)
         elif source.tables("kernels"):
-            for row in kernels.rows(study, source.id)[0]:
+            for row in _kernels_of(study, source):
                 name = f"{row['kernel']} ({row['direction']})"
                 add(key, "kernels", name, row["ms_per_batch"])
     return found
+
+
+def _kernels_of(study: Study, source: Source) -> Rows:
+    """The kernels of a profiled run; none, and a finding, where they cannot be told: batches still can."""
+    try:
+        return kernels.rows(study, source.id)[0]
+    except UserError:
+        reasons = [failure.reason for failure in study.failed if failure.point == source.id]
+        why = reasons[0] if reasons else "it has none in attributed batches"
+        study.find(f"{source.id}: its kernels are not compared: {why}")
+        return []
+
+
+def _configurations(values: Values) -> set[Key]:
+    """The configurations that have durations of batches; all, where none has."""
+    timed = {key for key, family, _ in values if family == "batch"}
+    return timed or {key for key, _, _ in values}
+
+
+def _find_alone(study: Study, a: Values, b: Values, paths: tuple[Path, Path]) -> None:
+    """A finding where configurations are on one side only: nothing is said of them."""
+    of_a, of_b = _configurations(a), _configurations(b)
+    telling = _telling([*of_a, *of_b])
+    for path, alone in zip(paths, (of_a - of_b, of_b - of_a), strict=True):
+        names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in telling) for key in alone)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        if names:
+            study.find(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
+
+
+def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
+    """Why no duration of a batch can be compared; empty: it can, or no side has any and kernels are."""
+    timed = [{key for key, family, _ in values if family == "batch"} for values in (a, b)]
+    if timed[0] & timed[1] or not (timed[0] or timed[1]):
+        return ""
+    for path, keys in zip(paths, timed, strict=True):
+        if not keys:
+            return f"there is nothing to compare: {path} holds no unprofiled run that could be read"
+    return (
+        f"there is nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
+    )
 
 
 def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
@@ -168,15 +211,18 @@ def main() -> int:
         raise UserError(f"--threshold: {arguments.threshold:g} is no slowdown; give a percentage from 0 on")
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
     a, b = (values_of(study, across) for study in studies)
-    made = rows(a, b)
+    made, paths = rows(a, b), (arguments.a, arguments.b)
     if not made:
-        raise UserError(_nothing_alike(a, b, (arguments.a, arguments.b)))
+        raise UserError(_nothing_alike(a, b, paths))
+    if wrong := _no_batch(a, b, paths):
+        raise UserError(wrong)
     worse = regressed(made, arguments.threshold)
     notes = [_sentence(made, worse, arguments.threshold)]
     shown = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
     parts = [
         Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
     ]
+    _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     for study in studies[1:]:
         studies[0].failed += study.failed
@@ -211,6 +257,8 @@ def _sentence(made: Rows, worse: Rows, threshold_pct: float) -> str:
             f"{len(worse)} of {len(batches)} configurations are slower (by more than {threshold_pct:g} %), "
             f"the worst by {most['effect_pct']:.1f} % [{low:.1f}, {high:.1f}]."
         )
+    if not batches:
+        return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
     few = sum(row["verdict"] == "too few runs" for row in batches)
     if few:
         return f"{few} of {len(batches)} configurations have too few runs to tell: repeat them (repetitions)."

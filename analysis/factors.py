@@ -6,13 +6,15 @@
 The response is a run's throughput a rank (images/s over world size); of TAU tables, the published scaling
 efficiency of each repetition, %. A row is a factor, or two factors together (``loader x grad``):
 
-    levels                values that it takes; best_level: the one with the highest mean response
-    effect_pct            how far the mean responses of its best and its worst level are apart, over the mean
-                          of all, %, with 95 % interval (_low, _high: Tukey and Kramer's, which allows for
-                          having chosen the two); plain means, in which factors that are not crossed mix:
-                          omega_squared parts them
+    levels                values that it takes; best_level: the one with the highest adjusted mean
+    effect_pct            how far the adjusted mean responses of its best and its worst level are apart, over
+                          the mean of all, %, with 95 % interval (_low, _high: Tukey and Kramer's, which
+                          allows for having chosen the two); adjusted: of the fitted model, all levels of the
+                          other factors weighing alike, since plain means of levels mix factors that are not
+                          crossed; empty, as best_level: the runs do not tell it from another factor
     signal_to_noise_db    Taguchi, larger is better (the reference's): range over its levels of the mean
-                          signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB; rank_by_signal
+                          signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB, by plain means as
+                          the reference's; rank_by_signal
     omega_squared         share of the response's variance that is its own (analysis of variance, type II;
                           Hays 1963), with 95 % interval (_low, _high: repetitions resampled)
     f_value, p_value      its F test; p is corrected for the number of tests (Holm 1979)
@@ -34,7 +36,7 @@ from analysis.load import load
 from analysis.published import EPOCH_IMAGES
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.variance import Effect, analysis_of_variance, holm, range_quantile
+from analysis.variance import Adjusted, Effect, adjusted_means, analysis_of_variance, holm, range_quantile
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, run_command
 
@@ -133,7 +135,7 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     ends = _intervals(cells, varying, terms) if repeated else {}
     corrected = holm([float(effects[term].p_value) for term in terms])
     made = [
-        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term)}
+        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, terms)}
         for term, p_value in zip(terms, corrected, strict=True)
     ]
     _rank(made)
@@ -154,12 +156,12 @@ def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
 def _effects(
     cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]], values: np.ndarray
 ) -> dict[tuple[str, ...], Effect]:
-    counts = [len(cell.responses) for cell in cells]
-    columns: dict[str, list[Any]] = {name: [] for name in varying}
-    for cell, count in zip(cells, counts, strict=True):
-        for name in varying:
-            columns[name] += [str(cell.fields.get(name))] * count
-    return analysis_of_variance(columns, values, terms)
+    return analysis_of_variance(_columns(cells, varying), values, terms)
+
+
+def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
+    """Factor -> its level in each repetition of each configuration."""
+    return {name: [str(cell.fields.get(name)) for cell in cells for _ in cell.responses] for name in varying}
 
 
 def _intervals(
@@ -180,14 +182,11 @@ def _row(
     ends: tuple[float, float] | None,
 ) -> dict[str, Any]:
     levels = _levels(cells, term)
-    means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
     signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
-    best, _ = max(means.items(), key=lambda pair: pair[1])
     main = len(term) == 1
     return {
         "factor": " x ".join(term),
-        "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(means, key=str))),
-        "best_level": " ".join(map(str, best)),
+        "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(signals, key=str))),
         "signal_to_noise_db": max(signals.values()) - min(signals.values()) if main else None,
         "omega_squared": float(effect.omega_squared),
         "omega_squared_low": ends[0] if ends else None,
@@ -197,39 +196,38 @@ def _row(
     }
 
 
-def _effect(cells: Sequence[Cell], term: tuple[str, ...]) -> dict[str, Any]:
-    """The effect of a factor with its interval (Tukey and Kramer).
+def _effect(cells: Sequence[Cell], term: tuple[str, ...], terms: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    """The best level; of a factor its effect, too, with its interval (Tukey and Kramer).
 
     Best and worst are chosen by the same runs that are compared, which alone sets them apart: the studentised
     range of as many levels allows for that.
     """
-    columns = ("effect_pct", "effect_pct_low", "effect_pct_high")
+    row: dict[str, Any] = dict.fromkeys(("best_level", "effect_pct", "effect_pct_low", "effect_pct_high"))
+    columns = _columns(cells, sorted({name for one in terms for name in one}))
+    values = np.concatenate([cell.responses for cell in cells])
+    found = adjusted_means(columns, values, terms, term)
+    if found is None:
+        return row
+    best, worst = max(found.means, key=found.means.__getitem__), min(found.means, key=found.means.__getitem__)
+    row["best_level"] = " ".join(best)
     if len(term) > 1:
-        return dict.fromkeys(columns)
-    levels = _levels(cells, term)
-    means = _means_by_level(levels, [float(cell.responses.mean()) for cell in cells])
-    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-    whole = float(np.mean([cell.responses.mean() for cell in cells]))
-    apart = means[best] - means[worst]
-    half = _half_width(cells, levels, best, worst)
-    ends = (None, None) if half is None else (apart - half, apart + half)
-    return {
-        name: None if value is None else 100 * value / whole
-        for name, value in zip(columns, (apart, *ends), strict=True)
-    }
+        return row
+    share = 100 / float(np.mean([cell.responses.mean() for cell in cells]))
+    apart = found.means[best] - found.means[worst]
+    row["effect_pct"] = share * apart
+    half = _half_width(cells, found, (best, worst))
+    if half is not None:
+        row["effect_pct_low"], row["effect_pct_high"] = share * (apart - half), share * (apart + half)
+    return row
 
 
-def _half_width(cells: Sequence[Cell], levels: Sequence[Any], best: Any, worst: Any) -> float | None:
+def _half_width(cells: Sequence[Cell], found: Adjusted, ends: tuple[tuple, tuple]) -> float | None:
     """Of the 95 % interval of the difference of two levels' means; None without repetitions."""
-    freedom = sum(len(cell.responses) - 1 for cell in cells)
-    if not freedom:
+    repeated = any(len(cell.responses) > 1 for cell in cells)
+    if not repeated or not found.freedom or ends not in found.spread:
         return None
-    variance = sum(float(((cell.responses - cell.responses.mean()) ** 2).sum()) for cell in cells) / freedom
-    of_means = 0.0
-    for end in (best, worst):
-        counts = [len(cell.responses) for cell, level in zip(cells, levels, strict=True) if level == end]
-        of_means += sum(variance / count for count in counts) / len(counts) ** 2
-    return range_quantile(len(set(levels)), freedom) * math.sqrt(of_means / 2)
+    error = math.sqrt(found.mean_square) * found.spread[ends]
+    return range_quantile(len(found.means), found.freedom) * error / math.sqrt(2)
 
 
 def _rank(made: Rows) -> None:
@@ -247,11 +245,11 @@ def main() -> int:
     study = load(arguments.path, arguments.peaks)
     what, cells = responses(study)
     made = rows(cells, factors)
-    part = Part(f"What moves {what}", made, shown(), caption(cells))
+    part = Part(f"What moves {what}", made, shown(), caption(cells, made))
     return output.emit(Answer(made, COLUMNS, parts=[part]), study, arguments)
 
 
-def caption(cells: Sequence[Cell]) -> str:
+def caption(cells: Sequence[Cell], made: Rows) -> str:
     """What is said below the table."""
     counts = sorted({len(cell.responses) for cell in cells})
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
@@ -259,6 +257,12 @@ def caption(cells: Sequence[Cell]) -> str:
     text += "Omega squared: share of the variance; p: corrected (Holm)."
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be told from noise."
+    unknown = [row["factor"] for row in made if row["best_level"] is None]
+    if unknown:
+        text += (
+            f"\nEffect not known: {', '.join(unknown)}: its levels changed only together with those of "
+            "another factor; add the configurations that part them."
+        )
     return text
 
 
@@ -273,13 +277,17 @@ def shown() -> list[Column]:
     def share(row: Mapping[str, Any]) -> str:
         return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
 
+    def p_value(row: Mapping[str, Any]) -> str:
+        value = row["p_value"]
+        return "-" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
     return [
         Column("factor", lambda row: row["factor"], left=True),
         Column("best level", lambda row: row["best_level"], left=True),
         Column("effect, %\n[95 %]", effect),
         Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
         Column("omega squared\n[95 %]", share),
-        Column("p", lambda row: "< 0.001" if row["p_value"] < 0.001 else f"{row['p_value']:.3f}"),
+        Column("p", p_value),
     ]
 
 

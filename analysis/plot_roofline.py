@@ -1,5 +1,6 @@
 """How does the place of kernels on the roofline become a chart? As plain data of a plotly figure."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from analysis import plots
 from analysis.roofline import Roof
 
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
+_FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough
 _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 
 
@@ -31,7 +33,8 @@ def roofline(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: st
         _points(of_class, str(name), number, largest)
         for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
     ]
-    return {"data": [*lines, *points], "layout": _layout(title)}
+    rates = [rate for line in (*lines, *points) for rate in line["y"] if rate > 0]
+    return plots.figure([*lines, *points], _layout(title, span, (min(rates), max(rates))))
 
 
 def _roof(name: str, roof: Roof, span: tuple[float, float], number: int) -> dict[str, Any]:
@@ -64,10 +67,25 @@ def _points(of_class: pd.DataFrame, name: str, number: int, largest: float) -> d
     }
 
 
-def _layout(title: str) -> dict[str, Any]:
+def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -> dict[str, Any]:
     return {
         **plots.layout(title),
         "height": 480,
-        "xaxis": {"title": plots.beside_ticks("arithmetic intensity, FLOP/byte"), "type": "log"},
-        "yaxis": {"title": plots.beside_ticks("GFLOP/s"), "type": "log"},
+        "xaxis": _axis("arithmetic intensity, FLOP/byte", *span),
+        "yaxis": _axis("GFLOP/s", *rates),
+    }
+
+
+def _axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
+    if not 0 < low <= high:
+        return {"title": plots.beside_ticks(title), "type": "log"}
+    steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return {
+        "title": plots.beside_ticks(title),
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,.10g}" for tick in ticks],
     }

@@ -34,9 +34,22 @@ _LAYOUT: dict[str, Any] = {
     "hovermode": "closest",
 }
 
-_MOST_ABOVE = 6  # series in a legend above the plot; more stand beside it
+_MOST_ABOVE = 6  # entries of a legend above the plot; more stand beside it
+
+_ENTRY = 21  # height of an entry of a legend beside the plot, pixels
 
 Figure = dict[str, Any]
+
+
+def figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+    """Traces and layout as one; a legend of many entries stands beside the plot, not over its title."""
+    entries = sum(trace.get("showlegend", True) for trace in traces)
+    if entries > _MOST_ABOVE:
+        order = {name: value for name, value in layout["legend"].items() if name == "traceorder"}
+        margin = {**layout["margin"], "t": 48}
+        height = max(layout["height"], margin["t"] + margin["b"] + _ENTRY * entries)
+        layout = {**layout, "legend": {"x": 1.01, "y": 1, **order}, "margin": margin, "height": height}
+    return {"data": list(traces), "layout": layout}
 
 
 def throughput(points: pd.DataFrame, label: str = "label") -> Figure:
@@ -53,7 +66,7 @@ def throughput(points: pd.DataFrame, label: str = "label") -> Figure:
         traces.append(_line(series, name, index, "images_per_s", "images/s"))
         if len(series) > 1:
             traces.append(_ideal(series, ideal, name, index))
-    return {"data": traces, "layout": _against_ranks(points, "Throughput", "images/s")}
+    return figure(traces, _against_ranks(points, "Throughput", "images/s"))
 
 
 def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
@@ -70,10 +83,10 @@ def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
     ideal: dict[str, Any] = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
     ideal |= {"line": {"dash": "dash", "color": "#7F7F7F", "width": 1.5}, "hoverinfo": "skip"}
     layout = _against_ranks(points, "Scaling efficiency", "% of ideal")
-    return {"data": [*traces, ideal], "layout": layout}
+    return figure([*traces, ideal], layout)
 
 
-def predictions(points: pd.DataFrame, label: str = "label") -> Figure:
+def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figure:
     """Images/s against ranks, measured and predicted, a line a label.
 
     Args:
@@ -83,7 +96,7 @@ def predictions(points: pd.DataFrame, label: str = "label") -> Figure:
         _line(series, name, index, "images_per_s", "images/s")
         for index, (name, series) in enumerate(_series(points, label))
     ]
-    return {"data": traces, "layout": _against_ranks(points, "Measured and predicted", "images/s")}
+    return figure(traces, _against_ranks(points, escaped(title), "images/s"))
 
 
 def parts(
@@ -115,7 +128,7 @@ def parts(
         for part, colour in colours.items()
         if f"{part}_{unit}" in points
     ]
-    return {"data": traces, "layout": bars(title, of, len(points))}
+    return figure(traces, bars(title, of, len(points)))
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -144,7 +157,7 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     layout = bars(title, "ms a batch", len(whole))
     order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
-    return {"data": traces, "layout": layout}
+    return figure(traces, layout)
 
 
 def layout(title: str) -> dict[str, Any]:
@@ -170,10 +183,8 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
             trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
             told = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
             traces.append({**trace, "hovertemplate": told})
-    placed = _against(
-        points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time", label
-    )
-    return {"data": traces, "layout": placed}
+    placed = _against(points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time")
+    return figure(traces, placed)
 
 
 def by_nodes(points: pd.DataFrame, column: str, title: str, unit: str, label: str = "label") -> Figure:
@@ -186,7 +197,7 @@ def by_nodes(points: pd.DataFrame, column: str, title: str, unit: str, label: st
         _line(series, name, index, column, unit, ("nodes", "nodes"))
         for index, (name, series) in enumerate(_series(points, label, "nodes"))
     ]
-    return {"data": traces, "layout": _against(points, "nodes", "nodes", title, unit, label)}
+    return figure(traces, _against(points, "nodes", "nodes", title, unit))
 
 
 def _series(points: pd.DataFrame, label: str, by: str = "world_size") -> list[tuple[str, pd.DataFrame]]:
@@ -240,13 +251,11 @@ def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dic
     }
 
 
-def _against_ranks(points: pd.DataFrame, title: str, unit: str, label: str = "label") -> dict[str, Any]:
-    return _against(points, "world_size", "ranks (P)", title, unit, label)
+def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
+    return _against(points, "world_size", "ranks (P)", title, unit)
 
 
-def _against(
-    points: pd.DataFrame, column: str, what: str, title: str, unit: str, label: str
-) -> dict[str, Any]:
+def _against(points: pd.DataFrame, column: str, what: str, title: str, unit: str) -> dict[str, Any]:
     measured = _plain(sorted(points[column].unique()))
     # Counts double, so the axis is logarithmic; the ticks are what was measured.
     xaxis = {
@@ -257,12 +266,8 @@ def _against(
     }
     if len(measured) == 1:
         xaxis = {"title": beside_ticks(what), "tickvals": measured}
-    beside: dict[str, Any] = {}
-    if points[label].nunique() > _MOST_ABOVE:
-        beside = {"legend": {"x": 1.01, "y": 1}, "margin": {**_LAYOUT["margin"], "t": 48}, "height": 480}
     return {
         **layout(title),
-        **beside,
         "xaxis": xaxis,
         "yaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
     }

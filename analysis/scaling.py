@@ -142,9 +142,32 @@ def _points(study: Study, scaling: Scaling) -> list[Point]:
     _measure(study, points)
     for point in points:
         point.base = base_of(study, point, points, scaling)
+    for finding in other_devices(points):
+        study.find(finding)
     if any(point.timed_by == PROFILED for point in points):
         study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
     return points
+
+
+def other_devices(points: Sequence[Point]) -> list[str]:
+    """What is to be said where figures of different devices meet in one: in a point, or in an efficiency."""
+    found = []
+    for point in points:
+        own = _devices(point)
+        if len(own) > 1:
+            found.append(f"runs of one point ({point.label}) are of different devices: {' and '.join(own)}")
+        base = _devices(point.base) if point.base else own
+        if base != own:
+            found.append(
+                f"points on {' and '.join(own)} are compared with base points on {' and '.join(base)}: such "
+                "a scaling efficiency compares the devices, too"
+            )
+    return list(dict.fromkeys(found))
+
+
+def _devices(point: Point) -> list[str]:
+    runs = [source for source, _ in (*point.timed, *point.profiled)]
+    return sorted({rank.device for run in runs if run.manifest for rank in run.manifest.ranks})
 
 
 def _find_unsettled(study: Study, points: Sequence[Point]) -> None:

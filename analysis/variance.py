@@ -1,5 +1,7 @@
 """Which factors explain the variance of a response, and which tests are still significant among many?"""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +56,57 @@ def analysis_of_variance(
         p_value = special.fdtrc(freedom, freedom_left, np.maximum(f_value, 0))
         effects[term] = Effect(explained, freedom, f_value, np.asarray(p_value), omega)
     return effects
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """The means of a term's levels in a design in which all levels of the other factors weigh alike.
+
+    Attributes:
+        means: level (a value a factor) -> mean of the fitted model.
+        spread: two levels -> standard error of their difference over the residual standard deviation.
+        mean_square, freedom: of the residuals.
+    """
+
+    means: dict[tuple, float]
+    spread: dict[tuple[tuple, tuple], float]
+    mean_square: float
+    freedom: int
+
+
+def adjusted_means(
+    columns: Mapping[str, Sequence[Any]],
+    values: np.ndarray,
+    terms: Sequence[tuple[str, ...]],
+    term: tuple[str, ...],
+) -> Adjusted | None:
+    """A term's least-squares means; None where the observations do not tell its levels from other factors.
+
+    Plain means of levels hold the other factors' effects where cells are missing (Searle, Speed and Milliken
+    1980, *The American Statistician* 34). Arguments are those of :func:`analysis_of_variance`.
+    """
+    coded = {name: _code(levels) for name, levels in columns.items()}
+    one = np.ones((len(values), 1))
+    blocks = {other: _block([coded[name] for name in other]) for other in terms}
+    design = np.hstack([one, *blocks.values()])
+    inverse = np.linalg.pinv(design.T @ design, rcond=1e-12, hermitian=True)
+    coefficients, estimable = inverse @ design.T @ values, inverse @ design.T @ design
+    left, rank = _residual([design], values)
+    places: dict[tuple, int] = {}
+    for place, level in enumerate(zip(*(columns[name] for name in term), strict=True)):
+        places.setdefault(level, place)
+    # Sum-to-zero columns of the other terms are 0 on average over a whole design.
+    within = [one, *(block if set(other) <= set(term) else 0 * block for other, block in blocks.items())]
+    rows = {level: np.hstack(within)[place] for level, place in places.items()}
+    spread = {}
+    for a, b in itertools.permutations(rows, 2):
+        apart = rows[a] - rows[b]
+        if not np.allclose(apart @ estimable, apart, atol=1e-8):
+            return None
+        spread[a, b] = math.sqrt(max(float(apart @ inverse @ apart), 0.0))
+    means = {level: float(row @ coefficients) for level, row in rows.items()}
+    freedom = len(values) - rank
+    return Adjusted(means, spread, float(left) / freedom if freedom else math.nan, freedom)
 
 
 def _code(levels: Sequence[Any]) -> np.ndarray:

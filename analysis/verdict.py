@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.extrapolate import CONFIGURATION
 from analysis.late_verdicts import STRAGGLER
 from analysis.scaling import POINT_FIELDS
 from analysis.simulate import in_words
@@ -27,12 +28,20 @@ LATE_RUNS_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
+# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
+MEASURED_AS = {
+    "fp16-gradients": ("grad", "fp16"),
+    "bucket-mb": ("bucket_mb", ""),
+    "no-loader": ("loader", "synthetic"),
+}
+
 # Part of the loss (a column loss_<part>_pct) -> what it is called.
 CAUSES = {
     "exposed_communication": "communication", "exposed_loader": "loading data", "compute": "computing",
     "exposed_copies": "copies", "idle_host_bound": "late launches", "idle_other": "waiting of the device",
     "idle": "idle time",
 }  # fmt: skip
+PLURAL = ("copies", "late launches")
 ADVICE = {
     "communication": "gradients in fp16 (grad), larger buckets (bucket_mb), a larger batch, a faster network",
     "loading data": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
@@ -69,23 +78,39 @@ def verdict(
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
         return [Sentence("No run can be compared: not enough data to say how this job scales.", "left-out")]
-    scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
-    if not scaled:
+    if not has_scaled(called):
         return [
             _rate(called),
-            Sentence("Not enough data to say how it scales: one world size was measured.", "table"),
+            Sentence(f"Not enough data to say how it scales: {unscaled(called)}.", "table"),
             *_who_is_late(late or []),
         ]
+    scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
     largest = max(row["world_size"] for row in scaled)
     widest = [row for row in scaled if row["world_size"] == largest]
     best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
+    lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
+    # The most ranks matter most; what is lost on fewer only is still lost.
+    judged = worst if worst["scaling_efficiency_pct"] < NEAR_IDEAL_PCT else lowest
     return [
         _how(best, worst),
-        *_why(called, worst),
+        *(_on_fewer(judged) if judged is not worst else []),
+        *_why(called, judged),
         *_who_is_late(late or []),
-        *_worth_trying(predicted or []),
+        *_worth_trying(predicted or [], called),
     ]
+
+
+def has_scaled(points: Rows) -> bool:
+    """Whether a point is compared with one of fewer ranks."""
+    return any(row["world_size"] != row["base_world_size"] for row in points)
+
+
+def unscaled(points: Rows) -> str:
+    """Why no point has a base point, in words."""
+    if len({row["world_size"] for row in points}) == 1:
+        return "one world size was measured"
+    return "no configuration was measured at two world sizes, by a constant batch of a rank or of the job"
 
 
 def _rate(called: Rows) -> Sentence:
@@ -99,14 +124,28 @@ def _rate(called: Rows) -> Sentence:
 
 
 def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    text = f"On {_ranks(worst['world_size'])} the job keeps {_interval(best)} of ideal scaling"
-    if worst["called"] != best["called"]:
-        text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
-    rate = digits(worst["base_images_per_s"], 3)
-    return Sentence(
-        f"{text}; ideal is {_ranks(worst['world_size'])} at the rate of {worst['base']} ({rate} images/s).",
-        "scaling",
-    )
+    ranks = _ranks(worst["world_size"])
+    scaling = "strong scaling (the batch of the job is constant)" if _is_strong(worst) else "scaling"
+    text = f"On {ranks} the job keeps {_interval(best)} of ideal {scaling}"
+    if worst["called"] == best["called"]:
+        return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
+    text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
+    rates = f"at the rate of {_base_rate(best)}"
+    if _base_rate(worst) != _base_rate(best):
+        rates += f" with the one, of {_base_rate(worst)} with the other"
+    return Sentence(f"{text}; ideal is {ranks} {rates}.", "scaling")
+
+
+def _base_rate(row: dict[str, Any]) -> str:
+    return f"{row['base']} ({digits(row['base_images_per_s'], 3)} images/s)"
+
+
+def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
+    """What is lost on fewer ranks than the most, where these lose next to nothing."""
+    if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
+        return []
+    text = f"Less is kept on {_ranks(row['world_size'])} with {row['called']}: {_interval(row)}."
+    return [Sentence(text, "scaling")]
 
 
 def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
@@ -118,7 +157,7 @@ def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
         )
         return [Sentence(text, "scaling")]
     if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
-        text = f"Nothing limits it yet: every configuration keeps {NEAR_IDEAL_PCT:g} % or more."
+        text = f"Nothing limits it yet: every measured point keeps {NEAR_IDEAL_PCT:g} % or more."
         return [Sentence(text, "scaling")]
     base = _base_of(called, row)
     if base is None or np.isnan(_number(row, "loss_unattributed_pct")):
@@ -143,17 +182,21 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
     if parts[part] < LIMITING_SHARE * lost:
         text = (
             f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest, "
-            f"{CAUSES[part]}, costs {parts[part]:.0f}."
+            f"{CAUSES[part]}, {_cost(part)} {parts[part]:.0f}."
         )
         return [Sentence(text, "loss")]
     return [
         Sentence(
-            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} costs most "
+            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} {_cost(part)} most "
             f"({_with_ends(row, f'loss_{part}_pct', digits=1)}).",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
     ]
+
+
+def _cost(part: str) -> str:
+    return "cost" if CAUSES[part] in PLURAL else "costs"
 
 
 def _who_is_late(late: Rows) -> list[Sentence]:
@@ -185,17 +228,46 @@ def _who_is_late(late: Rows) -> list[Sentence]:
     return [Sentence(text, "stragglers")]
 
 
-def _worth_trying(predicted: Rows) -> list[Sentence]:
-    """The change that gives most, on the fewest ranks that were predicted: they are the surest."""
-    tried = [row for row in predicted if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT]
+def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
+    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
+
+    What was measured in the same sweep needs no simulation: the figures say what it gives.
+    """
+    tried = [
+        row
+        for row in predicted
+        if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT and not _was_measured(row, points)
+    ]
     nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
-    if not nearest:
+    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+
+
+def _was_measured(predicted: dict[str, Any], points: Rows) -> bool:
+    """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
+    name, _, value = predicted["what_if"].partition("=")
+    field, measured = MEASURED_AS.get(name, ("", ""))
+    if not field:
+        return False
+    changed = {one: str(predicted.get(one)) for one in CONFIGURATION} | {field: measured or value}
+    return any(
+        point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
+        for point in points
+    )
+
+
+def _same(value: Any, text: str) -> bool:
+    # A what-if says 50 where the field is 50.0.
+    return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
+
+
+def _worth_trying(predicted: Rows, points: Rows) -> list[Sentence]:
+    best = to_try(predicted, points)
+    if best is None:
         return []
-    best = max(nearest, key=lambda row: row["gain_pct"])
     which = f" ({best['name']})" if best.get("name") else ""
     text = (
-        f"Of what was simulated for {_ranks(best['ranks'])}{which}, {in_words(best['what_if'])} would give "
-        "most: "
+        f"Of what was simulated and not measured, for {_ranks(best['ranks'])}{which}, "
+        f"{in_words(best['what_if'])} would give most: "
         f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
     )
     return [Sentence(text, "prediction")]
@@ -203,8 +275,8 @@ def _worth_trying(predicted: Rows) -> list[Sentence]:
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
     """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
-    lost_ms = row["batch_ms"] - base["batch_ms"] if base else 0.0
-    grown_ms = _number(row, "load_ms") - _number(base, "load_ms") if base else 0.0
+    lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else 0.0
+    grown_ms = _number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
     if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
         why = row.get("loss_note") or "its base point is not among the results"
         text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
@@ -221,19 +293,37 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sente
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
+    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {_ranks(base['world_size'])}"
+    if _is_strong(row):
+        than = f"its share of that {than} would"
     return (
-        f"A batch with {row['called']} takes {row['batch_ms'] - base['batch_ms']:.0f} ms more than on "
-        f"{_ranks(base['world_size'])} ({row['batch_ms']:.0f} against {base['batch_ms']:.0f} ms)"
+        f"A batch with {row['called']} on {_ranks(row['world_size'])} takes "
+        f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
+        f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
     )
+
+
+def _is_strong(row: dict[str, Any]) -> bool:
+    return row.get("scaling") == "strong"
+
+
+def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
+    """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
+    share = base["world_size"] / row["world_size"] if _is_strong(row) else 1.0
+    return share * _number(base, name)
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     """The base point's row; the precision of gradients does not matter there if it is one rank."""
-    alike = [name for name in POINT_FIELDS if name not in ("nodes", "gpus_per_node", "grad")]
+    # The batch of a rank, or the job's.
+    batch = {"batch"} if _is_strong(row) else set()
+    alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
     found = [
         other
         for other in called
-        if other["world_size"] == row["base_world_size"] and all(other[name] == row[name] for name in alike)
+        if other["world_size"] == row["base_world_size"]
+        and all(other[name] == row[name] for name in alike)
+        and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
     ]
     return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
 

@@ -22,11 +22,13 @@ from analysis.report import (
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
+from analysis.scaling import Scaling, other_devices, points_of
 from analysis.study import Study
 from analysis.terminal import Rows
-from analysis.verdict import Sentence, verdict
+from analysis.verdict import Sentence, has_scaled, verdict
 from jobs.store import Facts, Manifest
 
+KINDS: tuple[Scaling, ...] = ("weak", "strong")
 METHODS = (
     "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
     "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
@@ -46,19 +48,19 @@ def build(study: Study) -> Page:
 
 
 def _page(study: Study) -> Page:
-    rows = scaled.rows(study, _methods_for(study))
-    own = [row for row in rows if row.get("scaling")]
+    rows, own = _rows(study)
     others = [row for row in rows if not row.get("scaling")]
     fields = [source.fields for source in study.sources] or rows
     factors = varied(fields, [name for name in FACTORS if name != "world_size"])
-    series = sections.series_factors(factors)
+    lines = _of_lines(own, factors)
+    series = sections.series_factors(lines)
     predicted = prediction.predicted(study) if own else ""
     judged = stragglers.judged(study) if own else None
     found = [
-        sections.scaling(own, factors),
+        sections.scaling(own, lines),
         *sections.reference(others, study),
         sections.table(own, study),
-        loss.section(own, factors),
+        loss.section(own, lines),
         of_factors.section(study),
         sections.stages(own, factors),
         sections.batch_anatomy(study, factors) if own else None,
@@ -79,12 +81,30 @@ def _page(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=_of_own(own, series, predicted, judged or []) if own else _of_reference(others),
+        summary=_of_own(study, own, series, predicted, judged or []) if own else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),
         filters=_filters(study, own, factors),
     )
+
+
+def _rows(study: Study) -> tuple[Rows, Rows]:
+    """The rows of analysis.scaled, and those of runs of our own: by the kind of scaling that was measured."""
+    found = []
+    for scaling in KINDS:
+        rows = scaled.rows(study, _methods_for(study), scaling=scaling)
+        own = [row for row in rows if row.get("scaling")]
+        if not own or has_scaled(own):
+            return rows, own
+        found.append((rows, own))
+    return found[0]
+
+
+def _of_lines(own: Rows, factors: Sequence[str]) -> list[str]:
+    """The factors that may tell lines apart: not the batch of a rank, where that of the job is constant."""
+    jobs = {row["batch"] * row["world_size"] for row in own if row["scaling"] == "strong"}
+    return [name for name in factors if name != "batch" or len(jobs) != 1]
 
 
 def _methods_for(study: Study) -> list[str]:
@@ -120,12 +140,19 @@ def _device(manifest: Manifest) -> str:
 
 
 def _of_own(
-    own: Rows, series: Sequence[str], predicted: Rows | str, late: Sequence[stragglers.Judged]
+    study: Study,
+    own: Rows,
+    series: Sequence[str],
+    predicted: Rows | str,
+    late: Sequence[stragglers.Judged],
 ) -> Sequence[Sentence]:
     names = [called(row, series) for row in own]
     rows = [] if isinstance(predicted, str) else predicted
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
-    return verdict(own, names, named, stragglers.rows_of(late))
+    first, *others = verdict(own, names, named, stragglers.rows_of(late))
+    # An efficiency across devices is not one of scaling: who reads no further has to know it.
+    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, own[0]["scaling"]))]
+    return [first, *(Sentence(text, "left-out") for text in mixed), *others]
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

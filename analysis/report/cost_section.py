@@ -26,5 +26,6 @@ def section(study: Study, factors: Sequence[str]) -> Section | None:
     if len(by_rank) > RANKS:
         notes.append(f"The first {RANKS} of {len(by_rank)} ranks; analysis.expense --by rank gives all.")
     if not any(row.get("device_memory_gb") for row in made):
-        notes.append("No memory of a GPU was recorded: on a CPU there is none.")
+        cpu = all(device == "cpu" for device in study.runs["device_name"])
+        notes.append(f"No memory of a GPU was recorded{': on a CPU there is none' if cpu else ''}.")
     return Section("cost", HEADING, text, tables=views, notes=notes)

@@ -39,7 +39,7 @@ def section(study: Study) -> Section | None:
     chart = Chart(
         "factors", effects(made, what), "Share of the variance that each factor explains, largest first"
     )
-    part = Part("", made, factors.shown(), factors.caption(cells))
+    part = Part("", made, factors.shown(), factors.caption(cells, made))
     return Section("factors", HEADING, _text(made, what), [chart], [as_view(part, "factor-table", ())])
 
 
@@ -87,9 +87,10 @@ def _text(made: Rows, what: str) -> str:
     main = [row for row in made if " x " not in row["factor"]]
     first = max(main, key=lambda row: row["omega_squared"])
     by_signal = next(row["factor"] for row in main if row["rank_by_signal"] == 1)
+    best = f"best: {first['best_level']}" if first["best_level"] else "its best level is not known"
     text = (
         f"{first['factor']} explains most of the variance of {what}: {100 * first['omega_squared']:.0f} % "
-        f"(best: {first['best_level']}). "
+        f"({best}). "
     )
     text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
     text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "

@@ -13,6 +13,7 @@ from analysis.simulate import DEFAULT_WHAT_IFS
 from analysis.simulate_rows import SIMULATION
 from analysis.study import Study
 from analysis.terminal import Part, Rows
+from analysis.verdict import to_try
 from profiling.errors import UserError
 
 HEADING = "What would more ranks give?"
@@ -48,20 +49,19 @@ def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
         return Section("prediction", HEADING, f"Not known: {made}.")
     simulated = [row for row in made if row["method"] == SIMULATION]
     text = f"{_CURVE} {_SIMULATION if simulated else _NOT_SIMULATED} {_BOTH}"
-    shown = _widest(simulated or made)
-    chart = Chart("prediction", plots.predictions(_points(made, own, shown, factors)), _label(shown, factors))
+    # The chart backs the summary's sentence, where there is one.
+    shown = to_try(made, own) or _widest(simulated or made)
+    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
+    figure = plots.predictions(_points(made, own, shown, factors), f"Measured and predicted: {name}")
+    label = f"Images a second against the number of ranks, measured and predicted: {name}"
+    chart = Chart("prediction", figure, label)
     fields = [name for name in CONFIGURATION if name in made[0]]
     part = Part("", made, predict.shown(made, fields), predict.caption(made))
     return Section("prediction", HEADING, text, [chart], [as_view(part, "prediction-table", factors)])
 
 
-def _label(shown: Mapping[str, Any], factors: Sequence[str]) -> str:
-    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
-    return f"Images a second against the number of ranks, measured and predicted: {name}"
-
-
 def _widest(made: Rows) -> dict[str, Any]:
-    """A row of the configuration that the chart shows: the one that was predicted fastest on most ranks."""
+    """A row of the configuration that was predicted fastest on most ranks."""
     return max(made, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
 
 

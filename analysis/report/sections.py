@@ -14,6 +14,7 @@ from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts, varied
 from analysis.study import Study
 from analysis.terminal import Column, Part, Rows
+from analysis.verdict import has_scaled, unscaled
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
@@ -35,12 +36,15 @@ def scaling(own: Rows, factors: Sequence[str]) -> Section | None:
         Chart("throughput", plots.throughput(points), "Images a second against the number of ranks"),
         Chart("efficiency", plots.efficiency(points), "Scaling efficiency against the number of ranks"),
     ]
+    strong = own[0]["scaling"] == "strong"
     text = (
-        "Weak scaling: the batch of a rank is constant. Bars are 95 % intervals between repeated runs; "
+        f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
+        "constant. Bars are 95 % intervals between repeated runs; "
         "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
     )
-    if points["world_size"].nunique() == 1:
-        text = "One world size was measured: throughput can be shown, scaling cannot."
+    if not has_scaled(own):
+        why = unscaled(own)
+        text = f"{why[0].upper()}{why[1:]}: throughput can be shown, scaling cannot."
         charts = charts[:1]
     return Section("scaling", "How does it scale?", text, charts)
 

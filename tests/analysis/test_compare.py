@@ -128,3 +128,33 @@ def test_a_before_and_an_after_that_do_not_mix_in_time_are_said_to_drift_togethe
     said = run("analysis.compare", before, tmp_path / "after", "--format", "csv").err
     assert "run them by turns" in said
     assert "by turns" not in run("analysis.compare", before, before, "--format", "csv").err
+
+
+def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
+    write(tmp_path / "a", 100.0, runs=[run_of(), run_of(profile="torch")])
+    write(tmp_path / "b", 100.0, runs=[run_of(profile="torch")])
+    said = one_line_error(run("analysis.compare", tmp_path / "a", tmp_path / "b"))
+    assert "nothing to compare" in said and "no unprofiled run" in said
+
+
+def test_profiled_runs_on_both_sides_say_that_no_batch_is_compared(tmp_path):
+    write(tmp_path / "a", 100.0, runs=[run_of(profile="torch")])
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "a")
+    assert "No duration of a batch is compared" in ran.out and "nan" not in ran.out
+
+
+def test_configurations_of_one_side_only_are_named(before, tmp_path):
+    write(tmp_path / "b", 100.0, runs=[run_of(), run_of(workers=7)])
+    said = run("analysis.compare", before, tmp_path / "b", "--format", "csv").err
+    assert f"only in {tmp_path / 'b'}, so not compared: workers=7" in said
+    assert "only in" not in run("analysis.compare", before, before, "--format", "csv").err
+
+
+def test_damaged_kernels_of_a_run_do_not_cost_the_comparison_of_batches(tmp_path):
+    write(tmp_path / "a", 100.0, runs=[run_of(), run_of(profile="torch")])
+    for place, table in enumerate((tmp_path / "a").glob("run_*_torch_*/rank_*/kernels.parquet")):
+        if place < 9:
+            table.write_bytes(table.read_bytes()[:500])
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "a", "--format", "csv")
+    assert ran.code == 1 and {"batch", "kernels"} == {row["family"] for row in ran.csv} - {"stages"}
+    assert "its kernels are not compared" in ran.err

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.stats import studentized_range
 
-from analysis.factors import Cell, _effect, responses, rows, signal_to_noise_db
+from analysis.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
 from analysis.load import load
 from analysis.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
@@ -76,7 +76,7 @@ def test_an_effect_of_none_is_seldom_one_however_many_levels_there_are():
             Cell({"loader": name}, 100 + 2 * generator.standard_normal(3))
             for name in ("a", "b", "c", "d", "e")
         ]
-        above += _effect(noise, ("loader",))["effect_pct_low"] > 0
+        above += _effect(noise, ("loader",), [("loader",)])["effect_pct_low"] > 0
     assert above / 300 < 0.09  # 5 %, and three standard deviations of 300 draws
 
 
@@ -128,6 +128,36 @@ def test_one_repetition_has_no_interaction_and_no_interval():
     assert set(found) == {"loader", "grad", "workers"}
     assert found["loader"]["omega_squared_low"] is None and found["loader"]["effect_pct_low"] is None
     assert found["loader"]["effect_pct"] > 0
+
+
+def test_a_missing_configuration_invents_no_effect():
+    some = [
+        cell
+        for cell in cells(loader=30)
+        if (cell.fields["loader"], cell.fields["grad"]) != ("dali-gpu", "fp16")
+    ]
+    found = by_factor(some)
+    assert found["loader"]["effect_pct"] == pytest.approx(100 * 30 / 120, abs=1)
+    assert found["grad"]["effect_pct_low"] < 0.5 and found["grad"]["effect_pct"] < 1.5
+
+
+def test_factors_that_change_together_only_have_no_known_effect():
+    made = rows([
+        Cell({"loader": name, "grad": grad, "workers": workers}, np.array([mean, mean + 1]))
+        for (name, grad, mean), workers in itertools.product((("a", "x", 10.0), ("b", "y", 20.0)), (1, 2))
+    ])  # fmt: skip
+    found = {row["factor"]: row for row in made}
+    assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
+    assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
+    assert "not known: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
+
+
+def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
+    runs = [
+        run_of(gpus_per_node=1 + (loader == "pytorch"), loader=loader) for loader in ("pytorch", "synthetic")
+    ]
+    write_sweep(tmp_path, runs, repetitions={"none": 1})
+    assert "nan" not in run("analysis.factors", tmp_path).out
 
 
 def test_our_own_runs(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from analysis import scaled
 from analysis.load import load
+from analysis.report.build import build
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -146,3 +147,19 @@ def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
     shown = run("analysis.scaled", tmp_path).out
     assert title in shown
     assert ("- | " in shown) is False
+
+
+def test_an_efficiency_across_devices_is_said_to_be_one(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    write_run(tmp_path, run_of(gpus_per_node=2), Truth(device="Tesla V100"))
+    said = "oints on Tesla V100 are compared with base points on NVIDIA A100-SXM4-40GB"
+    assert said in " ".join(run("analysis.scaled", tmp_path, "--format", "csv").err.split())
+    assert said in build(load(tmp_path)).summary[1].text
+
+
+def test_repetitions_on_different_devices_are_said_to_be(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()])
+    assert "different devices" not in run("analysis.scaled", tmp_path, "--format", "csv").err
+    write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
+    said = run("analysis.scaled", tmp_path, "--format", "csv").err
+    assert "are of different devices: NVIDIA A100-SXM4-40GB and Tesla V100" in said

@@ -8,7 +8,7 @@ import re
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis import factors
+from analysis import factors, plots
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.render import Page, render, script_json
@@ -80,6 +80,37 @@ def test_one_run_without_a_profiler(tmp_path):
     found = sections(tmp_path)
     assert "One world size" in found["scaling"].text and len(found["scaling"].charts) == 1
     assert "nothing is known of kernels" in found["kernels"].text
+
+
+def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
+    runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
+    write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
+    page = build(load(tmp_path))
+    assert "On 4 ranks the job keeps 84 %" in page.summary[0].text and "strong" in page.summary[0].text
+    scaling = page.sections[0]
+    assert scaling.text.startswith("Strong scaling")
+    assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]
+
+
+def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
+    write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2, loader="pytorch")])
+    page = build(load(tmp_path))
+    said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
+    assert "no configuration was measured at two" in said and "one world size" not in said.lower()
+
+
+@pytest.mark.parametrize(("entries", "beside"), [(6, False), (7, True)])
+def test_a_legend_of_many_entries_stands_beside_the_plot(entries, beside):
+    traces = [{"name": str(number)} for number in range(entries)] + [{"showlegend": False}]
+    legend = plots.figure(traces, plots.bars("a title", "ms", 3))["layout"]["legend"]
+    assert (legend.get("x", 0) > 1) == beside
+
+
+@pytest.mark.parametrize(("device", "said"), [("cpu", True), ("NVIDIA L4", False)])
+def test_that_a_cpu_has_no_memory_of_a_gpu_is_said_of_cpus_only(tmp_path, device, said):
+    write_sweep(tmp_path, [run_of()], Truth(device=device))
+    notes = " ".join(sections(tmp_path)["cost"].notes)
+    assert "No memory of a GPU was recorded" in notes and ("on a CPU there is none" in notes) == said
 
 
 def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):

@@ -190,6 +190,17 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     assert "gradients in fp16 would give most: " in text and f", {gain:.0f} % more than as it is" in text
 
 
+def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_which(tmp_path):
+    sweep(tmp_path)
+    sweep(tmp_path, batch=64)  # as fast a batch: more images/s, the same gain
+    page = build(load(tmp_path))
+    section = next(one for one in page.sections if one.id == "prediction")
+    sentence = next(one.text for one in page.summary if one.figure == "prediction")
+    title = section.charts[0].figure["layout"]["title"]["text"]
+    name = title.removeprefix("Measured and predicted: ")
+    assert name in ("batch 32", "batch 64") and f"({name})" in sentence
+
+
 def test_the_report_says_why_nothing_is_predicted(tmp_path):
     page = build(load(sweep(tmp_path, ranks=(1,))))
     section = next(one for one in page.sections if one.id == "prediction")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from analysis.scaling import POINT_FIELDS
-from analysis.verdict import verdict
+from analysis.verdict import to_try, verdict
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 
@@ -45,6 +45,13 @@ def test_near_ideal_scaling_has_no_culprit():
     assert "98 %" in said and "Nothing limits it yet" in said and "What to try" not in said
 
 
+@pytest.mark.parametrize("more", [{}, {"loader": "pytorch"}])
+def test_what_is_lost_on_fewer_ranks_only_is_said_too(more):
+    fewer = point(2, 200.0, **more, loss_pct=50.0, loss_note="no profiled run")
+    said = text(BASE, fewer, point(4, 103.0))
+    assert "Less is kept on 2 ranks with P = 2: 50 %" in said and "Nothing limits it" not in said
+
+
 def lost(lost_pct: float, **parts: float) -> dict[str, float | str]:
     """Columns of a loss by part; what the parts leave is not attributed."""
     known = dict.fromkeys(("compute", "exposed_communication", "exposed_loader", "exposed_copies"), 0.0)
@@ -73,17 +80,19 @@ LOST_PCT = 37.5
 )
 def test_the_part_that_costs_most_is_named(part, cause, advice):
     said = text(BASE, point(4, 160.0, **lost(LOST_PCT, **{part: 30.0})))
-    assert f"of 38 percentage points lost, {cause} costs most (30.0)" in said and advice in said
+    verb = "cost" if cause == "copies" else "costs"
+    assert f"of 38 percentage points lost, {cause} {verb} most (30.0)" in said and advice in said
     assert "60 ms more than on 1 rank (160 against 100 ms)" in said and "62 % [62, 64]" in said
 
 
 @pytest.mark.parametrize(
-    ("host", "other", "cause"), [(20.0, 9.0, "late launches"), (9.0, 20.0, "waiting of the device")]
+    ("host", "other", "said_of_it"),
+    [(20.0, 9.0, "late launches cost"), (9.0, 20.0, "waiting of the device costs")],
 )
-def test_idle_time_that_is_split_is_named_by_its_kind(host, other, cause):
+def test_idle_time_that_is_split_is_named_by_its_kind(host, other, said_of_it):
     row = point(4, 160.0, **lost(LOST_PCT, idle_host_bound=host, idle_other=other))
     row |= {"loss_idle_host_bound_pct": host, "loss_idle_other_pct": other}
-    assert f"{cause} costs most (20.0)" in text(BASE, row)
+    assert f"{said_of_it} most (20.0)" in text(BASE, row)
 
 
 def test_many_small_parts_have_no_single_cause():
@@ -103,6 +112,15 @@ def test_without_profiled_runs_the_wait_for_data_is_known():
     row = point(4, 160.0, load_ms=60.0, backward_ms=60.0)
     said = text(BASE, row)
     assert "loading data is the largest part (by 55 ms)" in said and "more workers" in said
+
+
+def test_strong_scaling_is_judged_by_the_share_of_a_batch():
+    strong: dict[str, Any] = {"scaling": "strong"}
+    row = point(4, 40.0, load_ms=16.0, scaling_efficiency_pct=62.5, batch=8, **strong)
+    row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
+    said = text(BASE | strong | {"batch": 32}, row)
+    assert "of ideal strong scaling" in said and "15 ms more than its share" in said
+    assert "(40 against 25 ms)" in said and "largest part (by 15 ms)" in said
 
 
 def test_an_unknown_cause_stays_unknown():
@@ -126,6 +144,15 @@ def test_best_and_worst_configuration_are_named():
     rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch")]
     said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
     assert "with good, and 62 % " in said
+
+
+def test_each_of_best_and_worst_is_named_with_its_own_base():
+    other = {"base": "1 node x 1, pytorch", "base_images_per_s": 280.0}
+    rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch", **other)]
+    said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
+    assert (
+        "1 node x 1 (320 images/s) with the one, of 1 node x 1, pytorch (280 images/s) with the other" in said
+    )
 
 
 def late(
@@ -174,3 +201,28 @@ def test_a_late_rank_is_named_where_one_world_size_was_measured():
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_not_said():
     assert "makes the others wait" not in said_of(late("a", 3), late("b", 3, "no"))
     assert "makes the others wait" not in said_of()
+
+
+def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
+    """A row of analysis.predict for 8 ranks."""
+    row = {"what_if": name, "ranks": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
+    return FIELDS | row | more
+
+
+@pytest.mark.parametrize(("grad", "advised"), [("bf16", "gradients in fp16"), ("fp16", "links of 2x")])
+def test_what_was_measured_is_not_advised_from_a_simulation(grad, advised):
+    points = [BASE, point(4, 160.0), point(4, 150.0, grad=grad)]
+    predicted = [what_if("fp16-gradients", 30.0), what_if("network=2x", 20.0)]
+    said = " ".join(one.text for one in verdict(points, ["a", "b", "c"], predicted))
+    assert f"{advised}" in said.partition("simulated and not measured")[2]
+
+
+def test_buckets_that_were_measured_are_not_advised():
+    points = [BASE, point(4, 160.0, bucket_mb=50.0)]
+    assert to_try([what_if("bucket-mb=50", 30.0, bucket_mb=25.0)], points) is None
+    assert to_try([what_if("bucket-mb=100", 30.0, bucket_mb=25.0)], points) is not None
+
+
+def test_what_is_to_be_tried_is_of_the_fewest_ranks():
+    near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, ranks=16)
+    assert to_try([far, near], [BASE]) == near
