@@ -44,7 +44,7 @@ _OF_KERNELS = """
 select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type, name::varchar as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double as total,
     avg(duration_ns)::double as mean, min(duration_ns)::double as least, max(duration_ns)::double as most
-from kernels where duration_ns is not null group by all
+from kernels where duration_ns >= 0 group by all
 """
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import output
+from analysis.costs import find_untimed
 from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
 from analysis.study import Source, Study
@@ -98,6 +99,7 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
     _find_unknown(study, source, launches)
+    find_untimed(study, source)
     return found
 
 
@@ -131,7 +133,8 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
     table = tables.read(directory, name, columns)
     found = {column: table[column] for column in columns}
     if name == "kernels":
-        table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["duration_ns"])))
+        timed = pc.greater_equal(table["duration_ns"], 0)
+        table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))
         found = {column: table[column] for column in columns}
         for column in ("device", "launch_ns"):
             found[column] = pc.fill_null(found[column], -1)

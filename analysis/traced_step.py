@@ -29,7 +29,7 @@ _READY = """
 select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
 from read_parquet($kernels)
 where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
-    and layer is not null and start_ns is not null and batch_index is not null
+    and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
 group by all order by all
 """
 _CALLS = """
@@ -38,7 +38,7 @@ select rank, batch_index, start_ns, start_ns + duration_ns as end_ns, short_name
 from read_parquet($kernels) semi join (
     select rank, batch_index from read_parquet($batches) where attributed
 ) using (rank, batch_index)
-where "class"::varchar = 'communication' and start_ns is not null and duration_ns is not null
+where "class"::varchar = 'communication' and start_ns is not null and duration_ns >= 0
 order by rank, start_ns
 """
 

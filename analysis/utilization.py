@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import figures, output
+from analysis.costs import find_untimed
 from analysis.load import load
 from analysis.overlap import Intervals, covered, length, union
 from analysis.scaling import points_of
@@ -134,7 +135,8 @@ def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, A
 def by_device(table: "pa.Table") -> dict[int, Kernels]:
     """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table."""
     columns = {name: table[name].to_numpy() for name in _READ}
-    timed = ~(np.isnan(columns["start_ns"].astype(float)) | np.isnan(columns["duration_ns"].astype(float)))
+    # What is null is NaN here, and not 0 or more.
+    timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
     wanted = timed & ~np.isin(columns["class"], _NO_KERNELS)
     columns = {name: values[wanted] for name, values in columns.items()}
     start = columns["start_ns"].astype(np.int64)
@@ -197,6 +199,7 @@ def _of_run(study: Study, source: Source) -> Rows:
     except UserError as error:
         study.fail(source, str(error))
         return []
+    find_untimed(study, source)
     if not found:
         study.find(f"{source.id}: no kernel in a recorded batch has a time: utilisation is not known")
     named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}

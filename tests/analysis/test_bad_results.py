@@ -126,6 +126,49 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(
     assert float(rows["2"]["exposed_communication_ms"]) == pytest.approx(5, rel=0.2)
 
 
+def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: str | None = None) -> int:
+    """Every n-th kernel of rank 0 (of a class) gets ``value``; how many did."""
+    path = run / "rank_0000" / "kernels.parquet"
+    table = pq.ParquetFile(path).read()
+    rows = table.to_pylist()
+    chosen = [row for row in rows if kind in (None, row["class"])][::every]
+    for row in chosen:
+        row[column] = value
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    return len(chosen)
+
+
+def untimed(broken: Path, count: int) -> str:
+    return f"{broken.name}: launches without a duration, or with one below 0, are left out: {count}"
+
+
+READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilization")
+
+
+@pytest.mark.parametrize("duration", [None, -1_000_000])
+@pytest.mark.parametrize("command", READS_KERNELS)
+def test_launches_without_a_duration_are_left_out_and_counted(
+    tmp_path: Path, command: str, duration: int | None
+) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "duration_ns", duration, every=7)
+    ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    assert (ran.code, bool(ran.csv)) == (0, True)
+    assert ran.err.count(untimed(broken, count)) == 1
+    assert "-" not in {value[:1] for row in ran.csv for value in row.values()}
+
+
+def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "duration_ns", None, every=2, kind="communication")
+    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
+    assert ran.code == 0
+    assert [float(row["calls_per_batch"]) for row in ran.csv] == [0.5, 1]
+    assert untimed(broken, count) in ran.err
+    assert "ranks made different collectives" in ran.err
+    assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
+
+
 @pytest.mark.parametrize(
     ("report", "says"),
     [
