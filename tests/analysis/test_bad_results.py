@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.load import load
+from analysis.report.build import build
 from jobs import store
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -167,6 +169,39 @@ def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
     assert untimed(broken, count) in ran.err
     assert "ranks made different collectives" in ran.err
     assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
+
+
+def not_attributed(run: Path, ranks: int) -> None:
+    for rank in range(ranks):
+        change(batches(run, rank), "attributed", lambda recorded: [False] * len(recorded))
+
+
+def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alone(tmp_path: Path) -> None:
+    sweep(tmp_path)
+    for broken, ranks in zip(sorted(tmp_path.glob("run_0_*torch*")), (1, 2), strict=True):
+        not_attributed(broken, ranks)
+    page = build(load(tmp_path))
+    texts = {section.id: section.text for section in page.sections}
+    assert texts["kernels"].startswith("Not known: ")
+    assert "no kernels in attributed batches" in texts["kernels"]
+    assert {"scaling", "table", "stages"} <= set(texts)
+
+
+def test_a_rank_without_an_attributed_batch_has_no_row_of_its_collectives(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    not_attributed(broken, 1)
+    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
+    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
+    assert f"{broken.name}: rank 0 has no attributed batch" in ran.err
+
+
+def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    for stage in ("forward_ns", "update_ns"):
+        change(batches(broken, 0), stage, lambda took: [0] * len(took))
+    ran = run("analysis.predict", tmp_path, "--format", "csv")
+    assert (ran.code, "simulation" in ran.out) == (0, False)
+    assert "not simulated: its stages took no time" in ran.err
 
 
 @pytest.mark.parametrize(
