@@ -113,7 +113,8 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
             return []
         in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
         table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
-        attributed = batches["batch_index"].to_numpy()[batches["attributed"].to_numpy()]
+        # Whether a batch was recorded may be null: that is no yes, and is dropped too.
+        attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
         kernels = {name: table[name].to_numpy() for name in READ}
         found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
     find_untimed(study, source)

@@ -204,6 +204,38 @@ def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> No
     assert "not simulated: its stages took no time" in ran.err
 
 
+def test_kernels_that_name_no_device_are_left_out_of_its_utilisation(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "device", None)
+    ran = run("analysis.utilization", tmp_path, "--format", "csv")
+    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["0", "1"])
+    assert f"{broken.name}: kernels of rank 0 that name no device are left out: {count}" in ran.err
+
+
+def test_activities_without_a_name_are_one_activity(tmp_path: Path) -> None:
+    count = change_kernels(sweep(tmp_path), "name", None, every=3)
+    ran = run("analysis.activities", tmp_path, "--format", "csv")
+    assert ran.code == 0
+    assert sum(int(row["calls"]) for row in ran.csv if row["name"] == "(without a name)") == count
+
+
+@pytest.mark.parametrize("command", ["anatomy", "communication"])
+def test_a_batch_of_which_is_not_known_whether_it_was_recorded_was_not(tmp_path: Path, command: str) -> None:
+    broken = sweep(tmp_path)
+    change(batches(broken, 0), "attributed", lambda recorded: [*recorded[:-1], None])
+    row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
+    assert (row["id"], row["attributed_batches"]) == (broken.name, "39")
+
+
+def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
+    ran = run("analysis.anatomy", tmp_path, "--format", "csv")
+    assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
+    assert f"{broken.name}: attributed batches of rank_0000 that lack a time are left out: 2" in ran.err
+    assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
+
+
 @pytest.mark.parametrize(
     ("report", "says"),
     [
