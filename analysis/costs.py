@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis import peaks
-from analysis.launches import table_sums
+from analysis.launches import batches_of, table_sums
 from analysis.study import Source, Study
 from profiling.errors import UserError
 from profiling.tables import APART
@@ -128,10 +128,15 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
 def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     found = {}
     sums = table_sums(study, sources)
-    for source in [source for source in sources if source.id in sums]:
-        table = sums[source.id]
-        if table.batches.attributed_from is None:
+    batches = batches_of(study, sources)
+    for source in [source for source in sources if source in study.sources and source.path in batches]:
+        # A table without rows has batches (none), but no sums.
+        if batches[source.path].attributed_from is None or source.id not in sums:
             study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
+            continue
+        table = sums[source.id]
+        if not table.kernel_ns:
+            study.find(f"{source.id}: no launch of its attributed batches has a time, so no cost is counted")
             continue
         count = table.batches.backward
         found[source.id] = Costs(
