@@ -86,7 +86,8 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     for command in ("scaled", "batches"):
         ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
         assert ran.code == 1
-        (line,) = [line for line in ran.err.splitlines() if broken.name in line]
+        failed = [line for line in ran.err.splitlines() if not line.startswith("note:")]
+        (line,) = [line for line in failed if broken.name in line]
         assert says in line
     assert len(run("analysis.batches", tmp_path, "--format", "csv").csv) == 5
     rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
@@ -234,6 +235,22 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
     assert f"{broken.name}: attributed batches of rank_0000 that lack a time are left out: 2" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
+
+
+def kernels_absent(rank: Path) -> None:
+    (rank / "kernels.parquet").unlink()
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, kernels_absent])
+@pytest.mark.parametrize("command", ["anatomy", "kernels", "efficiency", "communication"])
+def test_ranks_that_are_missing_are_named(
+    tmp_path: Path, command: str, damage: Callable[[Path], None]
+) -> None:
+    broken = sweep(tmp_path)
+    damage(broken / "rank_0001")
+    ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    assert (ran.code, bool(ran.csv)) == (0, True)
+    assert ran.err.count(f"{broken.name}: no kernels are there of rank 1 (of 2)") == 1
 
 
 @pytest.mark.parametrize(
