@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
+UNNAMED = "(without a name)"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
 SHARES = ("gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct")
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
@@ -41,10 +42,11 @@ class Profile:
 # --- from tables --------------------------------------------------------------------------------------
 
 _OF_KERNELS = """
-select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type, name::varchar as name,
+select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type,
+    coalesce(name::varchar, '{unnamed}') as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double as total,
     avg(duration_ns)::double as mean, min(duration_ns)::double as least, max(duration_ns)::double as most
-from kernels where duration_ns is not null group by all
+from kernels where duration_ns >= 0 group by all
 """
 
 
@@ -67,7 +69,7 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
             connection.execute(f"create view kernels as select * from read_parquet([{files}])")
         else:
             connection.register("kernels", kernels)
-        found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU))
+        found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU, unnamed=UNNAMED))
         names = [column[0] for column in found.description or ()]
         rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
     except (duckdb.Error, OSError) as error:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import output
+from analysis.costs import find_untimed
 from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
 from analysis.study import Source, Study
@@ -87,10 +88,9 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     launches = []
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
-            study.find(f"{source.id}: {directory.name} has no kernels")
-            continue
-        batches = _columns(directory, "batches", tables.TIMES_OF_BATCHES)
-        kernels = _columns(directory, "kernels", _KERNEL_COLUMNS)
+            continue  # what was found when the run was read says so
+        batches = _batches(study, source, directory)
+        kernels = _kernels(directory)
         if batches["attributed"].any() and len(kernels["start_ns"]):
             rank = int(directory.name.rpartition("_")[2])
             found.append({"rank": rank, **of_rank(batches, kernels)})
@@ -98,6 +98,7 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
     _find_unknown(study, source, launches)
+    find_untimed(study, source)
     return found
 
 
@@ -125,17 +126,30 @@ def _find_unknown(study: Study, source: Source, launches: Sequence[tuple[int, in
         )
 
 
-def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:
+def _batches(study: Study, source: Source, directory: Path) -> dict[str, np.ndarray]:
+    """The attributed batches of a rank; those that lack a time cannot be divided: a finding counts them."""
+    table = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+    recorded = table.filter(table["attributed"])  # null is not attributed
+    whole = recorded.drop_null()
+    if len(whole) < len(recorded):
+        study.find(
+            f"{source.id}: attributed batches of {directory.name} that lack a time are left out: "
+            f"{len(recorded) - len(whole)}"
+        )
+    return {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES}
+
+
+def _kernels(directory: Path) -> dict[str, np.ndarray]:
+    """The kernels of a rank that have a place in time."""
     import pyarrow.compute as pc
 
-    table = tables.read(directory, name, columns)
-    found = {column: table[column] for column in columns}
-    if name == "kernels":
-        table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["duration_ns"])))
-        found = {column: table[column] for column in columns}
-        for column in ("device", "launch_ns"):
-            found[column] = pc.fill_null(found[column], -1)
-    return {column: values.to_numpy() for column, values in found.items()}
+    table = tables.read(directory, "kernels", _KERNEL_COLUMNS)
+    timed = pc.greater_equal(table["duration_ns"], 0)
+    table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))
+    found = {name: table[name] for name in _KERNEL_COLUMNS}
+    for name in ("device", "launch_ns"):
+        found[name] = pc.fill_null(found[name], -1)
+    return {name: values.to_numpy() for name, values in found.items()}
 
 
 # --- the answer ---------------------------------------------------------------------------------------

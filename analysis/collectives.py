@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from analysis.clocks import Calls, Matched, match
+from analysis.costs import find_untimed
 from analysis.divide import activities_of
 from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
@@ -46,7 +47,7 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) 
     """A rank's collectives in its attributed batches.
 
     Args:
-        kernels: the columns of :data:`READ`, rows with a place in time only.
+        kernels: the columns of :data:`READ`, rows with a place in time and a duration only.
         attributed: indexes of the attributed batches.
     """
     talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
@@ -111,10 +112,12 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
             study.fail(source, str(error))
             return []
         in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
-        table = table.filter(in_time)
-        attributed = batches["batch_index"].to_numpy()[batches["attributed"].to_numpy()]
+        table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
+        # Whether a batch was recorded may be null: that is no yes, and is dropped too.
+        attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
         kernels = {name: table[name].to_numpy() for name in READ}
         found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
+    find_untimed(study, source)
     return found
 
 

@@ -78,6 +78,9 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     for kind in dict.fromkeys(str(name) for one in ranks for name in one.kind):
         if by_rank:
             for place, one in enumerate(ranks):
+                if not one.batches:
+                    study.find(f"{source.id}: rank {one.rank} has no attributed batch: it has no row")
+                    continue
                 figures = _figures(study, source, kind, [one], matched, [place])
                 made.append({"id": source.id, **source.fields, "rank": one.rank, **figures})
         else:

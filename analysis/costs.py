@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis import peaks
-from analysis.launches import table_sums
+from analysis.launches import batches_of, table_sums
 from analysis.study import Source, Study
 from profiling.errors import UserError
 from profiling.tables import APART
@@ -128,10 +128,15 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
 def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     found = {}
     sums = table_sums(study, sources)
-    for source in [source for source in sources if source.id in sums]:
-        table = sums[source.id]
-        if table.batches.attributed_from is None:
+    batches = batches_of(study, sources)
+    for source in [source for source in sources if source in study.sources and source.path in batches]:
+        # A table without rows has batches (none), but no sums.
+        if batches[source.path].attributed_from is None or source.id not in sums:
             study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
+            continue
+        table = sums[source.id]
+        if not table.kernel_ns:
+            study.find(f"{source.id}: no launch of its attributed batches has a time, so no cost is counted")
             continue
         count = table.batches.backward
         found[source.id] = Costs(
@@ -154,6 +159,7 @@ with attributed as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
         "class"::varchar as class, {IS_MODEL} as model
     from {{launches}} semi join attributed using (rank, batch_index)
+    where duration_ns >= 0
 )
 select (select count(*) from attributed), sum(ns) filter (model), sum(ns) filter (model and flops > 0),
     sum(flops) filter (model), sum(bytes) filter (model),
@@ -173,6 +179,7 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     values = query(study, source, sql, kernels=kernels, batches=batches)
     if values is None:
         return None
+    find_untimed(study, source)
     count, *sums = values[0]
     if not count or sums[0] is None:
         study.find(f"{source.id}: its kernels belong to no attributed batch, so no cost is counted")
@@ -181,6 +188,17 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     # One rank of DataParallel has the kernels of all its GPUs.
     share = len(kernels) / len(batches) * source.gpus_per_rank
     return Costs(count, *(float(value or 0) / (count * share) for value in sums))
+
+
+def find_untimed(study: Study, source: Source) -> None:
+    """Say how many launches of a run have no duration, or one below 0: nobody counts these."""
+    sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
+    kernels = source.tables("kernels")
+    found = query(study, source, sql, kernels=kernels) if kernels else None
+    if found and found[0][0]:
+        study.find(
+            f"{source.id}: launches without a duration, or with one below 0, are left out: {found[0][0]}"
+        )
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple] | None:

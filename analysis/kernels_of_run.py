@@ -27,7 +27,7 @@ DEFAULT_BY = ("kernel", "class", "direction")
 _CORRECTED = """
 with launches as (
     select *, nullif(flops, 'nan'::double) as work, nullif(bytes, 'nan'::double) as moved
-    from {launches} where {counted} and duration_ns is not null
+    from {launches} where {counted} and duration_ns >= 0
 )
 select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(duration_ns),
     sum(work), sum(moved),
@@ -187,5 +187,6 @@ def _run_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]]
     if count is None or not count[0][0]:
         return None
     found = costs.query(study, source, sql.format(launches=launches, counted="true"), **paths)
+    costs.find_untimed(study, source)
     # One rank of DataParallel has the kernels of all its GPUs.
     return None if found is None else (count[0][0] * source.gpus_per_rank, found)

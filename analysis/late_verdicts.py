@@ -59,21 +59,20 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> list[tuple[str, floa
 def _verdicts(late_ns: np.ndarray, worth: float, level: float) -> list[tuple[str, float | None]]:
     """The verdicts on any units (units, batches), ranks or nodes, by their lateness alone."""
     units, batches = late_ns.shape
-    lengths = [int(length) for length in stretches(late_ns)]
-    chances: dict[int, np.ndarray] = {}  # by length: most units share one
-    made: list[tuple[str, float | None]] = []
-    for unit, mean in enumerate(late_ns.mean(axis=1)):
-        if mean < worth:
-            made.append((NO, None))
-        elif not enough(units, batches, lengths[unit], level):
-            made.append((TOO_FEW, None))
-        else:
-            length = lengths[unit]
-            if length not in chances:
-                chances[length] = chance(late_ns >= worth, length)
-            probability = float(chances[length][unit])
-            made.append((STRAGGLER if probability <= level else CHANCE, probability))
-    return made
+    late = late_ns.mean(axis=1) >= worth
+    if not late.any():
+        return [(NO, None)] * units
+    # One length for all that are tested: with its own, a unit that is late more often than another could be
+    # the one that may be chance. Those that are not late have no say: the longest of 64 noisy estimates
+    # leaves too few stretches to find anything.
+    length = int(stretches(late_ns)[late].max())
+    if not enough(units, batches, length, level):
+        return [(TOO_FEW if one else NO, None) for one in late]
+    chances = chance(late_ns >= worth, length).tolist()
+    return [
+        (STRAGGLER if probability <= level else CHANCE, probability) if one else (NO, None)
+        for one, probability in zip(late, chances, strict=True)
+    ]
 
 
 def _not_late(lateness: Lateness, rank: int, worth: float) -> str:

@@ -113,7 +113,7 @@ _OF_NAMES = {
 }
 _SUMS = f"""
 select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())},
-    arg_max(name, lost_ns) filter (not loader)
+    first(name order by lost_ns desc, name) filter (not loader and lost_ns is not null)
 from ({_NAMES}) group by file
 """
 

@@ -15,6 +15,7 @@ from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
+from profiling.tables import rank_directory
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -91,11 +92,23 @@ def _add_run(study: Study, directory: Path) -> None:
     fields = manifest.run.model_dump()
     if any(fields[key] != value for key, value in run_id.fields.items()):
         study.find(f"{name}: its manifest says another configuration than its name; the manifest counts")
-    study.sources.append(
-        Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
-    )
+    source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
+    study.sources.append(source)
     for finding in manifest.findings:
         study.find(f"{name}: {finding}")
+    _find_missing_ranks(study, source)
+
+
+def _find_missing_ranks(study: Study, source: Source) -> None:
+    """Say of which ranks a profiled run has no kernels: its figures are of the others alone."""
+    there = {path.parent for path in source.tables("kernels")}
+    missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
+    if there and missing:
+        ranks = ", ".join(str(rank) for rank in missing)
+        study.find(
+            f"{source.id}: no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
+            f"(of {source.ranks}): what is said of its kernels is of the other ranks"
+        )
 
 
 def _attempted(name: str) -> str:

@@ -29,7 +29,7 @@ _READY = """
 select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
 from read_parquet($kernels)
 where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
-    and layer is not null and start_ns is not null and batch_index is not null
+    and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
 group by all order by all
 """
 _CALLS = """
@@ -38,7 +38,7 @@ select rank, batch_index, start_ns, start_ns + duration_ns as end_ns, short_name
 from read_parquet($kernels) semi join (
     select rank, batch_index from read_parquet($batches) where attributed
 ) using (rank, batch_index)
-where "class"::varchar = 'communication' and start_ns is not null and duration_ns is not null
+where "class"::varchar = 'communication' and start_ns is not null and duration_ns >= 0
 order by rank, start_ns
 """
 
@@ -85,6 +85,8 @@ def traced(study: Study, point: Point) -> Traced | str:
         )
     ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
     step = _step(point, recorded, ready_ns, elements, gradients is None, calls)
+    if step is None:
+        return "its stages took no time: by how much the profiler slowed the step down is not known"
     return Traced(source, step, exchanges(calls, point.world_size))
 
 
@@ -96,7 +98,10 @@ def _rank_0(source: Source) -> Path:
 
 
 def exchanges(calls: Allreduces | None, ranks: int) -> Exchanges:
-    """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them."""
+    """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them.
+
+    A stretch that took no time (as floats hold it) says nothing of what a byte costs, and is left out.
+    """
     if calls is None or not len(calls.end_ns) or not np.isfinite(calls.bytes).all():
         nothing = np.array([])
         return Exchanges(nothing, nothing, nothing, nothing)
@@ -107,12 +112,11 @@ def exchanges(calls: Allreduces | None, ranks: int) -> Exchanges:
     first = np.concatenate([[True], begin[1:] >= reach[:-1]])
     heads = np.flatnonzero(first)
     tails = np.concatenate([heads[1:] - 1, [len(begin) - 1]])
-    return Exchanges(
-        np.full(len(heads), ranks),
-        np.diff(np.concatenate([heads, [len(begin)]])),
-        np.add.reduceat(calls.bytes[order], heads),
-        (reach[tails] - begin[heads]).astype(float),
-    )
+    lasted = (reach[tails] - begin[heads]).astype(float)
+    calls_of_each = np.diff(np.concatenate([heads, [len(begin)]]))
+    bytes_of_each = np.add.reduceat(calls.bytes[order], heads)
+    took = lasted > 0
+    return Exchanges(np.full(int(took.sum()), ranks), calls_of_each[took], bytes_of_each[took], lasted[took])
 
 
 def together(found: Sequence[Exchanges]) -> Exchanges:
@@ -237,13 +241,19 @@ def _step(
     elements: np.ndarray,
     whole_buckets: bool,
     calls: Allreduces | None,
-) -> Step:
-    """The step of a point: the trace's backward pass, the unprofiled runs' other stages."""
+) -> Step | None:
+    """The step of a point: the trace's backward pass, the unprofiled runs' other stages.
+
+    None where the stages that tell how much the profiler slowed it down took no time.
+    """
     alone = point.world_size == 1
     own, load, stages = _own(point)
     seen = {name: float(np.median(recorded[f"{name}_ns"])) for name in ("forward", "backward", "update")}
     told = ("backward",) if alone else ("forward", "update")
-    slowed = sum(seen[name] for name in told) / sum(stages[name] for name in told)
+    recorded_ns, timed_ns = (sum(of[name] for name in told) for of in (seen, stages))
+    if recorded_ns <= 0 or timed_ns <= 0:
+        return None
+    slowed = recorded_ns / timed_ns
     backward = seen["backward"] if alone else float(ready_ns[-1])
     after = 0.0
     if calls is not None and len(calls.end_ns):

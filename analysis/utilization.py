@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import figures, output
+from analysis.costs import find_untimed
 from analysis.load import load
 from analysis.overlap import Intervals, covered, length, union
 from analysis.scaling import points_of
@@ -132,32 +133,42 @@ def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, A
 
 
 def by_device(table: "pa.Table") -> dict[int, Kernels]:
-    """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table."""
+    """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table.
+
+    Those that name no device are of none.
+    """
     columns = {name: table[name].to_numpy() for name in _READ}
-    timed = ~(np.isnan(columns["start_ns"].astype(float)) | np.isnan(columns["duration_ns"].astype(float)))
+    # What is null is NaN here, and not 0 or more.
+    timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
     wanted = timed & ~np.isin(columns["class"], _NO_KERNELS)
     columns = {name: values[wanted] for name, values in columns.items()}
     start = columns["start_ns"].astype(np.int64)
     end = start + columns["duration_ns"].astype(np.int64)
     collective = columns["class"] == "communication"
     found = {}
-    for device in np.unique(columns["device"]):
+    devices = columns["device"].astype(float)  # null is NaN
+    for device in np.unique(devices[~np.isnan(devices)]):
         mine = columns["device"] == device
         blocks, occupancy = (columns[name][mine].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
         found[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
     return found
 
 
-def _of_rank(directory: Path) -> Rows:
+def _of_rank(study: Study, source: Source, directory: Path) -> Rows:
     batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     windows = union(recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy())
     if not length(windows):
         return []
-    found = by_device(tables.read(directory, "kernels", list(_READ)))
+    table = tables.read(directory, "kernels", list(_READ))
+    found = by_device(table)
+    rank = int(directory.name.rpartition("_")[2])
+    nowhere = table["device"].null_count
+    if nowhere:
+        study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
     return [
         {
-            "rank": int(directory.name.rpartition("_")[2]),
+            "rank": rank,
             "device": device,
             "attributed_batches": len(recorded),
             **of_device(kernels, windows, device < 0),
@@ -193,12 +204,15 @@ def _of_run(study: Study, source: Source) -> Rows:
     found: Rows = []
     try:
         for directory in (path.parent for path in source.tables("kernels")):
-            found += _of_rank(directory)
+            found += _of_rank(study, source, directory)
     except UserError as error:
         study.fail(source, str(error))
         return []
+    find_untimed(study, source)
     if not found:
-        study.find(f"{source.id}: no kernel in a recorded batch has a time: utilisation is not known")
+        study.find(
+            f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
+        )
     named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
     return [{**row, "device_name": named.get(row["rank"])} for row in found]
 

@@ -142,11 +142,10 @@ def top_kernels(study: Study, factors: Sequence[str]) -> Section:
     if not sources:
         text = "No run was profiled (profile: torch), so nothing is known of kernels."
         return Section("kernels", heading, text)
-    made, _ = kernels.rows(study)
-    if not made:
-        return Section(
-            "kernels", heading, "No profiled run has an attributed batch, so no kernel is counted."
-        )
+    try:
+        made, _ = kernels.rows(study)
+    except UserError as error:
+        return Section("kernels", heading, f"Not known: {error}.")
     of_run: dict[str, Rows] = {}
     for row in made:
         of_run.setdefault(row.get("run") or sources[0].id, []).append(row)

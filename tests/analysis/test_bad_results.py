@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.load import load
+from analysis.report.build import build
 from jobs import store
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -84,7 +86,8 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     for command in ("scaled", "batches"):
         ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
         assert ran.code == 1
-        (line,) = [line for line in ran.err.splitlines() if broken.name in line]
+        failed = [line for line in ran.err.splitlines() if not line.startswith("note:")]
+        (line,) = [line for line in failed if broken.name in line]
         assert says in line
     assert len(run("analysis.batches", tmp_path, "--format", "csv").csv) == 5
     rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
@@ -124,6 +127,130 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(
     rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
     assert float(rows["2"]["kernel_ms"]) == pytest.approx(60, rel=0.02)
     assert float(rows["2"]["exposed_communication_ms"]) == pytest.approx(5, rel=0.2)
+
+
+def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: str | None = None) -> int:
+    """Every n-th kernel of rank 0 (of a class) gets ``value``; how many did."""
+    path = run / "rank_0000" / "kernels.parquet"
+    table = pq.ParquetFile(path).read()
+    rows = table.to_pylist()
+    chosen = [row for row in rows if kind in (None, row["class"])][::every]
+    for row in chosen:
+        row[column] = value
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    return len(chosen)
+
+
+def untimed(broken: Path, count: int) -> str:
+    return f"{broken.name}: launches without a duration, or with one below 0, are left out: {count}"
+
+
+READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilization")
+
+
+@pytest.mark.parametrize("duration", [None, -1_000_000])
+@pytest.mark.parametrize("command", READS_KERNELS)
+def test_launches_without_a_duration_are_left_out_and_counted(
+    tmp_path: Path, command: str, duration: int | None
+) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "duration_ns", duration, every=7)
+    ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    assert (ran.code, bool(ran.csv)) == (0, True)
+    assert ran.err.count(untimed(broken, count)) == 1
+    assert "-" not in {value[:1] for row in ran.csv for value in row.values()}
+
+
+def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "duration_ns", None, every=2, kind="communication")
+    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
+    assert ran.code == 0
+    assert [float(row["calls_per_batch"]) for row in ran.csv] == [0.5, 1]
+    assert untimed(broken, count) in ran.err
+    assert "ranks made different collectives" in ran.err
+    assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
+
+
+def not_attributed(run: Path, ranks: int) -> None:
+    for rank in range(ranks):
+        change(batches(run, rank), "attributed", lambda recorded: [False] * len(recorded))
+
+
+def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alone(tmp_path: Path) -> None:
+    sweep(tmp_path)
+    for broken, ranks in zip(sorted(tmp_path.glob("run_0_*torch*")), (1, 2), strict=True):
+        not_attributed(broken, ranks)
+    page = build(load(tmp_path))
+    texts = {section.id: section.text for section in page.sections}
+    assert texts["kernels"].startswith("Not known: ")
+    assert "no kernels in attributed batches" in texts["kernels"]
+    assert {"scaling", "table", "stages"} <= set(texts)
+
+
+def test_a_rank_without_an_attributed_batch_has_no_row_of_its_collectives(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    not_attributed(broken, 1)
+    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
+    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
+    assert f"{broken.name}: rank 0 has no attributed batch" in ran.err
+
+
+def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    for stage in ("forward_ns", "update_ns"):
+        change(batches(broken, 0), stage, lambda took: [0] * len(took))
+    ran = run("analysis.predict", tmp_path, "--format", "csv")
+    assert (ran.code, "simulation" in ran.out) == (0, False)
+    assert "not simulated: its stages took no time" in ran.err
+
+
+def test_kernels_that_name_no_device_are_left_out_of_its_utilisation(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    count = change_kernels(broken, "device", None)
+    ran = run("analysis.utilization", tmp_path, "--format", "csv")
+    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["0", "1"])
+    assert f"{broken.name}: kernels of rank 0 that name no device are left out: {count}" in ran.err
+
+
+def test_activities_without_a_name_are_one_activity(tmp_path: Path) -> None:
+    count = change_kernels(sweep(tmp_path), "name", None, every=3)
+    ran = run("analysis.activities", tmp_path, "--format", "csv")
+    assert ran.code == 0
+    assert sum(int(row["calls"]) for row in ran.csv if row["name"] == "(without a name)") == count
+
+
+@pytest.mark.parametrize("command", ["anatomy", "communication"])
+def test_a_batch_of_which_is_not_known_whether_it_was_recorded_was_not(tmp_path: Path, command: str) -> None:
+    broken = sweep(tmp_path)
+    change(batches(broken, 0), "attributed", lambda recorded: [*recorded[:-1], None])
+    row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
+    assert (row["id"], row["attributed_batches"]) == (broken.name, "39")
+
+
+def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
+    ran = run("analysis.anatomy", tmp_path, "--format", "csv")
+    assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
+    assert f"{broken.name}: attributed batches of rank_0000 that lack a time are left out: 2" in ran.err
+    assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
+
+
+def kernels_absent(rank: Path) -> None:
+    (rank / "kernels.parquet").unlink()
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, kernels_absent])
+@pytest.mark.parametrize("command", ["anatomy", "kernels", "efficiency", "communication"])
+def test_ranks_that_are_missing_are_named(
+    tmp_path: Path, command: str, damage: Callable[[Path], None]
+) -> None:
+    broken = sweep(tmp_path)
+    damage(broken / "rank_0001")
+    ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+    assert (ran.code, bool(ran.csv)) == (0, True)
+    assert ran.err.count(f"{broken.name}: no kernels are there of rank 1 (of 2)") == 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.costs import Costs, costs_of
+from analysis.launches import table_sums
+from analysis.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 
@@ -371,3 +374,48 @@ def test_a_table_of_which_some_columns_are_damaged_does_not_count(tmp_path: Path
     bad.write_bytes(content)
     rows = figures(tmp_path, code=1)
     assert [row["nodes"] for row in rows] == ["1"]
+
+
+# --- sums and costs of a table ----------------------------------------------------------------------------
+
+
+def rewritten(path: Path, columns: dict[str, list]) -> Path:
+    table = pq.ParquetFile(path).read()
+    for column, values in columns.items():
+        table = table.set_column(table.column_names.index(column), column, pa.array(values))
+    pq.write_table(table, path)
+    return path
+
+
+def cost(path: Path) -> tuple[dict[str, Costs], list[str]]:
+    study = load(path)
+    return costs_of(study, list(study.sources)), study.findings
+
+
+def test_a_table_without_rows_says_that_no_cost_is_counted(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path)
+    pq.write_table(pq.ParquetFile(path).read()[:0], path)
+    found, findings = cost(path)
+    assert not found
+    assert any("no batch in it has an attributed backward pass, so no cost" in line for line in findings)
+
+
+def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None:
+    path = write_pyprof(tmp_path)
+    rows = pq.ParquetFile(path).read().num_rows
+    found, findings = cost(rewritten(path, {"Sil(ns)": [float("nan")] * rows}))
+    assert not found
+    assert any("no launch of its attributed batches has a time" in line for line in findings)
+    (row,) = run("analysis.scaled", path, "--format", "csv").csv
+    assert not row.get("kernel_ms")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_kernels_that_lose_as_much_the_first_by_name_is_told(tmp_path: Path, order: int) -> None:
+    path = write_pyprof(tmp_path)
+    others = pq.ParquetFile(path).read().num_rows - 3
+    kernels = ["b", "a", "c"][::order] + ["z"] * others
+    times = [1000] * 3 + [0] * others
+    study = load(rewritten(path, {"Kernel": kernels, "Sil(ns)": times, "Op": ["na"] * len(times)}))
+    (sums,) = table_sums(study, study.sources).values()
+    assert (sums.largest_lost, sums.largest_lost_ns) == ("a", 1000)

@@ -94,6 +94,16 @@ def test_collectives_that_overlap_are_one_stretch_of_time():
     assert not len(exchanges(replace(calls, bytes=at([4.0, np.nan, 8.0, 5.0])), 4).ns)
 
 
+def test_an_allreduce_that_took_no_time_as_floats_hold_it_says_nothing_of_the_network():
+    at = np.array
+    now = 1_790_000_000_000_000_000  # a nanosecond more is the same float
+    calls = Allreduces(
+        at([0, 1]), at([4.0, 5.0]), at([now, now + 4096]), at([now, now + 4096]),
+        at([float(now), now + 8192.0]),
+    )  # fmt: skip
+    assert exchanges(calls, 4).bytes.tolist() == [5]
+
+
 # --- gradients and buckets ----------------------------------------------------------------------------
 
 

@@ -10,7 +10,17 @@ from analysis import lateness as of
 from analysis.batches import Series
 from analysis.clocks import match
 from analysis.collectives import READ, calls_of
-from analysis.late_verdicts import CLOCK, NO, NOBODY_WAITED, STRAGGLER, TOO_FEW, chance, judge, stretches
+from analysis.late_verdicts import (
+    CHANCE,
+    CLOCK,
+    NO,
+    NOBODY_WAITED,
+    STRAGGLER,
+    TOO_FEW,
+    chance,
+    judge,
+    stretches,
+)
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
@@ -161,6 +171,14 @@ def test_lateness_that_hangs_together_makes_long_stretches():
     generator = np.random.default_rng(3)
     loose, tied = (stretches(correlated(generator, 8, 200, rho)).mean() for rho in (0.0, 0.9))
     assert loose < 8 and tied > 2 * loose
+
+
+def test_ranks_that_are_late_as_often_are_judged_alike_however_long_their_lateness_hangs_together():
+    late = np.array([[-8.0], [8.0], [10.0], [-9.0]]) + correlated(np.random.default_rng(104), 4, 25, 0.3)
+    assert stretches(late).tolist() == [4, 4, 5, 7]
+    _, first, second, _ = judge(lateness(late))
+    # By the longest stretches of those that are late; rank 3, whose are longer still, is not.
+    assert first == second == (CHANCE, chance(late > 0, 5)[2])
 
 
 def test_few_batches_repeat_nothing():
