@@ -99,7 +99,7 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
         study.find(f"{source.id}: no attributed batch with kernels")
     _find_unknown(study, source, launches)
     find_untimed(study, source)
-    return found
+    return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
 
 
 def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:

@@ -241,6 +241,15 @@ def kernels_absent(rank: Path) -> None:
     (rank / "kernels.parquet").unlink()
 
 
+def test_a_folder_in_the_place_of_a_table_takes_its_run_out_of_the_anatomy(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    kernels_absent(broken / "rank_0000")
+    (broken / "rank_0000" / "kernels.parquet").mkdir()
+    ran = run("analysis.anatomy", tmp_path, "--format", "csv")
+    assert (ran.code, len(ran.csv)) == (1, 1)
+    assert f"{broken.name}: a table is damaged" in ran.err
+
+
 @pytest.mark.parametrize("damage", [shutil.rmtree, kernels_absent])
 @pytest.mark.parametrize("command", ["anatomy", "kernels", "efficiency", "communication"])
 def test_ranks_that_are_missing_are_named(
