@@ -185,10 +185,11 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
             f"{CAUSES[part]}, {_cost(part)} {parts[part]:.0f}."
         )
         return [Sentence(text, "loss")]
+    unknown = f"; {rest:.0f} no profiled run explains" if rest > parts[part] else ""
     return [
         Sentence(
             f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} {_cost(part)} most "
-            f"({_with_ends(row, f'loss_{part}_pct', digits=1)}).",
+            f"({_with_ends(row, f'loss_{part}_pct', digits=1)}){unknown}.",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),

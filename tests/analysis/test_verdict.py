@@ -85,6 +85,11 @@ def test_the_part_that_costs_most_is_named(part, cause, advice):
     assert "60 ms more than on 1 rank (160 against 100 ms)" in said and "62 % [62, 64]" in said
 
 
+def test_what_no_profiled_run_explains_is_said_where_it_is_more_than_the_largest_part():
+    row = point(4, 160.0, **lost(LOST_PCT, compute=12.0, exposed_loader=8.0))
+    assert "computing costs most (12.0); 18 no profiled run explains." in text(BASE, row)
+
+
 @pytest.mark.parametrize(
     ("host", "other", "said_of_it"),
     [(20.0, 9.0, "late launches cost"), (9.0, 20.0, "waiting of the device costs")],
