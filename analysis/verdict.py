@@ -189,7 +189,7 @@ def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
     return [
         Sentence(
             f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} {_cost(part)} most "
-            f"({_with_ends(row, f'loss_{part}_pct', digits=1)}){unknown}.",
+            f"({_with_ends(row, f'loss_{part}_pct', decimals=1)}){unknown}.",
             "loss",
         ),
         Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
@@ -338,10 +338,10 @@ def _interval(row: dict[str, Any]) -> str:
     return _with_ends(row, "scaling_efficiency_pct", unit=" %")
 
 
-def _with_ends(row: dict[str, Any], name: str, digits: int = 0, unit: str = "") -> str:
+def _with_ends(row: dict[str, Any], name: str, decimals: int = 0, unit: str = "") -> str:
     low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
-    text = f"{row[name]:.{digits}f}{unit}"
-    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]" if np.isfinite(low) and np.isfinite(high) else text
+    text = f"{row[name]:.{decimals}f}{unit}"
+    return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
 
 
 def _ranks(count: int) -> str:

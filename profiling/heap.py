@@ -13,8 +13,8 @@ def keep_freed_memory() -> None:
     """Let glibc hand freed memory out again instead of giving it back; elsewhere nothing changes.
 
     Columns of some hundred kilobytes come and go thousands of times. By default each is given back to the
-    kernel, which must clear and map its pages at the next use: a seventh of the time of reading a database.
-    For commands, not libraries: it holds for the whole process.
+    kernel, which must clear and map its pages at the next use. For commands, not libraries: it holds for the
+    whole process.
     """
     if sys.platform != "linux":
         return

@@ -159,8 +159,8 @@ def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
     text = get_plotlyjs()
-    # What loaders of modules want around it makes a browser parse the 5 MB once more before they run: half a
-    # second. A release without it is embedded as it is.
+    # What loaders of modules want around it makes a browser parse the 5 MB once more before they run. A
+    # release without it is embedded as it is.
     if wrapped := _WRAPPED.fullmatch(text):
         text = f"{wrapped['licence']}\n{wrapped['library']}"
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()

@@ -2,8 +2,12 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from profiling.attribute import _matching
 from profiling.tables import SCHEMAS
 from profiling.tools.torch_profiler import read
 from tests.profiling.traces import Trace, tensors, training_step
@@ -293,3 +297,12 @@ def test_the_rank_is_the_traces_the_names_or_the_callers(tmp_path):
     path = trace.write(tmp_path / "worker_rank12.json")
     assert read(path).tables["kernels"]["rank"][0].as_py() == 12
     assert read(path, rank=3).tables["kernels"]["rank"][0].as_py() == 3
+
+
+@given(
+    known=st.lists(st.integers(-1, 60) | st.sampled_from([1 << 40, 1 << 61])),
+    wanted=st.lists(st.integers(-2, 70) | st.sampled_from([1 << 40, 1 << 61])),
+)
+def test_launches_are_found_by_their_numbers_whether_these_lie_close_or_far_apart(known, wanted):
+    found = _matching(np.array(known, dtype=np.int64), np.array(wanted, dtype=np.int64))
+    assert found.tolist() == [known.index(one) if one >= 0 and one in known else -1 for one in wanted]
