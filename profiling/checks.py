@@ -13,10 +13,6 @@ from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
 _SHOWN = 8
 _IN_ORDER = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
-# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
-_WORLD_SIZES = (
-    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PMI_SIZE",
-)  # fmt: skip
 # What marks a batch once, by our loop and by others'.
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
@@ -47,12 +43,6 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
         found.append(f"{_ranks(first, absent)} of {world_size} left no profile")
     return found
-
-
-def world_size_of(environment: Mapping[str, str]) -> int:
-    """How many ranks a launcher started this process as one of; 1 without one."""
-    said = [environment[name] for name in _WORLD_SIZES if environment.get(name, "").isdecimal()]
-    return max(1, int(said[0])) if said else 1
 
 
 def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -11,19 +11,13 @@ from typing import TypeVar
 
 from profiling.errors import UserError
 from profiling.heap import keep_freed_memory
+from profiling.launched import Launched, check_mpi, read_launched
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Set for each rank by mpirun (Open MPI; MPICH, Intel MPI) and by srun.
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_SPEAK_MPI = ("Open MPI", "MVAPICH", "Slurm", "MPICH")
 _WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
-
-
-def ranks_of(environment: Mapping[str, str] = os.environ) -> int:
-    """How many ranks of MPI this program was started as; 1 if it was not."""
-    sizes = [environment[name] for name in _WORLD_SIZES if environment.get(name, "").isdecimal()]
-    return int(sizes[0]) if sizes else 1
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -51,10 +45,11 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         jobs: processes; None: as many as there are cores, if the items are worth it.
 
     Raises:
-        UserError: started by mpirun as several ranks, and mpi4py is not there.
+        UserError: started by mpirun or srun as several ranks, and mpi4py is absent or sees only one.
     """
-    if ranks_of() > 1:
-        with _mpi_executor() as executor:
+    me = read_launched(os.environ)
+    if me.size > 1 and me.launcher in _SPEAK_MPI:
+        with _mpi_executor(me) as executor:
             yield Workers(executor) if executor is not None else None
         return
     wanted = min(jobs or cores(), len(sizes))
@@ -68,7 +63,7 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         yield Workers(pool)
 
 
-def _mpi_executor():  # type: ignore[no-untyped-def]
+def _mpi_executor(me: Launched):  # type: ignore[no-untyped-def]
     try:
         from mpi4py import MPI
         from mpi4py.futures import MPICommExecutor
@@ -77,6 +72,7 @@ def _mpi_executor():  # type: ignore[no-untyped-def]
             "started as several ranks by MPI, and mpi4py is not installed (pip install -e '.[mpi]'); "
             "install it, or start one process without mpirun"
         ) from None
+    check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
     return MPICommExecutor(MPI.COMM_WORLD, root=0)
 
 

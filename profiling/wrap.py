@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 
-from profiling.checks import world_size_of
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
+from profiling.launched import read_launched
 from profiling.permission import check_permission
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
@@ -33,14 +33,6 @@ _REPORT = "rank.json"  # of the rank; what was found is added to it
 _TRIES = 4
 # Of NVIDIA's driver; under Windows its own stands in for it.
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-# Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
-
-
-def rank_of(environment: Mapping[str, str]) -> int:
-    """Which rank a launcher started this process as; 0 without one."""
-    said = [environment[name] for name in _RANKS if environment.get(name, "").isdecimal()]
-    return int(said[0]) if said else 0
 
 
 def wraps(name: str) -> bool:
@@ -84,7 +76,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
         raise UserError(why)
-    rank = rank_of(os.environ)
+    rank = read_launched(os.environ).rank
     directory = rank_directory(out, rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
     command = module.wrap([sys.executable, *arguments], directory, options)
@@ -192,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
-    options = Options(given.mode, given.kernels, given.first_batch, gpu, world_size_of(os.environ))
+    options = Options(given.mode, given.kernels, given.first_batch, gpu, read_launched(os.environ).size)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 
 

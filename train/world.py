@@ -1,33 +1,12 @@
-"""Which rank am I, of how many, and where do the ranks meet?
-
-The one place that reads what launchers put into the environment: torchrun (and our local launcher), Open MPI,
-Slurm, MPICH and Intel MPI (PMI), MVAPICH.
-"""
+"""The world this rank is in: which rank it is (:mod:`profiling.launched`), and where the ranks meet."""
 
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiling.errors import UserError
+from profiling.launched import check_mpi, read_launched
 
-# launcher -> its variables for (rank, world size, local rank, local world size)
-_LAUNCHERS = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "Open MPI": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "MVAPICH": (
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-}
 # launcher -> what tells its jobs from one another. Only its own: mpirun's daemons may have been started by
 # srun, each in a step, or even a job, of its own.
 _JOB_IDS = {
@@ -74,59 +53,14 @@ def read_world(environment: Mapping[str, str]) -> World:
     Raises:
         UserError: the variables contradict each other, or are no numbers.
     """
-    for launcher, names in _LAUNCHERS.items():
-        if names[0] not in environment or names[1] not in environment:
-            continue
-        if launcher == "Slurm" and not _is_task(environment):
-            continue
-        rank, size, local_rank, local_size = _numbers(environment, names, launcher)
-        rendezvous, host = _meeting_place(environment, size, local_size, launcher)
-        # Ours come first: they are one for each run.
-        ours = tuple(name for name in ("SCALEPROF_JOB", "SCALEPROF_RENDEZVOUS") if name in environment)
-        ids = ours or _JOB_IDS[launcher]
-        job = "/".join(environment.get(name, "") for name in ids)
-        return World(rank, size, local_rank, local_size, rendezvous, host, job, launcher)
-    return World()
-
-
-def _is_task(environment: Mapping[str, str]) -> bool:
-    """Whether we are a task of srun's, and not what mpirun started through one (a daemon a node)."""
-    # An interactive allocation describes its shell too; that is no launched rank.
-    if "SLURM_STEP_ID" not in environment:
-        return False
-    # Under srun --mpi=pmi2 both speak, and say the same. MPICH's own daemons count ranks a node as well.
-    return "MPI_LOCALRANKID" not in environment
-
-
-def _numbers(environment: Mapping[str, str], names: tuple[str, ...], launcher: str) -> tuple[int, ...]:
-    rank = _number(environment, names[0], 0)
-    size = _number(environment, names[1], 1)
-    local_size = _number(environment, names[3], size)
-    local_rank = _number(environment, names[2], rank % max(1, local_size))
-    if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        raise UserError(
-            f"{launcher} says rank {rank} of {size}, local rank {local_rank} of {local_size}; "
-            "start the ranks with one launcher only"
-        )
-    return rank, size, local_rank, local_size
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, str(default))
-    if name == "SLURM_STEP_TASKS_PER_NODE":
-        text = _of_node(text, environment.get("SLURM_NODEID", "0"))
-    if not text.isdigit():
-        raise UserError(f"{name} is {text!r}, not a number; start the ranks with torchrun, mpirun or srun")
-    return int(text)
-
-
-def _of_node(text: str, node: str) -> str:
-    """What Slurm's ``2(x3),1`` says of a node: 2 on each of the first three, 1 on the fourth."""
-    counts: list[str] = []
-    for part in text.split(","):
-        count, _, times = part.partition("(x")
-        counts += [count] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
-    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else text
+    me = read_launched(environment)
+    if me.launcher == "none":
+        return World()
+    rendezvous, host = _meeting_place(environment, me.size, me.local_size, me.launcher)
+    # Ours come first: they are one for each run.
+    ours = tuple(name for name in ("SCALEPROF_JOB", "SCALEPROF_RENDEZVOUS") if name in environment)
+    job = "/".join(environment.get(name, "") for name in ours or _JOB_IDS[me.launcher])
+    return World(me.rank, me.size, me.local_rank, me.local_size, rendezvous, host, job, me.launcher)
 
 
 def _meeting_place(
@@ -163,19 +97,6 @@ def _host_by_mpi(size: int, launcher: str) -> str:
         ) from None
     check_mpi(MPI.COMM_WORLD.size, size, f"mpi4py ({' '.join(map(str, MPI.get_vendor()))})", launcher)
     return MPI.COMM_WORLD.bcast(socket.gethostname())
-
-
-def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:
-    """A library built for one MPI and launched by another takes each rank for a job of its own.
-
-    Raises:
-        UserError: that is so; the message names both.
-    """
-    if seen != size:
-        raise UserError(
-            f"{library} sees {seen} of the {size} ranks that {launcher} started: it is built for another MPI "
-            "than this mpirun's; load the module it was built with, or build it again (make horovod)"
-        )
 
 
 def first_host(nodelist: str) -> str:

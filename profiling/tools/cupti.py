@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
-from profiling.checks import world_size_of
 from profiling.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.errors import UserError
+from profiling.launched import read_launched
 from profiling.tables import write
 from profiling.tools import Converted
 
@@ -139,7 +139,7 @@ class CuptiCapture:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
-        ranks = world_size_of(os.environ)
+        ranks = read_launched(os.environ).size
         self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock(), ranks)
         api = self._api
         try:

@@ -158,10 +158,10 @@ class TorchCapture:
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
         from profiling.attribute import attribute
-        from profiling.checks import world_size_of
+        from profiling.launched import read_launched
 
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
-        trace.world_size = max(trace.world_size, world_size_of(os.environ))
+        trace.world_size = max(trace.world_size, read_launched(os.environ).size)
         return attribute(trace, self.rank, first_batch, subject="torch profiler")
 
     def _trace(self, profiler: Any, name: str) -> "Trace":

@@ -18,7 +18,7 @@ from profiling.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.errors import UserError
 from profiling.tables import as_table, write
 from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool
-from profiling.wrap import add_findings, collect_output, main, rank_of, wrapped, wraps
+from profiling.wrap import add_findings, collect_output, main, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
 
 COMMAND = ["python", "-m", "train", "--batches", "10"]
@@ -102,22 +102,6 @@ def test_variables_of_each_tool():
     assert tool("horovod").environment(RAW, Options("cycles"))["HOROVOD_TIMELINE_MARK_CYCLES"] == "1"
 
 
-LAUNCHERS = {
-    "torchrun and the local launcher": {"RANK": "3", "LOCAL_RANK": "1"},
-    "Open MPI": {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
-    "MVAPICH": {"MV2_COMM_WORLD_RANK": "3"},
-    "Slurm": {"SLURM_PROCID": "3", "SLURM_LOCALID": "1"},
-    "MPICH, Intel MPI": {"PMI_RANK": "3", "MPI_LOCALRANKID": "1"},
-    "mpirun in an allocation": {"OMPI_COMM_WORLD_RANK": "3", "SLURM_PROCID": "0"},
-}
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_rank_under_every_launcher(launcher):
-    assert rank_of(LAUNCHERS[launcher]) == 3
-    assert rank_of({}) == 0
-
-
 def test_a_command_is_wrapped_only_for_tools_that_watch_from_outside():
     out = Path("/results/run")
     assert wrapped("none", COMMAND, out, "auto", 5, False) == COMMAND
@@ -173,7 +157,11 @@ RUN = f"\nsys.exit(subprocess.call(sys.argv[sys.argv.index({sys.executable!r}):]
 def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatch):
     made = nvprof_database(tmp_path / "made.sql")
     fake("nvprof", f"shutil.copy({str(made)!r}, sys.argv[sys.argv.index('-o') + 1])" + RUN)
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    # A rank of MPICH's mpirun, whose daemon on this node srun started as its task 1.
+    launched = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    of_daemon = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
+    for name, value in (launched | of_daemon).items():
+        monkeypatch.setenv(name, value)
     out = tmp_path / "run"
     (out / "rank_0003").mkdir(parents=True)
     (out / "rank_0003" / "rank.json").write_text('{"rank": 3, "findings": ["of the loader"]}')
@@ -207,6 +195,7 @@ def test_a_tool_that_wrote_nothing_is_said_to_have(tmp_path, fake):
 
 
 def test_horovods_timeline_is_written_by_rank_0_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert main(["--tool", "horovod", "--out", str(tmp_path), "--", "-c", "pass"]) == 0
     monkeypatch.setenv("RANK", "0")

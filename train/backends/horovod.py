@@ -19,8 +19,9 @@ import torch
 
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.launched import check_mpi
 from train import rendezvous
-from train.world import World, check_mpi, read_world
+from train.world import World, read_world
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
 _CHECK_S = 120

@@ -1,0 +1,121 @@
+"""Which rank did a launcher start this process as?
+
+The one place that reads what launchers put into the environment: torchrun (and our local launcher), Open MPI,
+MVAPICH, Slurm, MPICH and Intel MPI (PMI).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from profiling.errors import UserError
+
+# launcher -> its variables for (rank, world size, local rank, local world size). The first launcher counts of
+# which a process has both rank and size: mpirun inside srun speaks last, so it comes before Slurm.
+_LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "Open MPI": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MVAPICH": (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # Intel MPI's, too
+}
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a launcher says of this process.
+
+    Attributes:
+        rank: 0 to ``size`` - 1 over all nodes.
+        local_rank: among the ``local_size`` ranks of this node.
+        launcher: who said so; ``none`` where nobody did.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = "none"
+
+
+def read_launched(environment: Mapping[str, str]) -> Launched:
+    """What a launcher wrote into ``environment``; one rank of one where there was no launcher.
+
+    Raises:
+        UserError: the variables contradict each other, or are not numbers.
+    """
+    for launcher, names in _LAUNCHERS.items():
+        if names[0] not in environment or names[1] not in environment:
+            continue
+        if launcher == "Slurm" and not _is_task(environment):
+            continue
+        return Launched(*_numbers(environment, names, launcher), launcher)
+    return Launched()
+
+
+def _is_task(environment: Mapping[str, str]) -> bool:
+    """Whether this process is a task of srun, and not what mpirun started through one (a daemon per node)."""
+    # An interactive allocation describes its shell too; that is no launched rank.
+    if "SLURM_STEP_ID" not in environment:
+        return False
+    # Under srun --mpi=pmi2 both speak, and say the same. MPICH's own daemons count ranks per node as well.
+    return "MPI_LOCALRANKID" not in environment
+
+
+def _numbers(
+    environment: Mapping[str, str], names: tuple[str, ...], launcher: str
+) -> tuple[int, int, int, int]:
+    rank = _number(environment, names[0], 0)
+    size = _number(environment, names[1], 1)
+    local_size = _number(environment, names[3], size)
+    local_rank = _number(environment, names[2], rank % max(1, local_size))
+    if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
+        raise UserError(
+            f"{launcher} says rank {rank} of {size}, local rank {local_rank} of {local_size}; "
+            "start the ranks with one launcher only"
+        )
+    return rank, size, local_rank, local_size
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if name == "SLURM_STEP_TASKS_PER_NODE":
+        text = _of_node(text, environment.get("SLURM_NODEID", "0"))
+    if not text.isdecimal():
+        raise UserError(f"{name} is {text!r}, not a number; start the ranks with torchrun, mpirun or srun")
+    return int(text)
+
+
+def _of_node(text: str, node: str) -> str:
+    """What Slurm's ``2(x3),1`` says of a node: 2 on each of the first three, 1 on the fourth."""
+    counts: list[str] = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [count] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
+    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else text
+
+
+def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:
+    """A library built for one MPI and launched by another takes each rank for a job of its own.
+
+    Args:
+        seen: the world size that the library reports.
+        size: how many ranks ``launcher`` started.
+
+    Raises:
+        UserError: the two differ; the message names both.
+    """
+    if seen != size:
+        raise UserError(
+            f"{library} sees {seen} of the {size} ranks that {launcher} started: it is built for another MPI "
+            "than this mpirun's; load the module it was built with, or build it again (make horovod)"
+        )

@@ -1,0 +1,88 @@
+"""A process finds its place from what the launcher gave it, whatever the launcher."""
+
+import pytest
+
+from profiling.errors import UserError
+from profiling.launched import Launched, check_mpi, read_launched
+
+# Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}  # fmt: skip
+MVAPICH = {
+    "MV2_COMM_WORLD_RANK": "5", "MV2_COMM_WORLD_SIZE": "8",
+    "MV2_COMM_WORLD_LOCAL_RANK": "1", "MV2_COMM_WORLD_LOCAL_SIZE": "4",
+}  # fmt: skip
+PMI = {"PMI_RANK": "5", "PMI_SIZE": "8"}
+# Of MPICH's and Intel MPI's mpirun (hydra).
+HYDRA = {**PMI, "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+SRUN = {
+    "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+}  # fmt: skip
+# In an allocation mpirun starts its daemons by srun, one per node: their ranks inherit that step's variables.
+DAEMON = {
+    **SRUN, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}  # fmt: skip
+MATRIX = {
+    "torchrun": (TORCHRUN, "torchrun"),
+    "torchrun on each node by srun": ({**DAEMON, **TORCHRUN}, "torchrun"),
+    "Open MPI": (OPEN_MPI, "Open MPI"),
+    "Open MPI inside srun": ({**DAEMON, **OPEN_MPI}, "Open MPI"),
+    "MVAPICH": ({**MVAPICH, **HYDRA}, "MVAPICH"),
+    "MVAPICH inside srun": ({**DAEMON, **MVAPICH, **HYDRA}, "MVAPICH"),
+    "MPICH, Intel MPI": (HYDRA, "MPICH"),
+    "MPICH, Intel MPI inside srun": ({**DAEMON, **HYDRA}, "MPICH"),
+    "srun": (SRUN, "Slurm"),
+    "srun --mpi=pmi2": ({**SRUN, **PMI}, "Slurm"),
+}
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_every_launcher_says_the_same(case):
+    environment, launcher = MATRIX[case]
+    assert read_launched(environment) == Launched(5, 8, 1, 4, launcher)
+
+
+def test_without_a_launcher_there_is_one_rank():
+    assert read_launched({}) == Launched(0, 1, 0, 1, "none")
+    # An interactive allocation's shell is no rank.
+    shell = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}
+    assert read_launched(shell).launcher == "none"
+
+
+def test_who_says_nothing_of_nodes_means_one_node():
+    assert read_launched(PMI) == Launched(5, 8, 5, 8, "MPICH")
+
+
+@pytest.mark.parametrize(("node", "local_size"), [("0", 2), ("1", 2), ("2", 1)])
+def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
+    uneven = {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "5",
+              "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"}  # fmt: skip
+    assert read_launched({**uneven, "SLURM_NODEID": node}).local_size == local_size
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "x", "WORLD_SIZE": "4"},
+        {"RANK": "²", "WORLD_SIZE": "4"},
+        {"RANK": "-1", "WORLD_SIZE": "4"},
+        {"PMI_RANK": "0", "PMI_SIZE": "many"},
+        {**TORCHRUN, "LOCAL_WORLD_SIZE": "0"},
+    ],
+)
+def test_variables_that_cannot_be_are_one_clear_line(environment):
+    with pytest.raises(UserError) as error:
+        read_launched(environment)
+    assert "\n" not in str(error.value)
+
+
+def test_a_library_of_another_mpi_is_named():
+    with pytest.raises(UserError, match=r"mpi4py \(MPICH 4\) sees 1 of the 4 ranks that Open MPI started"):
+        check_mpi(1, 4, "mpi4py (MPICH 4)", "Open MPI")
+    check_mpi(4, 4, "mpi4py", "Open MPI")
