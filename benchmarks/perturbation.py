@@ -26,7 +26,7 @@ from analysis.statistics import interval
 from benchmarks.training import RESULTS, machine
 from jobs.backends import has_horovod
 from jobs.doctor import Finding, examine
-from jobs.execute import ROOT
+from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.machine import this_machine

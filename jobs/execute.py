@@ -6,7 +6,6 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,19 +14,14 @@ from rich.console import Console
 from jobs import progress, store
 from jobs.attempts import forget_attempts, read_attempts
 from jobs.claims import this_owner
+from jobs.execution import Execution
 from jobs.failures import explain
-from jobs.flags import to_flags
-from jobs.launchers.base import Launcher
 from jobs.outcome import log_tail
-from jobs.points import Excluded, Point, Sweep, ordered
+from jobs.points import Excluded, Point, Result, ordered
 from jobs.processes import Limits, run_processes
-from jobs.queue import Queue, Result
-from jobs.run import Run
-from jobs.store import Manifest
+from jobs.queue import Queue
 from profiling.errors import UserError
-from profiling.wrap import wrapped
 
-ROOT = Path(__file__).resolve().parents[1]
 CALIBRATION_LIMIT_S = 120.0
 # How often a job that has lost nodes is started again to get others.
 RESTARTS = 5
@@ -41,35 +35,6 @@ class SweepRecord(BaseModel):
     launcher: str
     order: list[str] = []
     excluded: list[dict[str, str]] = []  # id and reason
-
-
-@dataclass(frozen=True)
-class Execution:
-    """A sweep, where its results go, and what starts its ranks."""
-
-    sweep: Sweep
-    directory: Path
-    launcher: Launcher
-    keep_raw: bool = False
-    pack: bool = False  # points side by side, where there are nodes for them
-    root: Path = ROOT
-
-    def running(self, point: Point) -> Path:
-        return store.running_directory(self.directory, point.run, point.repetition, point.outside)
-
-    def command(self, run: Run, directory: Path) -> list[str]:
-        """What every rank of a run executes, under its profiler where that watches from outside."""
-        raw = ["--keep-raw"] if self.keep_raw else []
-        out = directory.absolute()
-        command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out), *raw]
-        return wrapped(
-            run.profile, command, out, run.device, run.first_attributed, self.keep_raw,
-            run.profile_mode, run.profile_kernels,
-        )  # fmt: skip
-
-    def state(self, point: Point) -> store.State:
-        """Whether a point is done; a done point of other settings is an error, not a result."""
-        return state(self, point)
 
 
 @dataclass(frozen=True)
@@ -92,7 +57,7 @@ def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence
         reasons = "; ".join(progress.count_reasons(impossible))
         raise UserError(f"none of the {len(points)} points can run here: {reasons}")
     execution.directory.mkdir(parents=True, exist_ok=True)
-    todo = [point for point in possible if state(execution, point) != "done"]
+    todo = [point for point in possible if execution.state(point) != "done"]
     seed = record_sweep(execution, points, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
@@ -119,7 +84,7 @@ def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, points)
     progress.print_excluded(console, [*excluded, *impossible])
-    todo = [point for point in possible if state(execution, point) != "done"]
+    todo = [point for point in possible if execution.state(point) != "done"]
     commands = {}
     for point in todo:
         directory = execution.running(point)
@@ -141,22 +106,6 @@ def split_possible(execution: Execution, points: Iterable[Point]) -> tuple[list[
         else:
             impossible.append(Excluded(point, reason))
     return possible, impossible
-
-
-def state(execution: Execution, point: Point) -> store.State:
-    """Whether a point is done; a done point of other settings is an error, not a result."""
-    found = store.state_of(execution.directory, point.run, point.repetition, point.outside)
-    if found == "done":
-        ended = execution.running(point).with_name(f"{point.id}_ret_0")
-        before = store.read_record(ended / store.MANIFEST, Manifest).run
-        for name in Run.model_fields:
-            old, new = getattr(before, name), getattr(point.run, name)
-            if old != new:
-                raise UserError(
-                    f"{execution.directory} holds points with {name} {old}, and the sweep now says {new}: "
-                    "give the sweep another name, or another --out"
-                )
-    return found
 
 
 def record_sweep(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> int:
@@ -189,7 +138,7 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
     command += ["--device", largest.device, "--precision", largest.compute]
     command += ["--threads", str(largest.threads)]
     processes = execution.launcher.processes(largest, command, scratch)
-    ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), ROOT)
+    ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), execution.root)
     if ended.exit_code or not path.exists():
         # Points are worth running without it: their efficiencies then stand beside the datasheet only.
         reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.doctor import PROFILERS
-from jobs.execute import Execution, run_points
+from jobs.execute import run_points
+from jobs.execution import Execution
 from jobs.flags import add_format_flags, make_parser
 from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine

@@ -6,7 +6,7 @@ A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,6 +90,23 @@ class Failed:
     point: Point
     reason: str
     log: Path
+
+
+@dataclass
+class Result:
+    """What became of a sweep's points.
+
+    Attributes:
+        done: how many.
+        failed: those that failed, after all tries.
+        elsewhere: those that another sweep is running.
+        left: those for which this job has lost the nodes.
+    """
+
+    done: int = 0
+    failed: list[Failed] = field(default_factory=list)
+    elsewhere: list[Point] = field(default_factory=list)
+    left: list[Point] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.points import Excluded, Point
+from jobs.points import Excluded, Point, Result
 from jobs.run import Run
-
-if TYPE_CHECKING:
-    from jobs.queue import Result
 
 _REDRAW_S = 0.2
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
@@ -114,7 +110,7 @@ def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list
             print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
 
 
-def print_end(console: Console, directory: Path, done: int, result: "Result", refused: int) -> None:
+def print_end(console: Console, directory: Path, done: int, result: Result, refused: int) -> None:
     """How a sweep ended; the failed points by name, with the reason and where their log is."""
     failures = result.failed
     console.print(Text(f"{done} points of {directory} are done", style="" if failures else "green"))

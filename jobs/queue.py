@@ -11,20 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from jobs import claims, progress, store
 from jobs.attempts import Attempts, save_attempts
 from jobs.claims import Owner
+from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest
-from jobs.points import Failed, Point
+from jobs.points import Failed, Point, Result
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
 from jobs.store import Manifest
-
-if TYPE_CHECKING:
-    from jobs.execute import Execution
 
 TOO_SHORT = 2  # so often may a job's time end while its first point runs
 STACKS = "stacks.txt"  # written by train.stacks into a rank's directory
@@ -45,28 +43,11 @@ class Active:
     beside: int = 0  # the most points that ran beside it
 
 
-@dataclass
-class Result:
-    """What became of a sweep's points.
-
-    Attributes:
-        done: how many.
-        failed: those that failed, after all tries.
-        elsewhere: those that another sweep is running.
-        left: those for which this job has lost the nodes.
-    """
-
-    done: int = 0
-    failed: list[Failed] = field(default_factory=list)
-    elsewhere: list[Point] = field(default_factory=list)
-    left: list[Point] = field(default_factory=list)
-
-
 class Queue:
     """The points of a sweep that are to do, and those that are running."""
 
     def __init__(
-        self, execution: "Execution", todo: Sequence[Point], bar: progress.Bar, me: Owner, attempts: Attempts
+        self, execution: Execution, todo: Sequence[Point], bar: progress.Bar, me: Owner, attempts: Attempts
     ) -> None:
         self._execution, self._bar, self._me, self._attempts = execution, bar, me, attempts
         self._launcher: Launcher = execution.launcher.without(attempts.left_out())

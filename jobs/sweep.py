@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.execute import Execution, print_plan, run_points
+from jobs.execute import print_plan, run_points
+from jobs.execution import Execution
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.points import Order, Point, Sweep, expand, parse_only, read_sweep, select

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from jobs.execute import ROOT
+from jobs.execution import ROOT
 
 FILES = ROOT / "containers"
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "ENV"}

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobs import execute, store
-from jobs.execute import Execution, run_points
+from jobs.execute import run_points
+from jobs.execution import Execution
 from jobs.launchers.base import Process
 from jobs.launchers.local import Local
 from jobs.machine import Machine
@@ -160,7 +161,7 @@ def test_a_point_is_done_only_if_its_manifest_says_so(tmp_path):
     run_all(work)
     directory = store.ended_runs(work.directory)[0][1]
     (directory / "manifest.json").unlink()
-    states = [execute.state(work, point) for point in expand(work.sweep)[0]]
+    states = [work.state(point) for point in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "failed"]
     assert run_all(work) == 0
     assert all(m.done for m in manifests(work).values()) and len(manifests(work)) == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.execute import Execution
+from jobs.execution import Execution
 from jobs.launchers.local import Local
 from jobs.points import Sweep
 from jobs.run import make_run

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from jobs.execute import ROOT
+from jobs.execution import ROOT
 from jobs.launchers.local import Local
 from jobs.processes import Limits, run_processes
 from jobs.run import make_run

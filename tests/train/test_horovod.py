@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.backends import NO_HOROVOD, has_horovod
-from jobs.execute import ROOT
+from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.processes import Limits, run_processes

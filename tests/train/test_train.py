@@ -11,7 +11,7 @@ import pytest
 
 from analysis import timeline
 from analysis.study import Source
-from jobs.execute import ROOT
+from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
