@@ -149,7 +149,7 @@ def _grouped(
     # A thread may not use another's connection; a cursor is one of its own.
     with closing(connection.cursor()) as own:
         try:
-            read = pyprof.read(path, batches=batches, optional=optional, connection=own)
+            read = pyprof.read_table(path, batches=batches, optional=optional, connection=own)
         except UserError as error:
             return error
         own.register("launches_of_pyprof", read.tables["kernels"])

@@ -41,8 +41,8 @@ peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.s
 print("RESULT" + json.dumps(dict(seconds=seconds, peak_mb=peak / 1024, rows=rows, version={version})))
 """
 OURS = _MEASURE.format(
-    imports="from pathlib import Path\nfrom profiling.tools.torch_profiler import read",
-    call='read(Path(sys.argv[1])).tables["kernels"].num_rows',
+    imports="from pathlib import Path\nfrom profiling.tools import tool",
+    call='tool("torch").read(Path(sys.argv[1])).tables["kernels"].num_rows',
     version="'this tree'",
 )
 PEER = _MEASURE.format(

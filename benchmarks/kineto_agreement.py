@@ -24,7 +24,7 @@ import numpy as np
 from analysis.divide import activities_of, split
 from analysis.overlap import length, union
 from profiling.errors import UserError, run_command
-from profiling.tools.torch_profiler import read
+from profiling.tools import tool
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data" / "kineto"
@@ -88,7 +88,7 @@ def ours(trace: Path) -> dict[str, float]:
     Of a trace with several of PyTorch's steps, kernels of no step (launched before the trace) are left out,
     as the peer leaves them out.
     """
-    tables = read(trace).tables
+    tables = tool("torch").read(trace).tables
     table, ranges = tables["kernels"], set(tables["markers"]["name"].unique().to_pylist())
     columns = {
         name: table[name].to_numpy(zero_copy_only=False)

@@ -19,8 +19,8 @@ from profiling.errors import UserError, run_command
 TRACE = "nccl_data.json.gz"
 BAR_MEMORY = 0.5
 READ = (
-    "from pathlib import Path\nfrom profiling.tools.torch_profiler import stream",
-    'sum(len(piece) for name, piece in stream(Path(sys.argv[1]), []) if name == "kernels")',
+    "from pathlib import Path\nfrom profiling.tools import tool",
+    'sum(len(piece) for name, piece in tool("torch").stream(Path(sys.argv[1]), []) if name == "kernels")',
 )
 
 

@@ -31,10 +31,10 @@ OURS = (
 from pathlib import Path
 import pyarrow.compute as pc
 import profiling.tau_read
-from profiling.tools.tau import stream
+from profiling.tools import tool
 def read(path):
     count = total = 0
-    for name, piece in stream(Path(path), []):
+    for name, piece in tool("tau").stream(Path(path), []):
         if name == "intervals":
             count += len(piece)
             total += pc.sum(piece["calls"]).as_py()

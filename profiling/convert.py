@@ -18,7 +18,7 @@ from profiling.chunks import read_head, why_unreadable
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.heap import keep_freed_memory
 from profiling.tables import Writer
-from profiling.tools import TOOLS, Converted, tool
+from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.workers import open_workers
 
 if TYPE_CHECKING:
@@ -44,11 +44,7 @@ def recognise(path: Path) -> str | None:
     if path.is_dir():
         return next((name for file in path.rglob("*") if (name := _bundled(file)[1]) is not None), None)
     head = read_head(path)
-    modules = ((name, tool(name)) for name in TOOLS)
-    return next(
-        (name for name, module in modules if hasattr(module, "recognise") and module.recognise(path, head)),
-        None,
-    )
+    return next((name for name in TOOLS if tool(name).recognise(path, head)), None)
 
 
 def read(path: Path, name: str | None = None) -> Converted:
@@ -60,21 +56,23 @@ def read(path: Path, name: str | None = None) -> Converted:
     Raises:
         UserError: not recognised, or broken.
     """
-    name = name or recognise(path)
+    return _reader(path, name or recognise(path)).read(path)
+
+
+def _reader(path: Path, name: str | None) -> Profiler:
+    """The profiler that wrote a file, by its name where that is known."""
     if name is None and path.is_dir():
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None:
         known = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
         raise UserError(f"{path} {why_unreadable(path) or known}")
-    module = tool(name)
-    if not hasattr(module, "read"):
+    if not tool(name).reads:
         raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
-    converted: Converted = module.read(path)
-    return converted
+    return tool(name)
 
 
 def _readers() -> list[str]:
-    return [name for name in TOOLS if hasattr(tool(name), "read")]
+    return [name for name in TOOLS if tool(name).reads]
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -128,8 +126,7 @@ class Outcome:
 def _bundled(path: Path) -> tuple[Path, str | None]:
     """(the folder that a file is a part of, the tool whose file it is); the file itself and None if none."""
     for name in TOOLS:
-        module = tool(name)
-        if hasattr(module, "bundle") and (whole := module.bundle(path)) != path:
+        if (whole := tool(name).bundle(path)) != path:
             return whole, name
     return path, None
 
@@ -209,13 +206,8 @@ def convert_unit(unit: Unit) -> Outcome:
 
 
 def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
-    name = unit.name or recognise(unit.path)
-    if name is not None and hasattr(tool(name), "stream"):
-        yield from tool(name).stream(unit.path, findings)
-        return
-    converted = read(unit.path, name)
-    findings += converted.findings
-    yield from converted.tables.items()
+    reader = _reader(unit.path, unit.name or recognise(unit.path))
+    yield from reader.stream(unit.path, findings)
 
 
 def _unused(target: Path, used: set[Path]) -> Path:

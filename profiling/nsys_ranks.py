@@ -29,7 +29,7 @@ def stream_ranks(
         processes: what each process recorded.
         names: what processes called themselves.
         findings: takes what was found on the way.
-        rank, first_batch: see :func:`profiling.tools.nsys.stream`.
+        rank, first_batch: see :class:`profiling.tools.base.Origin`.
     """
     ranks = _ranks(processes, names, rank)
     if not ranks:

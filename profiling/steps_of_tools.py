@@ -3,7 +3,7 @@
 import subprocess
 
 from profiling.errors import UserError
-from profiling.tools import Step
+from profiling.tools.base import Step
 
 _LIMIT_S = 1800
 

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,10 +23,10 @@ from profiling.launched import read_launched
 from profiling.permission import check_permission
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, check_mode, tool, why_not_on_a_cpu
+from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_on_a_cpu
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
@@ -37,7 +37,7 @@ _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 def wraps(name: str) -> bool:
     """Whether a tool watches a rank from outside its process."""
-    return name in TOOLS and name != "none" and hasattr(tool(name), "wrap")
+    return name in TOOLS and tool(name).wraps
 
 
 def wrapped(
@@ -72,24 +72,23 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     Raises:
         UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
     """
-    module = tool(name)
+    profiler = tool(name)
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
         raise UserError(why)
     rank = read_launched(os.environ).rank
     directory = rank_directory(out, rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
-    command = module.wrap([sys.executable, *arguments], directory, options)
+    command = profiler.wrap([sys.executable, *arguments], directory, options)
     if shutil.which(command[0]) is None:
         raise UserError(f"profile {name} needs {command[0]} on the PATH (python -m jobs.doctor says how)")
-    variables = module.environment(directory, options) if hasattr(module, "environment") else {}
+    variables = profiler.environment(directory, options)
     code = _run(command, {**os.environ, **variables})
     for _ in range(_TRIES - 1):
-        if code and getattr(module, "PROGRAM_MAY_NOT_START", False) and not any(directory.iterdir()):
+        if code and profiler.may_not_start and not any(directory.iterdir()):
             print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
             code = _run(command, {**os.environ, **variables})
-    if hasattr(module, "outputs"):
-        check_permission(name, module.outputs(directory))
+    check_permission(name, profiler.outputs(directory))
     if code == 0:
         findings = collect_output(name, directory, rank, options)
         add_findings(rank_directory(out, rank) / _REPORT, findings)
@@ -114,30 +113,22 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
     Raises:
         UserError: it wrote nothing, or nothing that can be read.
     """
-    module = tool(name)
-    for step in module.finish(directory, options) if hasattr(module, "finish") else ():
+    profiler = tool(name)
+    for step in profiler.finish(directory, options):
         run_step(step, name)
-    outputs = [path for path in module.outputs(directory) if path.exists()]
-    if not outputs and rank and getattr(module, "ONLY_RANK_0_WRITES", False):
+    outputs = [path for path in profiler.outputs(directory) if path.exists()]
+    if not outputs and rank and profiler.only_rank_0_writes:
         return []
     if not outputs:
         raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
     findings: list[str] = []
+    origin = Origin(rank, options.first_batch, options.world_size)
     with Writer(directory.parent) as writer:
         for path in outputs:
-            for table, piece in _stream(name, path, findings, rank, options):
+            for table, piece in profiler.stream(path, findings, origin):
                 if len(piece):  # a run on a CPU has no kernels: no table says so better than an empty one
                     writer.add(table, piece)
     return findings + set_clock(directory.parent, name)
-
-
-def _stream(
-    name: str, path: Path, findings: list[str], rank: int, options: Options
-) -> "Iterator[tuple[str, pa.Table]]":
-    module = tool(name)
-    known = {"first_batch": options.first_batch, "world_size": options.world_size}
-    takes = module.stream.__annotations__
-    yield from module.stream(path, findings, rank, **{name: known[name] for name in known if name in takes})
 
 
 def add_findings(report: Path, findings: list[str]) -> None:

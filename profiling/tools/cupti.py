@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,13 +21,12 @@ from profiling.cupti_records import GROUPS, Reading, RecordsWriter, is_records, 
 from profiling.errors import UserError
 from profiling.launched import read_launched
 from profiling.tables import write
-from profiling.tools import Converted
+from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
-ONLY_OF_GPUS = True
-INSTALL = "pip install -e '.[cupti]'"
 _FILE = "cupti.jsonl"
 _BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run
 _FORCED = 1  # of a flush: also buffers that are not full
@@ -57,7 +56,7 @@ def load_api() -> Any:
     try:
         from cupti import cupti
     except ImportError as error:
-        raise UserError(f"profile cupti needs the package cupti-python ({INSTALL}): {error}") from None
+        raise UserError(f"profile cupti needs the package cupti-python ({Cupti.install}): {error}") from None
     try:
         cupti.get_timestamp()
     except (RuntimeError, OSError, cupti.cuptiError) as error:
@@ -233,40 +232,45 @@ def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return columns | {"name": [name or "" for name in columns["name"]]} if "name" in columns else columns
 
 
-def open_capture(
-    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
-) -> CuptiCapture:
-    """See :func:`profiling.tools.open_capture`.
-
-    Raises:
-        UserError: the package or a driver for it is not there.
-    """
-    api = load_api()
-    import torch
-
-    return CuptiCapture(directory, rank, keep_raw, api, torch.cuda.synchronize)
-
-
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is our own of CUPTI's records, by its first bytes."""
-    return is_records(head)
-
-
-def read(path: Path, rank: int | None = None) -> Converted:
-    """A file of records as tables ``kernels`` and ``markers``.
-
-    Args:
-        rank: for the rows; by default what the file says.
-
-    Raises:
-        UserError: unreadable, damaged or foreign; the message names file and line.
-    """
-    return _converted(path, rank, path.name)
-
-
 def _converted(path: Path, rank: int | None, subject: str) -> Converted:
     from profiling.attribute import attribute
 
     recording = read_records(path)
     recording.trace.findings += recording.findings
     return attribute(recording.trace, rank, recording.first_batch, subject)
+
+
+class Cupti(Profiler):
+    """CUPTI's activities, recorded by the rank itself."""
+
+    install = "pip install -e '.[cupti]'"
+    gpu_only = True
+    reads = True
+
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is our own of CUPTI's records, by its first bytes."""
+        return is_records(head)
+
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A file of records as tables ``kernels`` and ``markers``, each in one piece.
+
+        The file says its rank, its first batch and how many ranks there are.
+        """
+        converted = _converted(path, origin.rank, path.name)
+        findings += converted.findings
+        yield from converted.tables.items()
+
+    def open_capture(
+        self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
+    ) -> CuptiCapture:
+        """See :func:`profiling.tools.open_capture`.
+
+        Raises:
+            UserError: the package or a driver for it is not there.
+        """
+        api = load_api()
+        import torch
+
+        return CuptiCapture(directory, rank, keep_raw, api, torch.cuda.synchronize)

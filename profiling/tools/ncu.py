@@ -3,24 +3,16 @@
 import codecs
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_CUDA, VARIABLE, open_capture
+from profiling.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 from profiling.errors import UserError
-from profiling.tools import Converted, Options, collect, rank_of
+from profiling.tools.base import UNKNOWN, Options, Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["environment", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
 
-MODES = {
-    "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
-    "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",
-    "basic": "the set of that name: speed of light, launch statistics, occupancy",
-    "full": "all sections: kernels run dozens of times",
-    "roofline": "the sections of the roofline charts",
-}
 _METRICS = (
     "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_dim_x",
     "launch__grid_dim_y", "launch__grid_dim_z", "launch__block_dim_x", "launch__block_dim_y",
@@ -29,7 +21,6 @@ _METRICS = (
     *(f"smsp__sass_thread_inst_executed_op_{kind}{name}_pred_on.sum"
       for kind in "hfd" for name in ("add", "mul", "fma")),
 )  # fmt: skip
-ONLY_OF_GPUS = True
 # ipc, and by NVIDIA's table of nvprof's metrics and ncu's gld_efficiency, gst_efficiency, dram_utilization.
 # Beside ipc it has smsp__inst_executed.avg.per_cycle_active, of one partition of a multiprocessor; nvprof's
 # ipc is of the whole one, and so is sm__.
@@ -45,69 +36,71 @@ _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
 
 
-def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
-    """The command under ncu; see :data:`MODES`. From a later batch on the process switches it on itself."""
-    words = ["ncu", "--target-processes", "all", "--nvtx", "--csv", "--page", "raw"]
-    words += ["--log-file", str(directory / _PRINTED), "--launch-count", str(_LAUNCHES)]
-    words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
-    words += ["--profile-from-start", "off"] if options.first_batch else []
-    metrics = {"auto": _METRICS, "counters": (*_METRICS, *_COUNTERS)}.get(options.mode)
-    chosen = ["--metrics", ",".join(metrics)] if metrics else ["--set", options.mode]
-    return [*words, *chosen, *command]
+class Ncu(SwitchedOn):
+    """Nsight Compute, around a rank."""
 
+    program = "ncu"
+    install = "the site's CUDA module, or NVIDIA Nsight Compute"
+    gpu_only = True
+    wraps = True
+    reads = True
+    modes: ClassVar = {
+        "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
+        "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",
+        "basic": "the set of that name: speed of light, launch statistics, occupancy",
+        "full": "all sections: kernels run dozens of times",
+        "roofline": "the sections of the roofline charts",
+    }
 
-def environment(directory: Path, options: Options) -> dict[str, str]:
-    """How the process switches ncu on."""
-    return {VARIABLE: BY_CUDA} if options.first_batch else {}
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under ncu; to record later batches the process switches it on."""
+        words = ["ncu", "--target-processes", "all", "--nvtx", "--csv", "--page", "raw"]
+        words += ["--log-file", str(directory / _PRINTED), "--launch-count", str(_LAUNCHES)]
+        words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
+        words += ["--profile-from-start", "off"] if options.first_batch else []
+        metrics = {"auto": _METRICS, "counters": (*_METRICS, *_COUNTERS)}.get(options.mode)
+        chosen = ["--metrics", ",".join(metrics)] if metrics else ["--set", options.mode]
+        return [*words, *chosen, *command]
 
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """How the process switches ncu on."""
+        return {VARIABLE: BY_CUDA} if options.first_batch else {}
 
-def outputs(directory: Path) -> list[Path]:
-    """What :func:`wrap` makes ncu write."""
-    return [directory / _PRINTED]
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :func:`wrap` makes ncu write."""
+        return [directory / _PRINTED]
 
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
+        return any(
+            all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
+            for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
+            if line.startswith((b'"ID"', b'"Process ID"'))
+        )
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
-    return any(
-        all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
-        for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
-        if line.startswith((b'"ID"', b'"Process ID"'))
-    )
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of
+        a summary ``intervals`` in place of ``kernels``.
 
+        FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
+        compute on tensor cores; bytes are those that reached the device's memory.
+        """
+        from profiling.ncu_csv import Metrics, read_launches
+        from profiling.printed_tables import atomics_table, intervals_table, kernels_table
 
-def read(path: Path, rank: int | None = None) -> Converted:
-    """Nsight Compute's CSV as tables; see :func:`stream`."""
-    findings: list[str] = []
-    return collect(stream(path, findings, rank), findings)
-
-
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
-    """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of a
-    summary ``intervals`` in place of ``kernels``.
-
-    FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
-    compute on tensor cores; bytes are those that reached the device's memory.
-
-    Args:
-        rank: for the rows; by default what the file's name says (``rank3``), else 0.
-
-    Raises:
-        UserError: unreadable, truncated or foreign; the message names file and place.
-    """
-    from profiling.ncu_csv import Metrics, read_launches
-    from profiling.printed_tables import atomics_table, intervals_table, kernels_table
-
-    rank = (rank_of(path) if rank is None else rank) or 0
-    metrics = Metrics()
-    launched = 0
-    for launches in read_launches(path, metrics):
-        launched += len(launches)
-        yield "kernels", kernels_table(launches, rank)
-    spreads = metrics.all()
-    if not launched and not metrics.activities and not spreads:
-        raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-    if metrics.activities:
-        yield "intervals", intervals_table(metrics.activities, rank)
-    if metrics.activities or spreads:
-        yield "atomics", atomics_table(metrics.activities, spreads, rank)
-    findings += [f"{path.name}: {finding}" for finding in metrics.findings()]
+        rank = origin.rank_of(path) or 0
+        metrics = Metrics()
+        launched = 0
+        for launches in read_launches(path, metrics):
+            launched += len(launches)
+            yield "kernels", kernels_table(launches, rank)
+        spreads = metrics.all()
+        if not launched and not metrics.activities and not spreads:
+            raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
+        if metrics.activities:
+            yield "intervals", intervals_table(metrics.activities, rank)
+        if metrics.activities or spreads:
+            yield "atomics", atomics_table(metrics.activities, spreads, rank)
+        findings += [f"{path.name}: {finding}" for finding in metrics.findings()]

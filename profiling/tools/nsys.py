@@ -5,50 +5,94 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_RANGE, RANGE, VARIABLE, open_capture
-from profiling.tools import Converted, Options, Step, collect, rank_of
+from profiling.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
+from profiling.tools.base import UNKNOWN, Options, Origin, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["environment", "finish", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
-
-MODES = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}
 # Release 2022.4 waits for a semaphore that its own second process may not have made yet on a busy machine.
-PROGRAM_MAY_NOT_START = True
 _REPORT, _STREAM, _EXPORT = "nsys.nsys-rep", "nsys.qdstrm", "nsys.sqlite"
 _REPORT_HEAD = b"NVIDIA Tegra Profiler Report"
 
 
-def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
-    """The command under nsys, which records from the batch on that the process marks."""
-    words = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none"]
-    words += ["--force-overwrite=true", "--output", _escaped(directory / "nsys")]
-    if options.first_batch:
-        words += [
-            "--capture-range=nvtx",
-            f"--nvtx-capture={RANGE}",
-            "--capture-range-end=stop",
-            "--kill=none",
-        ]
-    return [*words, *command]
+class Nsys(SwitchedOn):
+    """Nsight Systems, around a rank."""
+
+    program = "nsys"
+    install = "the site's CUDA module, or NVIDIA Nsight Systems"
+    wraps = True
+    reads = True
+    may_not_start = True
+    modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}
+
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under nsys, which records from the batch on that the process marks."""
+        words = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none"]
+        words += ["--force-overwrite=true", "--output", _escaped(directory / "nsys")]
+        if options.first_batch:
+            words += [
+                "--capture-range=nvtx",
+                f"--nvtx-capture={RANGE}",
+                "--capture-range-end=stop",
+                "--kill=none",
+            ]
+        return [*words, *command]
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """How the process switches nsys on: by a range, whose text need not be registered."""
+        return {VARIABLE: BY_RANGE, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.first_batch else {}
+
+    def finish(self, directory: Path, options: Options) -> list[Step]:
+        """Import what nsys recorded, where it does not do that itself, and export it."""
+        return [*_import(directory / _STREAM), _export(directory / _REPORT, directory / _EXPORT)]
+
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :func:`finish` leaves."""
+        return [directory / _EXPORT]
+
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is of Nsight Systems, by what is in it."""
+        from profiling.nsys_database import is_nsys
+        from profiling.nsys_stats import is_stats
+        from profiling.sqlite import MAGIC, open_database
+
+        if head.startswith(MAGIC):
+            with open_database(path) as database:
+                return is_nsys(database)
+        return head.startswith(_REPORT_HEAD) or is_stats(head)
+
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report; of the
+        tables of ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
+
+        A report may hold several processes; those with work on a GPU (else: with stages of batches, else:
+        with any range) are taken for ranks.
+        """
+        from profiling.chunks import read_head
+        from profiling.sqlite import MAGIC
+        from profiling.steps_of_tools import run_step
+
+        rank = origin.rank_of(path)
+        head = read_head(path, len(_REPORT_HEAD))
+        if head.startswith(MAGIC):
+            yield from _database(path, findings, rank, origin)
+        elif head == _REPORT_HEAD:
+            with tempfile.TemporaryDirectory() as folder:
+                export = Path(folder) / path.with_suffix(".sqlite").name
+                run_step(_export(path, export), "nsys")
+                yield from _database(export, findings, rank, origin)
+        else:
+            yield from _stats(path, findings, rank or 0)
 
 
 def _escaped(path: Path) -> str:
     return str(path).replace("%", "%%")  # nsys puts the host's name for %h, and so on
-
-
-def environment(directory: Path, options: Options) -> dict[str, str]:
-    """How the process switches nsys on: by a range, whose text need not be registered."""
-    return {VARIABLE: BY_RANGE, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if options.first_batch else {}
-
-
-def finish(directory: Path, options: Options) -> list[Step]:
-    """Import what nsys recorded, where it does not do that itself, and export it."""
-    return [*_import(directory / _STREAM), _export(directory / _REPORT, directory / _EXPORT)]
 
 
 def _import(stream: Path) -> list[Step]:
@@ -76,70 +120,8 @@ def _export(report: Path, export: Path) -> Step:
     return Step(words, report, export)
 
 
-def outputs(directory: Path) -> list[Path]:
-    """What :func:`finish` leaves."""
-    return [directory / _EXPORT]
-
-
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is of Nsight Systems, by what is in it."""
-    from profiling.nsys_database import is_nsys
-    from profiling.nsys_stats import is_stats
-    from profiling.sqlite import MAGIC, open_database
-
-    if head.startswith(MAGIC):
-        with open_database(path) as database:
-            return is_nsys(database)
-    return head.startswith(_REPORT_HEAD) or is_stats(head)
-
-
-def read(path: Path, rank: int | None = None) -> Converted:
-    """A file of Nsight Systems as tables; see :func:`stream`."""
-    findings: list[str] = []
-    return collect(stream(path, findings, rank), findings)
-
-
-def stream(
-    path: Path,
-    findings: list[str],
-    rank: int | None = None,
-    first_batch: int | None = None,
-    world_size: int = 1,
-) -> "Iterator[tuple[str, pa.Table]]":
-    """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report; of the tables of
-    ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
-
-    A report may hold several processes; those with work on a GPU (else: with stages of batches, else: with
-    any range) are taken for ranks.
-
-    Args:
-        rank: for the rows, if there is one such process; by default what the file's name says (``rank3``),
-            else 0.
-        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
-        world_size: how many ranks there are, if more than are in it: so that missing collectives are found.
-
-    Raises:
-        UserError: unreadable, truncated or foreign; the message names file and place.
-    """
-    from profiling.chunks import read_head
-    from profiling.sqlite import MAGIC
-    from profiling.steps_of_tools import run_step
-
-    rank = rank_of(path) if rank is None else rank
-    head = read_head(path, len(_REPORT_HEAD))
-    if head.startswith(MAGIC):
-        yield from _database(path, findings, rank, first_batch, world_size)
-    elif head == _REPORT_HEAD:
-        with tempfile.TemporaryDirectory() as folder:
-            export = Path(folder) / path.with_suffix(".sqlite").name
-            run_step(_export(path, export), "nsys")
-            yield from _database(export, findings, rank, first_batch, world_size)
-    else:
-        yield from _stats(path, findings, rank or 0)
-
-
 def _database(
-    path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
+    path: Path, findings: list[str], rank: int | None, origin: Origin
 ) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.nsys_database import Reader
     from profiling.nsys_ranks import stream_ranks
@@ -150,8 +132,8 @@ def _database(
         processes = reader.read()
     findings += [f"{path.name}: {finding}" for finding in reader.findings]
     for trace in processes.values():
-        trace.world_size = world_size
-    yield from stream_ranks(path, processes, reader.names, findings, rank, first_batch)
+        trace.world_size = origin.world_size
+    yield from stream_ranks(path, processes, reader.names, findings, rank, origin.first_batch)
 
 
 def _stats(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":

@@ -5,28 +5,19 @@ nvprof is part of CUDA up to 11.8. It traces GPUs up to compute capability 7.5, 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_CUDA, VARIABLE, open_capture
-from profiling.tools import Converted, Options, collect
+from profiling.capture_range import BY_CUDA, VARIABLE, SwitchedOn
+from profiling.tools.base import UNKNOWN, Options, Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["environment", "open_capture", "outputs", "read", "recognise", "stream", "wrap"]
 
-MODES = {
-    "auto": "every kernel, copy and marker with its times, as a database",
-    "trace": "the same",
-    "timing": "summaries of kernels and calls only: the least perturbation",
-    "metrics": "occupancy, IPC, efficiency of loads and stores, memory use of each kernel (run repeatedly)",
-    "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
-}
 METRICS = (
     "achieved_occupancy", "ipc", "sm_efficiency", "gld_efficiency", "gst_efficiency", "dram_utilization",
     "dram_read_throughput", "dram_write_throughput", "flop_count_sp", "flop_count_hp",
 )  # fmt: skip
-ONLY_OF_GPUS = True
 _DATABASE, _PRINTED = "nvprof.sql", "nvprof.csv"
 _EMPTY = "the capture is empty"
 _NO_KERNEL = "no kernel was recorded"
@@ -36,85 +27,78 @@ _WHY = (
 )
 
 
-def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
-    """The command under nvprof; see :data:`MODES`. To record later batches the process switches it on."""
-    words = ["nvprof", *(["--profile-from-start", "off"] if options.first_batch else [])]
-    # nvprof's help promises regular expressions in the form of four parts: context, stream, name, invocation.
-    name = options.kernels.replace("(?:", "(").replace(":", ".")
-    counted = ["--kernels", f"::{name}:"] if name else []
-    printed = ["--csv", "--log-file", _escaped(directory / _PRINTED)]
-    recorded = ["-f", "-o", _escaped(directory / _DATABASE)]
-    how = {
-        "timing": printed,
-        "metrics": [*counted, "--metrics", ",".join(METRICS), *printed],
-        "analysis-metrics": [*counted, "--analysis-metrics", *recorded],
+class Nvprof(SwitchedOn):
+    """nvprof, around a rank."""
+
+    program = "nvprof"
+    install = "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti"
+    gpu_only = True
+    wraps = True
+    reads = True
+    modes: ClassVar = {
+        "auto": "every kernel, copy and marker with its times, as a database",
+        "trace": "the same",
+        "timing": "summaries of kernels and calls only: the least perturbation",
+        "metrics": "occupancy, IPC, efficiency of loads and stores, memory use of each kernel (run again)",
+        "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
     }
-    return [*words, *how.get(options.mode, recorded), *command]
 
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under nvprof; to record later batches the process switches it on."""
+        words = ["nvprof", *(["--profile-from-start", "off"] if options.first_batch else [])]
+        # nvprof's help promises regular expressions in four parts: context, stream, name, invocation.
+        name = options.kernels.replace("(?:", "(").replace(":", ".")
+        counted = ["--kernels", f"::{name}:"] if name else []
+        printed = ["--csv", "--log-file", _escaped(directory / _PRINTED)]
+        recorded = ["-f", "-o", _escaped(directory / _DATABASE)]
+        how = {
+            "timing": printed,
+            "metrics": [*counted, "--metrics", ",".join(METRICS), *printed],
+            "analysis-metrics": [*counted, "--analysis-metrics", *recorded],
+        }
+        return [*words, *how.get(options.mode, recorded), *command]
 
-def environment(directory: Path, options: Options) -> dict[str, str]:
-    """How the process switches nvprof on."""
-    return {VARIABLE: BY_CUDA} if options.first_batch else {}
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """How the process switches nvprof on."""
+        return {VARIABLE: BY_CUDA} if options.first_batch else {}
 
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :func:`wrap` makes nvprof write."""
+        return [directory / _DATABASE, directory / _PRINTED]
 
-def outputs(directory: Path) -> list[Path]:
-    """What :func:`wrap` makes nvprof write."""
-    return [directory / _DATABASE, directory / _PRINTED]
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is nvprof's: a database with its tables, or text that it printed."""
+        from profiling.nvprof_database import is_nvprof
+        from profiling.nvprof_text import HEAD
+        from profiling.sqlite import MAGIC, open_database
+
+        if head.startswith(MAGIC):
+            with open_database(path) as database:
+                return is_nvprof(database)
+        return HEAD.search(head) is not None
+
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text
+        ``intervals``, ``atomics`` and, of a trace, ``kernels``.
+        """
+        from profiling.chunks import read_head
+        from profiling.sqlite import MAGIC
+
+        rank = origin.rank_of(path)
+        if read_head(path, len(MAGIC)) == MAGIC:
+            yield from _database(path, findings, rank, origin)
+        else:
+            yield from _text(path, findings, rank or 0)
 
 
 def _escaped(path: Path) -> str:
     return str(path).replace("%", "%%")  # nvprof puts the process's number for %p, and so on
 
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is nvprof's: a database with its tables, or text that it printed."""
-    from profiling.nvprof_database import is_nvprof
-    from profiling.nvprof_text import HEAD
-    from profiling.sqlite import MAGIC, open_database
-
-    if head.startswith(MAGIC):
-        with open_database(path) as database:
-            return is_nvprof(database)
-    return HEAD.search(head) is not None
-
-
-def read(path: Path, rank: int | None = None) -> Converted:
-    """An nvprof file as tables; see :func:`stream`."""
-    findings: list[str] = []
-    return collect(stream(path, findings, rank), findings)
-
-
-def stream(
-    path: Path,
-    findings: list[str],
-    rank: int | None = None,
-    first_batch: int | None = None,
-    world_size: int = 1,
-) -> "Iterator[tuple[str, pa.Table]]":
-    """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text ``intervals``,
-    ``atomics`` and, of a trace, ``kernels``.
-
-    Args:
-        rank: for the rows; by default what the file's name says (``rank3``), else 0.
-        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
-        world_size: of how many ranks it is one, so that missing collectives are found.
-
-    Raises:
-        UserError: unreadable, truncated or foreign; the message names file and place.
-    """
-    from profiling.chunks import read_head
-    from profiling.sqlite import MAGIC
-    from profiling.tools import rank_of
-
-    rank = rank_of(path) if rank is None else rank
-    if read_head(path, len(MAGIC)) == MAGIC:
-        yield from _database(path, findings, rank, first_batch, world_size)
-    else:
-        yield from _text(path, findings, rank or 0)
-
-
 def _database(
-    path: Path, findings: list[str], rank: int | None, first_batch: int | None, world_size: int
+    path: Path, findings: list[str], rank: int | None, origin: Origin
 ) -> "Iterator[tuple[str, pa.Table]]":
     from profiling.attribute import attribute_in_windows
     from profiling.nvprof_database import read_database
@@ -123,10 +107,10 @@ def _database(
 
     with open_database(path) as database:
         trace = read_database(database)
-    trace.world_size = world_size
+    trace.world_size = origin.world_size
     if trace.is_empty:
         trace.findings.append(f"{_EMPTY}: {_WHY}")
-    yield from attribute_in_windows(trace, findings, rank, first_batch, path.name, name_operators)
+    yield from attribute_in_windows(trace, findings, rank, origin.first_batch, path.name, name_operators)
 
 
 def _text(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":

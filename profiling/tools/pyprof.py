@@ -7,18 +7,17 @@ each: the loss. A batch begins with the first launch of its forward pass.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import UserError
+from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
 
 if TYPE_CHECKING:  # heavy to import, and not needed to recognise a file
     import numpy as np
     import pyarrow as pa
-
-    from profiling.tools import Converted
 
 # The columns that a PyProf table must have; _OPTIONAL ones may be absent.
 NEEDED = frozenset({"Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes"})
@@ -50,6 +49,39 @@ select file_index::integer as file, "Idx" as idx, coalesce("Direction" = 'fprop'
     coalesce("Direction" = 'bprop', false) as backward, {_IS_LOSS} as loss
 from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
 """
+
+
+class PyProf(Profiler):
+    """PyProf's kernel tables; PyProf itself is not started any more."""
+
+    reads = True
+
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is a PyProf kernel table: Parquet, with its columns.
+
+        Raises:
+            UserError: it begins as Parquet and its columns cannot be read.
+        """
+        if not head.startswith(b"PAR1"):
+            return False
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return is_pyprof(pq.read_schema(path).names)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"{path} is a truncated or damaged Parquet file ({why}); fetch it again"
+            ) from None
+
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A kernel table in one piece; see :func:`read_table`."""
+        converted = read_table(path, origin.rank)
+        findings += converted.findings
+        yield from converted.tables.items()
 
 
 @dataclass(frozen=True)
@@ -122,31 +154,13 @@ def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
     return (paths[start : start + size] for start in range(0, len(paths), size))
 
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a PyProf kernel table: Parquet, with its columns.
-
-    Raises:
-        UserError: it begins as Parquet and its columns cannot be read.
-    """
-    if not head.startswith(b"PAR1"):
-        return False
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return is_pyprof(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"{path} is a truncated or damaged Parquet file ({why}); fetch it again") from None
-
-
-def read(
+def read_table(
     path: Path,
     rank: int | None = None,
     batches: Batches | None = None,
     optional: Sequence[str] = _OPTIONAL,
     connection: Any = None,
-) -> "Converted":
+) -> Converted:
     """A PyProf kernel table as table ``kernels`` (``start_ns`` is null: PyProf does not know it).
 
     ``direction``: ``fprop`` and ``bprop`` as PyProf attributed them, ``update`` for tensor operations between
@@ -165,7 +179,6 @@ def read(
     import duckdb
 
     from profiling.tables import as_table
-    from profiling.tools import Converted
 
     connection = duckdb.connect() if connection is None else connection
     arguments = {"path": str(path)}

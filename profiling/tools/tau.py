@@ -7,107 +7,104 @@ A text profile or a snapshot is one thread's; those of a folder (``profile.N.C.T
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from profiling.errors import UserError
-from profiling.tools import Converted, Options, collect
+from profiling.tools.base import UNKNOWN, Converted, Options, Origin, Profiler
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MODES = {
-    "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
-    "io": "the same, and timers of reading and writing",
-    "python": "timers of every Python function, too (tau_python): the most perturbation",
-    "ebs": "samples of where time is spent, too",
-}
 _TAUS = "mpi,python,pthread"  # what TAU must have been built with
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
 _METRIC_FOLDER = "MULTI__"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
-def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
-    """The command under TAU; see :data:`MODES`. TAU sums up the whole run: it records no single batches."""
-    taus = _TAUS + (",cupti" if options.gpu else "")
-    if options.mode == "python":
-        return ["tau_python", "-T", taus, f"-tau-python-interpreter={command[0]}", *command[1:]]
-    more = [*(["-cupti"] if options.gpu else []), *(["-io"] if options.mode == "io" else [])]
-    return ["tau_exec", "-T", taus, *more, *(["-ebs"] if options.mode == "ebs" else []), *command]
+class Tau(Profiler):
+    """TAU, around a rank."""
 
+    program = "tau_exec"
+    version = ("--help",)
+    install = "the site's TAU module, or: spack install tau +python +mpi"
+    wraps = True
+    reads = True
+    modes: ClassVar = {
+        "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
+        "io": "the same, and timers of reading and writing",
+        "python": "timers of every Python function, too (tau_python): the most perturbation",
+        "ebs": "samples of where time is spent, too",
+    }
 
-def environment(directory: Path, options: Options) -> dict[str, str]:
-    """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
-    return {"PROFILEDIR": str(directory), "TAU_PROFILE_FORMAT": "profile"}
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under TAU, which sums up the whole run: it records no single batches."""
+        taus = _TAUS + (",cupti" if options.gpu else "")
+        if options.mode == "python":
+            return ["tau_python", "-T", taus, f"-tau-python-interpreter={command[0]}", *command[1:]]
+        more = [*(["-cupti"] if options.gpu else []), *(["-io"] if options.mode == "io" else [])]
+        return ["tau_exec", "-T", taus, *more, *(["-ebs"] if options.mode == "ebs" else []), *command]
 
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
+        return {"PROFILEDIR": str(directory), "TAU_PROFILE_FORMAT": "profile"}
 
-def outputs(directory: Path) -> list[Path]:
-    """The folder with the threads' files."""
-    return [directory]
+    def outputs(self, directory: Path) -> list[Path]:
+        """The folder with the threads' files."""
+        return [directory]
 
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is a profile of TAU, by its first bytes."""
+        from profiling.tau_text import metric_of
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a profile of TAU, by its first bytes."""
-    from profiling.tau_text import metric_of
+        return b"<profile_xml>" in head[:4096] or metric_of(head) is not None
 
-    return b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+    def bundle(self, path: Path) -> Path:
+        """The folder of a run whose threads lie in files of their own; else the file itself."""
+        if not _OF_A_THREAD.match(path.name):
+            return path
+        return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
 
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
 
-def bundle(path: Path) -> Path:
-    """The folder of a run whose threads lie in files of their own; else the file itself."""
-    if not _OF_A_THREAD.match(path.name):
-        return path
-    return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
+        Ranks are as TAU says, where nothing else is known: without MPI each rank takes itself for node 0.
+        """
+        from profiling.tau_checks import Tally
+        from profiling.tau_read import Reading
 
+        reading, tally = Reading(findings, origin.rank), Tally()
+        files, left = _files(path)
+        unread: list[str] = []
+        for folder in left:
+            reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
+        for file in files:
+            try:
+                for name, piece in reading.pieces(file):
+                    if name == "intervals":
+                        tally.add(piece)
+                    yield name, piece
+            except UserError as error:
+                if len(files) == 1:
+                    raise
+                unread.append(str(error))  # what the others hold is read
+        if len(unread) == len(files):
+            raise UserError(f"none of the {len(files)} files of {path} can be read: {unread[0]}")
+        findings += unread
+        yield from reading.markers(_END_OF_BATCH)
+        reading.tell_copies()
+        ranks = reading.ranks if origin.rank is None else min(reading.threads, 1)
+        findings += [f"{path.name}: {finding}" for finding in tally.findings(ranks, origin.world_size)]
 
-def stream(
-    path: Path, findings: list[str], rank: int | None = None, world_size: int = 1
-) -> "Iterator[tuple[str, pa.Table]]":
-    """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
+    def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
+        """See :meth:`stream`; tables ``intervals`` and ``atomics`` are always there."""
+        from profiling.tables import as_table
 
-    Args:
-        rank: whose all of it is (without MPI each rank takes itself for node 0); None: as TAU says.
-        world_size: how many ranks there are, if more than are in it.
-
-    Raises:
-        UserError: unreadable, truncated or foreign; the message names file and place.
-    """
-    from profiling.tau_checks import Tally
-    from profiling.tau_read import Reading
-
-    reading, tally = Reading(findings, rank), Tally()
-    files, left = _files(path)
-    unread: list[str] = []
-    for folder in left:
-        reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
-    for file in files:
-        try:
-            for name, piece in reading.pieces(file):
-                if name == "intervals":
-                    tally.add(piece)
-                yield name, piece
-        except UserError as error:
-            if len(files) == 1:
-                raise
-            unread.append(str(error))  # what the others hold is read
-    if len(unread) == len(files):
-        raise UserError(f"none of the {len(files)} files of {path} can be read: {unread[0]}")
-    findings += unread
-    yield from reading.markers(_END_OF_BATCH)
-    reading.tell_copies()
-    ranks = reading.ranks if rank is None else min(reading.threads, 1)
-    findings += [f"{path.name}: {finding}" for finding in tally.findings(ranks, world_size)]
-
-
-def read(path: Path) -> Converted:
-    """A file of TAU, or a folder of one run's, as tables; see :func:`stream`."""
-    from profiling.tables import as_table
-
-    findings: list[str] = []
-    converted = collect(stream(path, findings), findings)
-    for name in ("intervals", "atomics"):
-        converted.tables.setdefault(name, as_table(name, {}))
-    return converted
+        converted = super().read(path, origin)
+        for name in ("intervals", "atomics"):
+            converted.tables.setdefault(name, as_table(name, {}))
+        return converted
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:

@@ -14,10 +14,10 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.tables import Writer
-from profiling.tools import Converted, collect, rank_of
+from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
     from profiling.events import Trace
 
-MODES = {
-    "auto": "operators with their shapes, kernels, layers",
-    "memory": "the same, and every allocation: a timeline of memory",
-}
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
     rb'"cat"\s*:\s*"'
@@ -37,38 +33,42 @@ _CATEGORY = re.compile(
 _LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
 
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
-        return True  # also if it ends before its events
-    is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
-    return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
+class TorchProfiler(Profiler):
+    """PyTorch's own profiler, in the rank's process."""
 
+    reads = True
+    modes: ClassVar = {
+        "auto": "operators with their shapes, kernels, layers",
+        "memory": "the same, and every allocation: a timeline of memory",
+    }
 
-def read(path: Path, rank: int | None = None) -> Converted:
-    """A Kineto trace (JSON, plain or gzip) as a whole; see :func:`stream`."""
-    findings: list[str] = []
-    return collect(stream(path, findings, rank), findings)
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
+        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
+            return True  # also if it ends before its events
+        is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
+        return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
 
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
 
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
-    """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
+        The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
+        """
+        from profiling.attribute import attribute_in_windows
+        from profiling.kineto import read_trace
 
-    Args:
-        rank: for the rows; by default what the trace says (``distributedInfo``), else the file's name
-            or its folder's (``rank3``), else 0.
+        trace = read_trace(path)
+        rank = origin.rank if trace.rank is not None else origin.rank_of(path)
+        yield from attribute_in_windows(trace, findings, rank, subject=path.name)
 
-    Raises:
-        UserError: unreadable, truncated, foreign or empty; the message names file and place.
-    """
-    from profiling.attribute import attribute_in_windows
-    from profiling.kineto import read_trace
-
-    trace = read_trace(path)
-    if rank is None and trace.rank is None:
-        rank = rank_of(path)
-    yield from attribute_in_windows(trace, findings, rank, subject=path.name)
+    def open_capture(
+        self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
+    ) -> "TorchCapture":
+        """See :func:`profiling.tools.open_capture`."""
+        return TorchCapture(directory, rank, keep_raw, mode == "memory", all_threads)
 
 
 class TorchCapture:
@@ -187,13 +187,6 @@ class TorchCapture:
 
 def _has_device(results: Sequence[Any]) -> bool:
     return any(str(event.device_type()) != "DeviceType.CPU" for event in results)
-
-
-def open_capture(
-    directory: Path, rank: int, keep_raw: bool = False, mode: str = "auto", all_threads: bool = False
-) -> TorchCapture:
-    """See :func:`profiling.tools.open_capture`."""
-    return TorchCapture(directory, rank, keep_raw, mode == "memory", all_threads)
 
 
 def _every_thread() -> tuple[Any, list[str]]:

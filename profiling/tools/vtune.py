@@ -4,23 +4,16 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from profiling.errors import UserError
-from profiling.tools import Converted, Options, Step, collect, rank_of
+from profiling.tools.base import UNKNOWN, Options, Origin, Profiler, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from profiling.csv_blocks import Row
 
-MODES = {
-    "auto": "where CPU time is spent, by samples (hotspots)",
-    "hw-hotspots": "the same by the processor's own counters, which need permission",
-    "memory-access": "traffic and waiting of memory",
-    "uarch": "what the processor's pipeline waits for (uarch-exploration)",
-    "aps": "Application Performance Snapshot: one page a run; kept as it is (--keep-raw)",
-}
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _RESULT, _REPORT = "vtune", "vtune.csv"
 # What a row is of, in the order in which it is preferred.
@@ -42,49 +35,100 @@ _METRICS = ["Metric Name", "Metric Value"]
 _SECONDS_NS = 1e9
 
 
-def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
-    """The command under vtune or aps; see :data:`MODES`. Symbols are looked up later (:func:`finish`)."""
-    result = str(directory / _RESULT)
-    if options.mode == "aps":
-        return ["aps", f"--result-dir={result}", *command]
-    words = ["vtune", "-collect", _ANALYSES.get(options.mode, options.mode), "-result-dir", result, "-quiet"]
-    words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
-    # The ranks of a node would else all look up symbols at once, while others still compute.
-    return [*words, "-finalization-mode=none", "--", *command]
+class Vtune(Profiler):
+    """Intel VTune, around a rank."""
 
+    program = "vtune"
+    install = "the site's VTune module, or Intel's oneAPI toolkit"
+    wraps = True
+    reads = True
+    modes: ClassVar = {
+        "auto": "where CPU time is spent, by samples (hotspots)",
+        "hw-hotspots": "the same by the processor's own counters, which need permission",
+        "memory-access": "traffic and waiting of memory",
+        "uarch": "what the processor's pipeline waits for (uarch-exploration)",
+        "aps": "Application Performance Snapshot: one page a run; kept as it is (--keep-raw)",
+    }
 
-def finish(directory: Path, options: Options) -> list[Step]:
-    """Look up symbols and write the report."""
-    result, report = directory / _RESULT, directory / _REPORT
-    if options.mode == "aps":
-        return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
-    kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
-    done = directory / "finalized.txt"
-    words = [
-        "vtune",
-        "-report",
-        kind,
-        "-result-dir",
-        str(result),
-        "-format",
-        "csv",
-        "-csv-delimiter",
-        "comma",
-    ]
-    return [
-        Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
-        Step([*words, "-report-output", str(report)], result, report),
-    ]
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command under vtune or aps; Symbols are looked up later (:func:`finish`)."""
+        result = str(directory / _RESULT)
+        if options.mode == "aps":
+            return ["aps", f"--result-dir={result}", *command]
+        words = [
+            "vtune",
+            "-collect",
+            _ANALYSES.get(options.mode, options.mode),
+            "-result-dir",
+            result,
+            "-quiet",
+        ]
+        words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
+        # The ranks of a node would else all look up symbols at once, while others still compute.
+        return [*words, "-finalization-mode=none", "--", *command]
 
+    def finish(self, directory: Path, options: Options) -> list[Step]:
+        """Look up symbols and write the report."""
+        result, report = directory / _RESULT, directory / _REPORT
+        if options.mode == "aps":
+            return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
+        kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
+        done = directory / "finalized.txt"
+        words = [
+            "vtune",
+            "-report",
+            kind,
+            "-result-dir",
+            str(result),
+            "-format",
+            "csv",
+            "-csv-delimiter",
+            "comma",
+        ]
+        return [
+            Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
+            Step([*words, "-report-output", str(report)], result, report),
+        ]
 
-def outputs(directory: Path) -> list[Path]:
-    """What :func:`finish` leaves."""
-    return [directory / _REPORT]
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :func:`finish` leaves."""
+        return [directory / _REPORT]
 
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a text is a report of VTune: its columns are named as VTune names them."""
+        return _delimiter(head.decode("utf-8", "replace")) is not None
 
-def recognise(path: Path, head: bytes) -> bool:
-    """Whether a text is a report of VTune: its columns are named as VTune names them."""
-    return _delimiter(head.decode("utf-8", "replace")) is not None
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """A report of VTune as pieces of tables: a function is a row of ``intervals`` (its own CPU time;
+        VTune samples, and counts no calls; a GPU's tasks it counts), every other number of it an event of
+        ``atomics``.
+        """
+        from profiling.chunks import read_head
+        from profiling.csv_blocks import Blocks, cells_of
+        from profiling.printed import has_decimal_commas
+        from profiling.printed_tables import atomics_table, intervals_table
+
+        head = read_head(path).decode("utf-8", "replace")
+        delimiter = _delimiter(head)
+        if delimiter is None:
+            raise UserError(
+                f"{path} is no report of VTune; write it again (vtune -report hotspots -format csv)"
+            )
+        rank = origin.rank_of(path) or 0
+        report = _Report(any(has_decimal_commas(cells_of(line, delimiter)) for line in head.splitlines()))
+        blocks = Blocks(path, _is_header, delimiter)
+        for row in blocks:
+            report.add(row)
+        yield "intervals", intervals_table(report.activities, rank)
+        yield "atomics", atomics_table([], report.metrics, rank)
+        if blocks.damaged:
+            findings.append(f"{path.name}: {blocks.damaged} damaged lines are left out")
+        if not report.activities and not report.metrics:
+            findings.append(
+                f"{path.name}: the report is empty: VTune collected nothing, or was not finalised"
+            )
 
 
 def _delimiter(head: str) -> str | None:
@@ -101,44 +145,6 @@ def _is_header(cells: list[str]) -> bool:
         return "Hierarchy Level" in names
     timed = any(name.startswith(_MEASURED) for name in names)
     return timed and any(key in names for key in _KEYS)
-
-
-def read(path: Path, rank: int | None = None) -> Converted:
-    """A report of VTune as tables; see :func:`stream`."""
-    findings: list[str] = []
-    return collect(stream(path, findings, rank), findings)
-
-
-def stream(path: Path, findings: list[str], rank: int | None = None) -> "Iterator[tuple[str, pa.Table]]":
-    """A report of VTune as pieces of tables: a function is a row of ``intervals`` (its own CPU time; VTune
-    samples, and counts no calls; a GPU's tasks it counts), every other number of it an event of ``atomics``.
-
-    Args:
-        rank: for the rows; by default what the file's name says (``rank3``), else 0.
-
-    Raises:
-        UserError: unreadable, truncated or foreign; the message names the file.
-    """
-    from profiling.chunks import read_head
-    from profiling.csv_blocks import Blocks, cells_of
-    from profiling.printed import has_decimal_commas
-    from profiling.printed_tables import atomics_table, intervals_table
-
-    head = read_head(path).decode("utf-8", "replace")
-    delimiter = _delimiter(head)
-    if delimiter is None:
-        raise UserError(f"{path} is no report of VTune; write it again (vtune -report hotspots -format csv)")
-    rank = (rank_of(path) if rank is None else rank) or 0
-    report = _Report(any(has_decimal_commas(cells_of(line, delimiter)) for line in head.splitlines()))
-    blocks = Blocks(path, _is_header, delimiter)
-    for row in blocks:
-        report.add(row)
-    yield "intervals", intervals_table(report.activities, rank)
-    yield "atomics", atomics_table([], report.metrics, rank)
-    if blocks.damaged:
-        findings.append(f"{path.name}: {blocks.damaged} damaged lines are left out")
-    if not report.activities and not report.metrics:
-        findings.append(f"{path.name}: the report is empty: VTune collected nothing, or was not finalised")
 
 
 class _Report:

@@ -263,7 +263,7 @@ def test_what_is_read_meanwhile_is_the_same_and_read_once(tmp_path: Path, monkey
     def refuse(*_given, **_more) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(pyprof, "read", refuse)
+    monkeypatch.setattr(pyprof, "read_table", refuse)
     assert list(kernels_of_each(study, study.sources)) == expected and all(expected)
     with pytest.raises(AssertionError, match="read again"):
         list(kernels_of_each(study, study.sources, by=("class",)))
@@ -274,7 +274,7 @@ def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> 
     batches_of(study, study.sources)
     released = threading.Event()
     monkeypatch.setattr(kernels_of_run, "cores", lambda: 1)
-    monkeypatch.setattr(pyprof, "read", lambda *_given, **_more: released.wait(60) and _no_table())
+    monkeypatch.setattr(pyprof, "read_table", lambda *_given, **_more: released.wait(60) and _no_table())
     with pytest.raises(KeyboardInterrupt), reading_ahead(study):
         raise KeyboardInterrupt
     released.set()

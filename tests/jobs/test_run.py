@@ -50,7 +50,7 @@ def runs(draw: st.DrawFn) -> Run:
         )
     )
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
-    modes = getattr(tool(values["profile"]), "MODES", ["auto"])
+    modes = tool(values["profile"]).modes
     values["profile_mode"] = draw(st.sampled_from(sorted(modes)))
     if values["profile"] in ("torch", "none") and values["attribute_from"] is None:
         values["profile_schedule"] = draw(st.sampled_from(["", "0,0,1,2", "1,0,1,1"]))

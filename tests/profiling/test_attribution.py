@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from profiling.attribute import _matching
 from profiling.tables import SCHEMAS
-from profiling.tools.torch_profiler import read
+from profiling.tools import Origin, tool
 from tests.profiling.traces import Trace, tensors, training_step
+
+read = tool("torch").read
 
 
 def rows_of(trace, tmp_path, **given):
@@ -296,7 +298,7 @@ def test_the_rank_is_the_traces_the_names_or_the_callers(tmp_path):
     training_step(trace, 0)
     path = trace.write(tmp_path / "worker_rank12.json")
     assert read(path).tables["kernels"]["rank"][0].as_py() == 12
-    assert read(path, rank=3).tables["kernels"]["rank"][0].as_py() == 3
+    assert read(path, Origin(3)).tables["kernels"]["rank"][0].as_py() == 3
 
 
 @given(

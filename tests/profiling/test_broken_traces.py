@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from profiling import chunks
 from profiling.errors import UserError
 from profiling.kineto import read_trace
-from profiling.tools.torch_profiler import read
+from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
+
+read = tool("torch").read
 
 FUZZ = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

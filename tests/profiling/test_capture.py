@@ -7,8 +7,7 @@ import pytest
 
 from profiling.errors import UserError
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, read
-from profiling.tools import Options, open_capture
-from profiling.tools import torch_profiler as reader
+from profiling.tools import Options, Origin, open_capture, tool, torch_profiler
 
 torch = pytest.importorskip("torch")
 from torch.profiler import record_function  # noqa: E402
@@ -104,7 +103,7 @@ def test_rows_of_a_thread_do_not_overlap(recorded):
 
 def test_memory_and_file_give_the_same_tables(recorded):
     directory = recorded[0]
-    from_file = reader.read(directory / "raw" / "trace.json.gz", rank=5)
+    from_file = tool("torch").read(directory / "raw" / "trace.json.gz", Origin(5))
     for name, table in from_file.tables.items():
         again = read(directory, name).to_pandas().astype(object)
         other = table.to_pandas().astype(object)
@@ -115,7 +114,7 @@ def test_memory_and_file_give_the_same_tables(recorded):
 
 def test_a_recording_of_a_gpu_is_exported_once_and_read_from_there(tmp_path, recorded, monkeypatch):
     """The way by the file, taken here although there is no GPU: a second export would be refused."""
-    monkeypatch.setattr(reader, "_has_device", lambda results: True)
+    monkeypatch.setattr(torch_profiler, "_has_device", lambda results: True)
     for keep_raw in (True, False):
         directory = tmp_path / str(keep_raw)
         assert record(small_model(), images(2, 2, 2), directory, keep_raw=keep_raw) == []
@@ -230,15 +229,11 @@ def test_a_tool_that_works_from_outside_records_nothing_here(tmp_path, profile):
 
 
 def test_an_unknown_tool_names_the_nearest():
-    from profiling.tools import tool
-
     with pytest.raises(UserError, match="did you mean 'torch'"):
         tool("troch")
 
 
 def test_wrapping_without_a_tool_changes_nothing(tmp_path):
-    from profiling.tools import tool
-
     command = ["python", "-m", "train", "--model", "a b"]
     assert tool("none").wrap(command, tmp_path, Options()) == command
 

@@ -9,7 +9,8 @@ import pytest
 from profiling.checks import clock_findings, stage_findings
 from profiling.convert import read
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from profiling.tools import Options, nsys, nvprof, tool
+from profiling.tools import Options, Origin, tool
+from profiling.tools.cupti import CuptiCapture
 from profiling.wrap import collect_output
 from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import change
@@ -126,12 +127,12 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
 
 
 def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):
-    for module, path in (
-        (nvprof, nvprof_database(tmp_path / "a.sql")),
-        (nsys, nsys_database(tmp_path / "b.sqlite")),
+    for name, path in (
+        ("nvprof", nvprof_database(tmp_path / "a.sql")),
+        ("nsys", nsys_database(tmp_path / "b.sqlite")),
     ):
         findings: list[str] = []
-        list(module.stream(path, findings, 1, first_batch=0, world_size=4))
+        list(tool(name).stream(path, findings, Origin(1, first_batch=0, world_size=4)))
         assert any("one of 4 ranks, and no collective on its GPU" in one for one in findings)
 
 
@@ -160,7 +161,7 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     api = FakeCupti()
-    capture = tool("cupti").CuptiCapture(tmp_path, 1, True, api, lambda: None)
+    capture = CuptiCapture(tmp_path, 1, True, api, lambda: None)
     capture.start()
     api.run("CONCURRENT_KERNEL", name=GEMM)
     findings = capture.write()
@@ -170,7 +171,7 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     assert any("one of 2 ranks" in one for one in read(tmp_path / "raw" / "cupti.jsonl").findings)
     monkeypatch.setenv("WORLD_SIZE", "2")
     (tmp_path / "second").mkdir()
-    capture = tool("cupti").CuptiCapture(tmp_path / "second", 1, False, api, lambda: None)
+    capture = CuptiCapture(tmp_path / "second", 1, False, api, lambda: None)
     capture.start()
     api.run("CONCURRENT_KERNEL", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)")
     assert not any("no collective" in one for one in capture.write())

@@ -216,7 +216,9 @@ def test_with_both_the_packages_functions_record(tmp_path, monkeypatch):
 
 def real_class(kind):
     """The newest class of the real package's records of a kind."""
-    module = pytest.importorskip("cupti.cupti", reason=f"cupti-python is not installed ({cupti.INSTALL})")
+    module = pytest.importorskip(
+        "cupti.cupti", reason=f"cupti-python is not installed ({cupti.Cupti.install})"
+    )
     assert kind in module.ActivityKind.__members__
     names = [name for name in dir(module) if name.removeprefix(CLASSES[kind]).isdecimal()] or [CLASSES[kind]]
     return getattr(module, max(names, key=lambda name: int(name.removeprefix(CLASSES[kind]) or 0)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiling.cupti_records import GROUPS, Reading, RecordsWriter, read_records
 from profiling.errors import UserError
-from profiling.tools import cupti
+from profiling.tools import Origin, tool
 from tests.profiling.fake_cupti import GEMM, MANGLED, records_file
 
 
@@ -28,7 +28,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert recording.findings == ["its clock was set to the host's, to within 1 us"]
     assert recording.trace.whole().device["start_ns"].min() == 1_700_000_000_000_000_020
     assert len(recording.trace.whole().device["name"]) == len(recording.trace.whole().launches["thread"]) == 9
-    converted = cupti.read(tmp_path / "rank0.jsonl", rank=4)
+    converted = tool("cupti").read(tmp_path / "rank0.jsonl", Origin(4))
     kernels = converted.tables["kernels"].to_pandas()
     assert sorted(set(kernels["batch_index"])) == [5, 6, 7] and set(kernels["rank"]) == {4}
 
@@ -144,7 +144,7 @@ def test_whatever_is_written_is_read_back(made, shift, tmp_path_factory):
                 writer.add(group, {column: [value] for column, value in zip(GROUPS[group], row, strict=True)})
         writer.end(Reading(0, shift, 0), 0, [])
     names = {MANGLED: "void kernel<float>(float)", "": "(a kernel without a name)"}
-    rows = sorted(cupti.read(path).tables["kernels"].to_pylist(), key=lambda row: row["correlation"])
+    rows = sorted(tool("cupti").read(path).tables["kernels"].to_pylist(), key=lambda row: row["correlation"])
     assert [
         (
             row["start_ns"],

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from profiling.convert import recognise
-from profiling.tools.torch_profiler import read
+from profiling.tools import tool
 from tests.profiling.traces import Trace, tensors, training_step
+
+read = tool("torch").read
 
 OLD_CATEGORIES = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime",
                   "kernel": "Kernel", "gpu_memcpy": "Memcpy"}  # fmt: skip

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.convert import recognise
-from profiling.tools.horovod import read
+from profiling.tools import tool
 from tests.profiling.samples import HOROVOD
+
+read = tool("horovod").read
 
 
 def tables(path):

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from profiling.convert import recognise
-from profiling.tools.ncu import read
+from profiling.tools import tool
 from tests.profiling.samples import NCU_DETAILS, NCU_RAW
+
+read = tool("ncu").read
 
 
 def tables(path):

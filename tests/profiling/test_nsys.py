@@ -4,8 +4,10 @@ import pytest
 
 from profiling.convert import recognise
 from profiling.errors import UserError
-from profiling.tools.nsys import read
+from profiling.tools import tool
 from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
+
+read = tool("nsys").read
 
 
 @pytest.fixture(scope="module")

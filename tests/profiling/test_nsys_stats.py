@@ -8,7 +8,9 @@ import pytest
 
 from profiling.convert import recognise
 from profiling.errors import UserError
-from profiling.tools.nsys import read
+from profiling.tools import tool
+
+read = tool("nsys").read
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,11 @@ import csv
 import pytest
 
 from profiling.convert import recognise
-from profiling.tools.nvprof import read
+from profiling.tools import tool
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database
+
+read = tool("nvprof").read
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is 
 
 
 @needs_nvprof
-@pytest.mark.parametrize("mode", tool("nvprof").MODES)
+@pytest.mark.parametrize("mode", tool("nvprof").modes)
 def test_the_real_nvprof_knows_every_option(mode, tmp_path):
     command = tool("nvprof").wrap(
         [sys.executable, "-c", "print('ran')"], tmp_path, Options(mode, "gemm.*", 3)

@@ -5,7 +5,9 @@ import collections
 import numpy as np
 import pytest
 
-from profiling.tools.torch_profiler import read
+from profiling.tools import tool
+
+read = tool("torch").read
 
 RESNET50_PARAMETERS = 25_557_032
 # Analytic, 1 multiply-add = 2: PyTorch's FlopCounterMode at 224 x 224, batch 32.

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from profiling.convert import recognise
 from profiling.errors import UserError
 from profiling.tables import SCHEMAS
-from profiling.tools.tau import bundle, read
+from profiling.tools import tool
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
+
+read, bundle = tool("tau").read, tool("tau").bundle
 
 STAGES = {"Load Data", "Forward Pass", "Backward Pass", "Allreduce Gradients", "Optimizer Step"}
 

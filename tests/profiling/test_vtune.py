@@ -3,7 +3,9 @@
 import pytest
 
 from profiling.convert import recognise
-from profiling.tools.vtune import read
+from profiling.tools import tool
+
+read = tool("vtune").read
 
 HOTSPOTS = {
     "comma": "Function,CPU Time,CPU Time:Effective Time,Module,Source File,Start Address\n"

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
 from profiling import spill, windows
 from profiling.errors import UserError
-from profiling.tools import nsys, nvprof, torch_profiler
+from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
 
-STREAMS = {"nsys": nsys.stream, "nvprof": nvprof.stream, "torch": torch_profiler.stream}
+STREAMS = {name: tool(name).stream for name in ("nsys", "nvprof", "torch")}
 
 
 def tables_of(tool, path):

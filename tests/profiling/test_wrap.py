@@ -89,8 +89,8 @@ def test_percent_signs_in_a_path_are_no_patterns():
 
 
 def test_variables_of_each_tool():
-    variables = {name: tool(name).environment(RAW, Options(first_batch=3)) for name in TOOLS
-                 if hasattr(tool(name), "environment")}  # fmt: skip
+    needed = {name: tool(name).environment(RAW, Options(first_batch=3)) for name in TOOLS}
+    variables = {name: some for name, some in needed.items() if some}
     assert variables == {
         "nvprof": {VARIABLE: "cuda"},
         "nsys": {VARIABLE: "nvtx", "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"},
@@ -280,7 +280,7 @@ def test_every_tools_usual_mode_is_one_of_its_modes():
     for name in TOOLS:
         if wraps(name):
             check_mode(name, "auto")
-            assert all(tool(name).wrap(COMMAND, RAW, Options(mode)) for mode in tool(name).MODES)
+            assert all(tool(name).wrap(COMMAND, RAW, Options(mode)) for mode in tool(name).modes)
 
 
 def test_an_import_that_fails_is_said_with_the_programs_last_word(tmp_path, fake):

@@ -1,0 +1,215 @@
+"""What is a profiler to the rest? A class that does nothing; each tool overrides what it can do."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a tool that watches a rank from outside.
+
+    Attributes:
+        mode: one of the tool's ``modes``; "auto" is its usual one.
+        kernels: a regular expression; only kernels with such names have their counters read.
+        first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
+        gpu: whether the rank computes on a GPU.
+        world_size: how many ranks there are.
+    """
+
+    mode: str = "auto"
+    kernels: str = ""
+    first_batch: int = 0
+    gpu: bool = False
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that makes one file of another, if that is there and this is not.
+
+    Attributes:
+        output: takes what the command prints.
+    """
+
+    argv: list[str]
+    needs: Path
+    makes: Path
+    output: Path | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is known of a file from outside it.
+
+    Attributes:
+        rank: that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0.
+        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
+        world_size: of how many ranks it is one, so that missing collectives are found.
+    """
+
+    rank: int | None = None
+    first_batch: int | None = None
+    world_size: int = 1
+
+    def rank_of(self, path: Path) -> int | None:
+        """The rank that is known, else what the name of ``path`` or of a folder it lies in says."""
+        return rank_in(path) if self.rank is None else self.rank
+
+
+UNKNOWN = Origin()  # of a file about which nothing else is known
+
+
+@dataclass
+class Converted:
+    """What a tool's output became: tables by name, and what is to be said of them."""
+
+    tables: "dict[str, pa.Table]"
+    findings: list[str] = field(default_factory=list)
+
+
+class Capture(Protocol):
+    """A recording of one rank from inside its process; the training loop starts and stops it.
+
+    A tool that takes a schedule is started and stopped several times.
+    """
+
+    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+        """Be on from now on, but keep nothing until :meth:`start`: the tool's own warm-up."""
+
+    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+        """Begin to record, at the start of batch ``first_batch``; layers of ``model`` are named."""
+
+    def stop(self) -> None:
+        """Cease to record and take the hooks off the model; a second call does nothing."""
+
+    def write(self) -> list[str]:
+        """Write the tables; what was found on the way is returned, one sentence each."""
+
+
+class NoCapture:
+    """A :class:`Capture` that records nothing, at no cost."""
+
+    def prepare(self, model: "torch.nn.Module | None" = None) -> None:
+        """Nothing is warmed up."""
+
+    def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
+        """Nothing begins."""
+
+    def stop(self) -> None:
+        """Nothing ends."""
+
+    def write(self) -> list[str]:
+        """No table is written, nothing is found."""
+        return []
+
+
+class Profiler:
+    """A profiler that records nothing; a tool overrides what it can do.
+
+    Attributes:
+        program: that must be on the PATH; "" where the tool is a library.
+        version: the arguments with which the program says which release it is.
+        install: how one gets it, for :mod:`jobs.doctor`.
+        modes: what it can be asked for, and in words what that records.
+        gpu_only: it records what GPUs do, and nothing of a rank that computes on the CPU.
+        wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
+        reads: it writes files that :meth:`stream` reads.
+        may_not_start: its program sometimes ends before it has started anything.
+        only_rank_0_writes: what it records of all ranks, rank 0 writes.
+    """
+
+    program: ClassVar[str] = ""
+    version: ClassVar[tuple[str, ...]] = ("--version",)
+    install: ClassVar[str] = ""
+    modes: ClassVar[Mapping[str, str]] = {"auto": ""}
+    gpu_only: ClassVar[bool] = False
+    wraps: ClassVar[bool] = False
+    reads: ClassVar[bool] = False
+    may_not_start: ClassVar[bool] = False
+    only_rank_0_writes: ClassVar[bool] = False
+
+    def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
+        """The command that runs a rank under the tool; pure.
+
+        Args:
+            directory: the rank's own, to which the tool writes.
+        """
+        return list(command)
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        """Variables that the wrapped command needs."""
+        return {}
+
+    def finish(self, directory: Path, options: Options) -> list[Step]:
+        """What is to be done when the wrapped command has ended, so that its output can be read."""
+        return []
+
+    def outputs(self, directory: Path) -> list[Path]:
+        """What :meth:`wrap` and :meth:`finish` leave, to be read by :meth:`stream`."""
+        return []
+
+    def recognise(self, path: Path, head: bytes) -> bool:
+        """Whether a file is the tool's output.
+
+        Args:
+            head: the file's first bytes, decompressed.
+        """
+        return False
+
+    def bundle(self, path: Path) -> Path:
+        """Where many files are one result, the folder that stands for them; else the file itself."""
+        return path
+
+    def stream(
+        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
+    ) -> "Iterator[tuple[str, pa.Table]]":
+        """The tool's output as pieces of tables, in memory that need not hold all of it.
+
+        Args:
+            findings: receives what is to be said of it, one sentence each.
+
+        Yields:
+            (a table's name, a piece of it).
+
+        Raises:
+            UserError: unreadable, truncated or foreign; the message names file and place.
+        """
+        yield from ()
+
+    def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
+        """The tool's output as whole tables; see :meth:`stream`."""
+        findings: list[str] = []
+        return collect(self.stream(path, findings, origin), findings)
+
+    def open_capture(
+        self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
+    ) -> Capture:
+        """A recording from inside the process; see :func:`profiling.tools.open_capture`."""
+        return NoCapture()
+
+
+_RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
+
+
+def rank_in(path: Path) -> int | None:
+    """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
+    found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
+    return int(found[0][1]) if found else None
+
+
+def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:
+    """Pieces of tables as whole tables; tables may be absent."""
+    import pyarrow as pa
+
+    by_name: dict[str, list[pa.Table]] = {}
+    for name, piece in pieces:
+        by_name.setdefault(name, []).append(piece)
+    tables = {name: pa.concat_tables(some).unify_dictionaries() for name, some in by_name.items()}
+    return Converted(tables, findings)
