@@ -20,10 +20,9 @@ import orjson
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.launched import read_launched
-from profiling.permission import check_permission
-from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_on_a_cpu
+from profiling.tools.programs import check_permission, run_step
 
 if TYPE_CHECKING:
     pass

@@ -76,7 +76,7 @@ class Nsys(SwitchedOn):
         """
         from profiling.chunks import read_head
         from profiling.sqlite import MAGIC
-        from profiling.steps_of_tools import run_step
+        from profiling.tools.programs import run_step
 
         rank = origin.rank_of(path)
         head = read_head(path, len(_REPORT_HEAD))

@@ -8,9 +8,9 @@ import pytest
 from jobs import hotspots, store
 from jobs.run import make_run
 from profiling.errors import UserError
-from profiling.permission import check_permission
 from profiling.tables import as_table
 from profiling.tools import Options, tool
+from profiling.tools.programs import check_permission
 from tests.analysis.commands import run
 
 

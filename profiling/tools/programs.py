@@ -1,11 +1,18 @@
-"""How is a tool's own program run that makes one file of another (an import, an export, a report)?"""
+"""How does a tool's own program make one file of another, and what if it may not read counters?"""
 
+import re
 import subprocess
+from collections.abc import Iterable
+from pathlib import Path
 
+from profiling.chunks import read_head
 from profiling.errors import UserError
 from profiling.tools.base import Step
 
 _LIMIT_S = 1800
+# What NVIDIA's tools print: the error's name, or the page that explains it.
+_REFUSED = re.compile(rb"ERR_NVGPUCTRPERM|NVSOLN1000")
+GRANT = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
 
 
 def run_step(step: Step, name: str) -> None:
@@ -30,3 +37,17 @@ def run_step(step: Step, name: str) -> None:
         words = (done.stderr or done.stdout).decode("utf-8", "replace").split("\n")
         why = next((line.strip() for line in reversed(words) if line.strip()), f"exit code {done.returncode}")
         raise UserError(f"profiler {name}: {step.argv[0]} made no {step.makes} ({why[-200:]})")
+
+
+def check_permission(tool: str, outputs: Iterable[Path]) -> None:
+    """Raise where a tool says, in what it wrote, that it may not read counters.
+
+    Raises:
+        UserError: it may not; the message holds the line that grants it.
+    """
+    for path in outputs:
+        if path.is_file() and _REFUSED.search(read_head(path)):
+            raise UserError(
+                f"{tool} has no permission to read the GPU's counters; an administrator grants it with the "
+                f"line `{GRANT}` in a file of /etc/modprobe.d and a restart"
+            )
