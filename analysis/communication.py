@@ -35,7 +35,7 @@ from analysis.load import load
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
-from profiling.errors import UserError, run_command
+from profiling.errors import run_command
 from profiling.messages import ONE_OF_SEVERAL
 
 COLUMNS = (
@@ -71,7 +71,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
             made += _of_run(study, source, by_rank)
     if not made:
-        raise UserError(
+        raise study.nothing(
             f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
             "(profile: torch)"
         )

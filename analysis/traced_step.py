@@ -142,13 +142,11 @@ def _allreduces(study: Study, source: Source) -> Allreduces | None:
         np.stack([values[mine] for values, mine in zip(of_ranks, calls, strict=True)])
         for of_ranks in (matched.start_ns, matched.end_ns)
     )
-    return Allreduces(
-        ranks[0].batch_index[calls[0]],
-        ranks[0].bytes[calls[0]],
-        start[0],
-        start.max(axis=0),
-        np.median(end, axis=0),
-    )
+    arrived = start.max(axis=0)
+    # Since the arrival, so that a float holds it to the nanosecond.
+    lasted = np.rint(np.median(end - arrived, axis=0)).astype(np.int64)
+    batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
+    return Allreduces(batch, size, start[0], arrived, arrived + lasted)
 
 
 # --- gradients ----------------------------------------------------------------------------------------
