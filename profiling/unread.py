@@ -15,6 +15,7 @@ _NO_WORK = frozenset((
 ))  # fmt: skip
 # Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
 _COUNTERS = "cuda_profiler_range"
+_SHOWN, _LONGEST = 5, 40  # categories in a line, letters of one
 
 
 class Unread:
@@ -45,7 +46,7 @@ class Unread:
             )
         for where, mine in (("a device", device), ("the host", host)):
             if mine:
-                kinds = ", ".join(sorted({category for category, _ in mine}))
+                kinds = _listed({category for category, _ in mine})
                 trace.findings.append(
                     f"{sum(mine.values())} events of {where} are left out: their kind is not known ({kinds})"
                 )
@@ -54,3 +55,11 @@ class Unread:
             trace.findings.append(
                 "none of its device's work can be read; the host's operators are not that work: left out, too"
             )
+
+
+def _listed(categories: set[str]) -> str:
+    """Some categories in a line; a damaged file may hold anything in their place."""
+    shown = [
+        "".join(one if one.isprintable() else "?" for one in name[:_LONGEST]) for name in sorted(categories)
+    ]
+    return ", ".join(shown[:_SHOWN]) + ", ..." * (len(shown) > _SHOWN)

@@ -225,3 +225,13 @@ def test_an_unknown_kind_of_event_beside_a_gpus_kernels_costs_nothing(tmp_path):
     assert [row["name"] for row in rows] == ["volta_sgemm_128x32_tn"]
     said = " | ".join(converted.findings)
     assert "of_tomorrow" in said and "cuda_sync" not in said and "operators are not that work" not in said
+
+
+def test_damaged_categories_do_not_break_the_line(tmp_path):
+    trace = Trace()
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    for number in range(9):
+        trace.host("something", 0, 10, f"{number}\n" * 50)
+    _, converted = rows_of(trace, tmp_path)
+    (said,) = [one for one in converted.findings if "kind is not known" in one]
+    assert "\n" not in said and len(said) < 400 and said.endswith(", ...)")
