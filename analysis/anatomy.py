@@ -65,7 +65,7 @@ def frame(study: Study) -> "pd.DataFrame":
         for columns in of_source(study, source)
     ]
     if not found:
-        raise UserError(
+        raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
             "it needs a run under a profiler (profile: torch)"
         )

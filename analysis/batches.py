@@ -152,7 +152,7 @@ def rows(study: Study) -> Rows:
         made.append(_row(source, series))
     made += _tau_rows(study)
     if not made:
-        raise UserError(
+        raise study.nothing(
             f"{study.path} holds no durations of batches: PyProf tables have none, "
             "TAU tables only where 50-batch and 1-batch runs of a configuration are there"
         )

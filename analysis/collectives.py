@@ -1,9 +1,11 @@
 """Which collectives did the ranks of a run make, and how much of them did no computing hide?
 
-Kinds are told by names; calls overlap each other's time where a rank has several under way.
+Kinds and process groups are those that the profiler recorded; where it did not (older results), kinds are
+told by names and the group is taken to be all ranks. Calls overlap each other's time where a rank has several
+under way.
 """
 
-from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,33 +16,13 @@ from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
+from profiling.messages import ONE_OF_SEVERAL, kind_of
 
-READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-# What a name of a collective holds, in any library -> its kind.
-KINDS = {
-    "allreduce": "allreduce",
-    "reducescatter": "reducescatter",
-    "allgather": "allgather",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "sendrecv": "sendrecv",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "reduce": "reduce",
-}
-
-
-@cache
-def kind_of(name: str) -> str:
-    """The kind of collective that a kernel's (or operator's) name says; ``other`` if it says none.
-
-    RCCL's ``ncclDevKernel_Generic`` is any of them.
-    """
-    plain = name.lower().replace("_", "")
-    return next((kind for word, kind in KINDS.items() if word in plain), "other")
+GROUP = ["collective", "process_group", "group_ranks", "group_size"]
+READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes", *GROUP]
 
 
 def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
@@ -61,10 +43,50 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) 
         mine["batch_index"],
         mine["start_ns"],
         end,
-        np.array([kind_of(str(name)) for name in mine["short_name"]], dtype=object),
+        kinds(mine["collective"], mine["short_name"]),
         mine["bytes"].astype(float),
         alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
+        groups(mine["process_group"], mine["group_ranks"]),
+        np.where(mine["group_size"] > 0, mine["group_size"], 0).astype(np.int64),
     )
+
+
+def column_of(table: "pa.Table", name: str) -> np.ndarray:
+    """A column of a kernels table; texts are None where they are null, numbers NaN.
+
+    Arrow's own conversion takes a null text for the last one that it knows.
+    """
+    import pyarrow as pa
+
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        return column.to_numpy()
+    parts = [
+        np.array([*chunk.dictionary.to_pylist(), None], object)[
+            chunk.indices.fill_null(len(chunk.dictionary)).to_numpy(zero_copy_only=False)
+        ]
+        for chunk in column.chunks
+    ]
+    return np.concatenate([np.empty(0, object), *parts])
+
+
+def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """The kind of each collective: as recorded, else as its name says."""
+    pairs = zip(recorded, names, strict=True)
+    return np.array([said if isinstance(said, str) else kind_of(str(name)) for said, name in pairs], object)
+
+
+def groups(names: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
+    known: dict[tuple[str | None, str | None], str] = {}
+    pairs = zip(names, ranks, strict=True)
+    return np.array([known.get(one) or known.setdefault(one, _group(*one)) for one in pairs], object)
+
+
+def _group(name: str | None, ranks: str | None) -> str:
+    if name == ONE_OF_SEVERAL or not isinstance(ranks, str):
+        return name if isinstance(name, str) else ""
+    return f"{name or ''} [{ranks}]".strip()
 
 
 def _own(calls: Intervals) -> Intervals:
@@ -115,14 +137,14 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
         table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
         # Whether a batch was recorded may be null: that is no yes, and is dropped too.
         attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
-        kernels = {name: table[name].to_numpy() for name in READ}
+        kernels = {name: column_of(table, name) for name in READ}
         found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
     find_untimed(study, source)
     return found
 
 
 def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | None:
-    """The same collectives on all ranks, on one clock; None, and a finding says why, if that is not known."""
+    """The same collectives of all ranks, on one clock; None if none is known. A finding says what is not."""
     if source.gpus_per_rank > 1:
         study.find(
             f"{source.id}: wait and transfer are not known: one process made the collectives of all its GPUs"
@@ -135,4 +157,6 @@ def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | No
             "ranks made different collectives" if whole else f"{len(ranks)} of {source.world_size} are there"
         )
         study.find(f"{source.id}: wait and transfer are not known: {why}")
+    for words in matched.unmatched if matched else ():
+        study.find(f"{source.id}: wait and transfer are not known of {words}")
     return matched

@@ -3,24 +3,30 @@
     python -m analysis.communication DIR                 runs under a profiler, or TAU's tables
     python -m analysis.communication DIR --by rank
 
-A row is a kind of collective of a run, a batch of a rank (mean of the attributed batches):
+A row is a kind of collective of a run, a batch of a rank (mean of the attributed batches and all ranks).
+Where a job has several process groups, those of one shape (as many ranks, as far apart) have their own row:
 
+    group_size, groups    ranks of such a group, and how many groups there are; group_ranks: of the first ones
     calls_per_batch, mbyte_per_call, mbyte_per_batch    messages, 1e6 bytes; empty: sizes are not known
     ms_per_batch          from a rank's entry to its end
     transfer_ms           since the last rank had arrived at the collective; wait_ms: before that
     exposed_ms            while no model kernel runs on that rank; overlapped_ms: the rest
     algbw_gb_per_s        bytes over transfer time, 1e9 a second; busbw_gb_per_s: that times what the
-                          collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce)
+                          collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce of P ranks, those
+                          of the group)
     busbw_of_measured_pct over the bus bandwidth measured at the start of the sweep
     clock_residual_us     how well the ranks' clocks are aligned (they are, on the ends of collectives that no
                           rank leaves before all have come to them), microseconds
 
-Ranks' collectives are matched by their order within a batch. Where some rank's are missing, wait and transfer
-are not known, and a note says so. For TAU tables see analysis/messages.py.
+Ranks' collectives are matched within a process group, by their order. Where some rank's are missing, or the
+group is not recorded and there are several, wait and transfer are not known, and a note says so. For TAU
+tables see analysis/messages.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from analysis import messages, output
 from analysis.clocks import Calls, Matched
@@ -29,13 +35,17 @@ from analysis.load import load
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
-from profiling.errors import UserError, run_command
+from profiling.errors import run_command
+from profiling.messages import ONE_OF_SEVERAL
 
 COLUMNS = (
-    "collective", "calls_per_batch", "mbyte_per_call", "mbyte_per_batch", "ms_per_batch", "transfer_ms",
-    "wait_ms", "exposed_ms", "overlapped_ms", "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct",
-    "clock_residual_us", "attributed_batches",
+    "collective", "group_size", "groups", "group_ranks", "calls_per_batch", "mbyte_per_call",
+    "mbyte_per_batch", "ms_per_batch", "transfer_ms", "wait_ms", "exposed_ms", "overlapped_ms",
+    "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct", "clock_residual_us", "attributed_batches",
 )  # fmt: skip
+
+
+_SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -61,7 +71,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
             made += _of_run(study, source, by_rank)
     if not made:
-        raise UserError(
+        raise study.nothing(
             f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
             "(profile: torch)"
         )
@@ -75,41 +85,92 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         return []
     matched = matched_of(study, source, ranks)
     made = []
-    for kind in dict.fromkeys(str(name) for one in ranks for name in one.kind):
-        if by_rank:
-            for place, one in enumerate(ranks):
-                if not one.batches:
-                    study.find(f"{source.id}: rank {one.rank} has no attributed batch: it has no row")
-                    continue
-                figures = _figures(study, source, kind, [one], matched, [place])
-                made.append({"id": source.id, **source.fields, "rank": one.rank, **figures})
-        else:
-            figures = _figures(study, source, kind, ranks, matched, list(range(len(ranks))))
-            made.append({"id": source.id, **source.fields, **figures})
+    for kind, shape, masks in _families(ranks):
+        places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
+        for of_row in places:
+            first = ranks[of_row[0]]
+            if by_rank and not first.batches:
+                study.find(f"{source.id}: rank {first.rank} has no attributed batch: it has no row")
+                continue
+            row = {"id": source.id, **source.fields, "collective": kind, **_described(shape)}
+            row |= {"rank": first.rank} if by_rank else {}
+            made.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
     return made
+
+
+# A process group's ranks, and those of all groups of one shape.
+Members = tuple[int, ...]
+Shape = tuple[Members, ...]
+
+
+def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]]]:
+    """Kinds of collectives by the shape of their groups, and of each rank which of its calls are of it.
+
+    A group that is not recorded is of all ranks; of several that are not recorded nothing is known: no shape.
+    """
+    members = _members(ranks)
+    shapes: dict[tuple[int, ...], list[Members]] = {}
+    for group in sorted(set(members.values()), key=lambda one: (len(one), one)):
+        shapes.setdefault(tuple(rank - group[0] for rank in group), []).append(group)
+    shape_of = {
+        name: tuple(shapes[tuple(rank - group[0] for rank in group)]) if group else ()
+        for name, group in members.items()
+    }
+    keys = [
+        [(str(kind), shape_of[name]) for kind, name in zip(one.kind, one.group, strict=True)] for one in ranks
+    ]
+    return [
+        (kind, shape, [np.array([one == (kind, shape) for one in mine], dtype=bool) for mine in keys])
+        for kind, shape in dict.fromkeys(key for mine in keys for key in mine)
+    ]
+
+
+def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
+    """The ranks that made collectives in each process group, by its name."""
+    found: dict[str, list[int]] = {}
+    for one in ranks:
+        for name in dict.fromkeys(one.group.tolist()):
+            found.setdefault(name, []).append(one.rank)
+    every = tuple(one.rank for one in ranks)
+    known = {"": every, ONE_OF_SEVERAL: ()}
+    return {name: known.get(name, tuple(members)) for name, members in found.items()}
+
+
+def _described(shape: Shape) -> dict[str, Any]:
+    if not shape:
+        return {"group_size": None, "groups": None, "group_ranks": None}
+    shown = [_text(group) for group in shape[:_SHOWN]] + ["..."] * (len(shape) > _SHOWN)
+    return {"group_size": len(shape[0]), "groups": len(shape), "group_ranks": " | ".join(shown)}
+
+
+def _text(group: Members) -> str:
+    """Ranks in words: ``0-7``, ``0,2,4``."""
+    if len(group) > 2 and group == tuple(range(group[0], group[-1] + 1)):
+        return f"{group[0]}-{group[-1]}"
+    return ",".join(map(str, group[:_SHOWN_RANKS])) + ",..." * (len(group) > _SHOWN_RANKS)
 
 
 def _figures(
     study: Study,
     source: Source,
-    kind: str,
+    row: dict[str, Any],
     ranks: Sequence[Calls],
+    masks: Sequence[np.ndarray],
     matched: Matched | None,
     places: list[int],
 ) -> dict[str, Any]:
-    batches = sum(one.batches for one in ranks)
-    masks = [one.kind == kind for one in ranks]
-    durations = sum(
-        int((one.end_ns - one.start_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
-    )
-    once = sum(
-        int(alone(one.start_ns, one.end_ns)[mask].sum()) for one, mask in zip(ranks, masks, strict=True)
-    )
-    exposed = sum(int(one.exposed_ns[mask].sum()) for one, mask in zip(ranks, masks, strict=True))
-    calls = sum(int(mask.sum()) for mask in masks)
-    moved = float(sum(one.bytes[mask].sum() for one, mask in zip(ranks, masks, strict=True)))
-    row: dict[str, Any] = {
-        "collective": kind,
+    """The figures of some ranks' calls: those at ``places`` that ``masks`` (of each rank) name."""
+
+    def total(values: Callable[[int], np.ndarray]) -> float:
+        return float(sum(values(place)[masks[place]].sum() for place in places))
+
+    batches = sum(ranks[place].batches for place in places)
+    durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
+    once = total(lambda place: alone(ranks[place].start_ns, ranks[place].end_ns))
+    exposed = total(lambda place: ranks[place].exposed_ns)
+    calls = sum(int(masks[place].sum()) for place in places)
+    moved = total(lambda place: ranks[place].bytes)
+    figures: dict[str, Any] = {
         "calls_per_batch": calls / batches,
         "mbyte_per_call": moved / calls / 1e6 if calls and moved else None,
         "mbyte_per_batch": moved / batches / 1e6 if moved else None,
@@ -118,26 +179,26 @@ def _figures(
         "overlapped_ms": (once - exposed) / batches / 1e6,
         "attributed_batches": batches,
     }
-    if matched is not None:
-        transfer = sum(
-            int(matched.transfer_ns[place][mask].sum()) for place, mask in zip(places, masks, strict=True)
-        )
-        row |= {
+    transfer = total(lambda place: matched.transfer_ns[place]) if matched is not None else np.nan
+    if matched is not None and not np.isnan(transfer):
+        figures |= {
             "transfer_ms": transfer / batches / 1e6,
             "wait_ms": (durations - transfer) / batches / 1e6,
             "clock_residual_us": matched.residual_ns / 1e3,
         }
-        row |= _bandwidth(study, source, kind, moved, transfer)
-    return row
+        figures |= _bandwidth(study, source, row, moved, transfer)
+    return figures
 
 
-def _bandwidth(study: Study, source: Source, kind: str, moved: float, transfer_ns: int) -> dict[str, Any]:
+def _bandwidth(
+    study: Study, source: Source, row: dict[str, Any], moved: float, transfer_ns: float
+) -> dict[str, Any]:
     if not moved or not transfer_ns:
         return {}
-    ranks = source.world_size or 1
-    bus = moved / transfer_ns * bus_factor(kind, ranks)
+    ranks = row["group_size"]
+    bus = moved / transfer_ns * bus_factor(row["collective"], ranks)
     measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
-    bound = measured.get(source.fields["gpus_per_node"]) if source.fields["nodes"] == 1 else None
+    bound = measured.get(ranks) if source.fields["nodes"] == 1 else None
     return {
         "algbw_gb_per_s": moved / transfer_ns,
         "busbw_gb_per_s": bus,
@@ -185,9 +246,11 @@ def shown(made: Rows) -> list[Column]:
 
     varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
     varying += ["rank"] if "rank" in made[0] else []
+    several = len({row["group_ranks"] for row in made}) > 1 and {row["groups"] for row in made} != {1}
     return [
         *(Column(name, get(name), left=isinstance(made[0][name], str)) for name in varying),
         Column("collective", get("collective"), left=True),
+        *([Column("group's\nranks", get("group_ranks"), left=True)] if several else []),
         Column("calls\na batch", get("calls_per_batch")),
         Column("MB a\nbatch", get("mbyte_per_batch")),
         Column("ms a\nbatch", get("ms_per_batch")),

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis import clocks
 from analysis.batches import Series
-from analysis.clocks import TOGETHER, Calls, Matched
+from analysis.clocks import Calls, Matched, Shared
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
 PARTS = ("update", "load", "forward")  # of a rank's own time before others can wait for it
@@ -115,27 +116,63 @@ def _own_parts(series: Series, batches: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> Lateness | None:
-    """From the collectives of attributed batches; None if there is none that all ranks leave together.
+    """From the collectives of attributed batches; None if none is such that a group leaves it together.
 
     A batch is judged by the collective at which the last rank was latest: a rank late for several of them is
-    late once.
+    late once. Ranks are compared within a process group only; of several groups that a rank is in, the one
+    counts whose last rank was latest.
 
     Args:
         ranks: of a run, in order; ``matched`` is of the same.
     """
-    told = np.flatnonzero(np.isin(ranks[0].kind, TOGETHER))
-    if not len(told) or len(ranks) < 2:
+    pools = clocks.together(matched.shared)
+    if not pools:
         return None
-    lasted = np.stack([(one.end_ns - one.start_ns)[told] for one in ranks]).astype(float)
-    of_call = ranks[0].batch_index[told].astype(int)
+    judged = [_of_group(ranks, matched, one) for one in pools]
+    batches = np.unique(np.concatenate([one.batches for one in judged]))
+    shape = (len(ranks), len(batches))
+    late, behind, alone = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    widest = np.full(shape, -np.inf)
+    for one, pool in zip(judged, pools, strict=True):
+        cells = np.ix_(np.array(pool.members), np.searchsorted(batches, one.batches))
+        counts = one.late_ns.max(axis=0) > widest[cells]
+        widest[cells] = np.maximum(widest[cells], one.late_ns.max(axis=0))
+        for of_all, own in ((late, one.late_ns), (behind, one.behind_ns), (alone, one.alone_ns)):
+            of_all[cells] = np.where(counts, own, of_all[cells])
+    parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}
+    batch_ns = float(np.median(series.step_ns[batches]))
+    return Lateness(
+        BY_COLLECTIVES, batches, late, behind, alone, parts, batch_ns, _residual(matched, pools, len(ranks))
+    )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What the collectives of one group say: arrays (members, batches), as those of :class:`Lateness`."""
+
+    batches: np.ndarray
+    late_ns: np.ndarray
+    behind_ns: np.ndarray
+    alone_ns: np.ndarray
+
+
+def _of_group(ranks: Sequence[Calls], matched: Matched, pool: Shared) -> _Group:
+    lasted = pool.of([one.end_ns - one.start_ns for one in ranks]).astype(float)
+    of_call = ranks[pool.members[0]].batch_index[pool.calls[0]].astype(int)
     order = np.argsort(of_call, kind="stable")
     batches, first = np.unique(of_call[order], return_index=True)
     chosen = [calls[_widest(-lasted[:, calls, None])[0]] for calls in np.split(order, first[1:])]
     late = over_others(-lasted[:, chosen])
-    behind = over_others(matched.start_ns[:, told[chosen]] - matched.start_ns[:, told[chosen]].min(axis=0))
-    parts = {name: over_others(values) for name, values in _own_parts(series, batches).items()}
-    alone = _alone(-lasted[:, chosen], late)
-    batch_ns = float(np.median(series.step_ns[batches]))
-    ends = matched.end_ns[:, told]
-    residual = np.percentile(np.abs(ends - np.median(ends, axis=0)), 90, axis=1)
-    return Lateness(BY_COLLECTIVES, batches, late, behind, alone, parts, batch_ns, residual)
+    start = pool.of(matched.start_ns)[:, chosen]
+    behind = over_others(start - start.min(axis=0))
+    return _Group(batches, late, behind, _alone(-lasted[:, chosen], late))
+
+
+def _residual(matched: Matched, pools: Sequence[Shared], ranks: int) -> np.ndarray:
+    """Of each rank, to within what nine of ten of its ends agree with those of its groups, ns."""
+    apart: list[list[np.ndarray]] = [[] for _ in range(ranks)]
+    for pool in pools:
+        ends = pool.of(matched.end_ns)
+        for member, values in zip(pool.members, np.abs(ends - np.median(ends, axis=0)), strict=True):
+            apart[member].append(values)
+    return np.array([np.percentile(np.concatenate(one), 90) if one else 0.0 for one in apart])

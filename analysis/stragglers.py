@@ -110,7 +110,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
                 {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in of_run
             ]
     if not made:
-        raise UserError(f"{study.path} holds no run of several ranks whose batches tell who was late")
+        raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
     return made
 
 

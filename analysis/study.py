@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
+from profiling.errors import UserError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -154,6 +155,11 @@ class Study:
         if source in self.sources:
             self.sources.remove(source)
             self.failed.append(Failure(source.id, " ".join(reason.split()), kind))
+
+    def nothing(self, why: str) -> UserError:
+        """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
+        bad = [failure for failure in self.failed if failure.kind == "unreadable"]
+        return UserError(f"{why}; {bad[0].point} does not count: {bad[0].reason}" if bad else why)
 
     def notes(self) -> list[str]:
         """The findings in their order; what is said alike of several runs once: ``6 runs: ...``."""

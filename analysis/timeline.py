@@ -115,9 +115,10 @@ def _write(source: Source, made: Written, trace: TraceWriter) -> None:
     )
     trace.start(start)
     _about(source, made, ranks, ahead, trace, start)
-    for (rank, directory, batches), clock in zip(ranks, ahead, strict=True):
+    calls = matched.numbers if matched and len(ranks) > 1 else (None,) * len(ranks)
+    for (rank, directory, batches), clock, numbers in zip(ranks, ahead, calls, strict=True):
         process = trace.process(rank, _name(source, rank))
-        for what, tracks in _of_rank(directory, batches, matched is not None and len(ranks) > 1, made):
+        for what, tracks in _of_rank(directory, batches, numbers, made):
             numbers = np.array([trace.track(process, name) for name in tracks.names], np.int64)
             slices = tracks.slices
             end = None if slices.end_ns is None else clock.remove(slices.end_ns)
@@ -146,7 +147,7 @@ def _ranks(source: Source, made: Written) -> list[tuple[int, Path, "pa.Table"]]:
 
 
 def _of_rank(
-    directory: Path, batches: "pa.Table", joined: bool, made: Written
+    directory: Path, batches: "pa.Table", calls: np.ndarray | None, made: Written
 ) -> Iterator[tuple[str, Tracks]]:
     """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
     yield from zip(("batches", "stages"), timeline_rows.of_batches(batches), strict=True)
@@ -157,7 +158,7 @@ def _of_rank(
     if tables.table_path(directory, "kernels").is_file():
         kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), made)
         if kernels is not None:
-            tracks = timeline_rows.of_kernels(kernels, joined)
+            tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
                 made.notes.append(f"{directory.name}: {tracks.timeless} kernels have no place in time")
             yield "kernels", tracks
@@ -192,6 +193,13 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], made: Written) -> Matc
         made.notes.append(f"the ranks' clocks are not aligned, for not all {what}: they are their hosts'")
         return None
     made.clock_residual_ns = matched.residual_ns
+    apart = np.unique(matched.clock)
+    if len(apart) > 1:
+        first = ", ".join(str(ranks[place][0]) for place in apart)
+        made.notes.append(
+            f"no process group joins all ranks: clocks are aligned with those of ranks {first}, not with "
+            "each other"
+        )
     return matched
 
 

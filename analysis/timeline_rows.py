@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.clocks import Calls
-from analysis.collectives import kind_of
+from analysis.collectives import GROUP, column_of, groups, kinds
 from analysis.divide import STAGES, edges_of
 from analysis.perfetto import Slices, Words
 
@@ -28,7 +28,7 @@ _TEXT = ("name", "short_name", "class", "direction", "operator", "layer")
 KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", *_TEXT, "device", "stream", "flops", "bytes",
 )  # fmt: skip
-CALL_COLUMNS = ("batch_index", "start_ns", "duration_ns", "class", "short_name")
+CALL_COLUMNS = ("batch_index", "start_ns", "duration_ns", "class", "short_name", *GROUP)
 _APART = ("", "communication", "loader")  # what has tracks of its own: no kernel of the model
 
 
@@ -82,11 +82,11 @@ def _of_threads(table: "pa.Table", rows: np.ndarray, what: str) -> tuple[list[st
     return [f"{what} · thread {number:g}" for number in threads], slices
 
 
-def of_kernels(table: "pa.Table", joined: bool) -> Tracks:
+def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
     """A rank's device activities (of a CPU, operators), from :data:`KERNEL_COLUMNS` of its ``kernels`` table.
 
     Args:
-        joined: whether arrows join the calls of :func:`calls_of` with those of other ranks.
+        calls: of each call of :func:`calls_of` the number that it has on all ranks, whose arrows join them.
     """
     whole = len(table)
     table = in_time(table)
@@ -112,7 +112,7 @@ def of_kernels(table: "pa.Table", joined: bool) -> Tracks:
             **{name: number[name][order] for name in ("flops", "bytes")},
             "batch": number["batch_index"][order],
         },
-        _numbered(table)[order] if joined else None,
+        None if calls is None else _numbered(table, calls)[order],
     )
     return _in_lanes(names, slices, whole - len(table))
 
@@ -129,12 +129,22 @@ def calls_of(rank: int, table: "pa.Table") -> Calls:
     """A rank's collectives within batches, in order of their start, from :data:`CALL_COLUMNS`."""
     rows = _calls(table)
     start = table["start_ns"].to_numpy()[rows]
-    names = _words(table["short_name"])
-    kinds = np.array([kind_of(word) for word in names.known] + ["other"], dtype=object)
+    text = {name: column_of(table, name)[rows] for name in ("short_name", *GROUP)}
     nothing = np.zeros(len(rows))
     index = table["batch_index"].to_numpy()[rows].astype(np.int64)
     end = start + table["duration_ns"].to_numpy()[rows]
-    return Calls(rank, len(np.unique(index)), index, start, end, kinds[names.codes[rows]], nothing, nothing)
+    return Calls(
+        rank,
+        len(np.unique(index)),
+        index,
+        start,
+        end,
+        kinds(text["collective"], text["short_name"]),
+        nothing,
+        nothing,
+        groups(text["process_group"], text["group_ranks"]),
+        np.where(text["group_size"] > 0, text["group_size"], 0).astype(np.int64),
+    )
 
 
 def _calls(table: "pa.Table") -> np.ndarray:
@@ -144,12 +154,11 @@ def _calls(table: "pa.Table") -> np.ndarray:
     return rows[np.argsort(table["start_ns"].to_numpy()[rows], kind="stable")]
 
 
-def _numbered(table: "pa.Table") -> np.ndarray:
-    """Of each row which of the rank's calls it is, from 1; 0: it is none."""
-    rows = _calls(table)
-    numbers = np.zeros(len(table), np.uint64)
-    numbers[rows] = np.arange(1, len(rows) + 1)
-    return numbers
+def _numbered(table: "pa.Table", numbers: np.ndarray) -> np.ndarray:
+    """Of each row the number of its call, as the rank's calls have them in order; 0: it is none."""
+    found = np.zeros(len(table), np.uint64)
+    found[_calls(table)] = numbers
+    return found
 
 
 def _apart(text: dict[str, Words]) -> np.ndarray:

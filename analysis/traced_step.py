@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.clocks import Calls, match
-from analysis.collectives import kind_of
+from analysis.clocks import match
+from analysis.collectives import ranks_of
 from analysis.costs import query_arrays
 from analysis.scaling import Point
 from analysis.simulate import Exchanges, Step
@@ -31,15 +31,6 @@ from read_parquet($kernels)
 where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
     and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
 group by all order by all
-"""
-_CALLS = """
-select rank, batch_index, start_ns, start_ns + duration_ns as end_ns, short_name::varchar as name,
-    coalesce(bytes, 'nan'::double) as bytes
-from read_parquet($kernels) semi join (
-    select rank, batch_index from read_parquet($batches) where attributed
-) using (rank, batch_index)
-where "class"::varchar = 'communication' and start_ns is not null and duration_ns >= 0
-order by rank, start_ns
 """
 
 
@@ -126,31 +117,36 @@ def together(found: Sequence[Exchanges]) -> Exchanges:
 
 
 def _allreduces(study: Study, source: Source) -> Allreduces | None:
-    """A run's allreduces; None where its ranks' do not match, or their tables are not all there."""
-    kernels, batches = source.tables("kernels"), source.tables("batches")
-    found = query_arrays(study, source, _CALLS, kernels=kernels, batches=batches)
-    if found is None or not len(found["rank"]):
+    """A run's allreduces of all ranks; None where they do not match, or tables are missing.
+
+    Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
+    """
+    ranks = ranks_of(study, source)
+    if len(ranks) != source.world_size or not any(len(one.kind) for one in ranks):
         return None
-    kind = np.array([kind_of(str(name)) for name in found["name"]], dtype=object)
-    size = found["bytes"]
-    ranks = []
-    for rank in range(source.world_size or 1):
-        mine = found["rank"] == rank
-        index, start, end = (found[name][mine] for name in ("batch_index", "start_ns", "end_ns"))
-        nothing = np.zeros(len(index))
-        ranks.append(Calls(rank, 0, index, start, end, kind[mine], size[mine], nothing))
     matched = match(ranks)
     if matched is None:
         study.find(f"{source.id}: its ranks recorded different collectives: what they cost is not known")
         return None
-    taken = ranks[0].kind == "allreduce"
-    return Allreduces(
-        ranks[0].batch_index[taken],
-        ranks[0].bytes[taken],
-        matched.start_ns[0, taken],
-        matched.start_ns.max(axis=0)[taken],
-        np.median(matched.end_ns, axis=0)[taken],
+    shared = [one for one in matched.shared if one.kind == "allreduce"]
+    fewer = {one.members for one in shared if len(one.members) < len(ranks)}
+    if fewer:
+        study.find(
+            f"{source.id}: allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
+            "are left out of the simulation"
+        )
+    whole = [one.calls for one in shared if len(one.members) == len(ranks)]
+    calls = np.concatenate([np.empty((len(ranks), 0), np.int64), *whole], axis=1)
+    calls = calls[:, np.argsort(calls[0], kind="stable")]
+    start, end = (
+        np.stack([values[mine] for values, mine in zip(of_ranks, calls, strict=True)])
+        for of_ranks in (matched.start_ns, matched.end_ns)
     )
+    arrived = start.max(axis=0)
+    # Since the arrival, so that a float holds it to the nanosecond.
+    lasted = np.rint(np.median(end - arrived, axis=0)).astype(np.int64)
+    batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
+    return Allreduces(batch, size, start[0], arrived, arrived + lasted)
 
 
 # --- gradients ----------------------------------------------------------------------------------------

@@ -13,11 +13,20 @@ import pyarrow as pa
 
 from profiling.classify import classify, is_helper
 from profiling.coding import coded, distinct, is_empty, or_null, short_names
-from profiling.context import LAYER_PREFIX, Context, find_context, layer_name, works
+from profiling.context import (
+    LAYER_PREFIX,
+    Context,
+    find_context,
+    is_call_of_collective,
+    layer_name,
+    works,
+)
 from profiling.cost import is_primitive
 from profiling.credit import Credit, credit_operators
 from profiling.events import LAYER, OPERATOR, RANGE, Columns, Events, Trace, name_flags, pick
 from profiling.memory import memory_table
+from profiling.message_rows import Messages, messages_of
+from profiling.messages import ONE_OF_SEVERAL
 from profiling.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
 from profiling.tally import Tally
@@ -27,6 +36,7 @@ from profiling.windows import Windows
 _CLASS = {name: number for number, name in enumerate(CLASSES)}
 _DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
 _COMMUNICATION, _MEMCPY, _MEMSET = (_CLASS[name] for name in ("communication", "memcpy", "memset"))
+_ARITHMETIC = (_CLASS["gemm"], _CLASS["convolution"])
 
 
 def attribute(
@@ -66,9 +76,9 @@ def attribute_in_windows(
         events = window.events
         context = name_operators(events, find_context(events, windows.batches))
         rows = (
-            _device_rows(events, context, windows.by_launch)
+            _device_rows(events, context, trace, windows.by_launch)
             if trace.on_device
-            else _host_rows(events, context, window.owns)
+            else _host_rows(events, context, trace, window.owns)
         )
         tally.add(rows.time_ns, rows.start_ns, rows.kind == _COMMUNICATION)
         yield "kernels", _kernels(rows, events, context, rank)
@@ -94,6 +104,7 @@ class _Rows:
     flops: np.ndarray
     bytes: np.ndarray
     correlation: np.ndarray
+    messages: Messages
     grid: np.ndarray | None = None
     block: np.ndarray | None = None
     blocks_per_sm: np.ndarray | None = None
@@ -105,22 +116,23 @@ def _classes(names: Sequence[str]) -> np.ndarray:
     return np.array([_CLASS[classify(name)] for name in names], dtype=np.int64)
 
 
-def _device_rows(events: Events, context: Context, by_launch: bool) -> _Rows:
+def _device_rows(events: Events, context: Context, trace: Trace, by_launch: bool) -> _Rows:
     device, host = events.device, context.nest.host
     place, time_ns = _launched_at(events, context, by_launch)
     operator = pick(context.operator, place)
-    kind = _classes(events.names)[device["name"]]
-    unknown = (kind == _CLASS["other"]) & (operator >= 0)
-    kind[unknown] = _classes(events.names)[host["name"][operator[unknown]]]
-    asked = np.concatenate([operator, place[kind == _COMMUNICATION]])
-    credit = credit_operators(events, context, distinct(asked[asked >= 0]))
-    flops, moved = _share(events, device, operator, kind, credit)
+    kind = _device_classes(events, host["name"], operator)
     collective = kind == _COMMUNICATION
-    moved[collective] = _message(device, place, credit)[collective]
+    asked = np.concatenate([operator, place[collective]])
+    credit = credit_operators(events, context, distinct(asked[asked >= 0]), _group_size(trace))
+    flops, moved = _share(events, device, operator, kind, credit)
+    messages = messages_of(
+        events, collective, device["name"], device["message"], place, credit.messages, trace.group
+    )
     return _Rows(
         name=device["name"], kind=kind, operator=operator, host=place, time_ns=time_ns,
         start_ns=device["start_ns"], duration_ns=device["duration_ns"], device=device["device"],
-        stream=device["stream"], flops=flops, bytes=moved, correlation=device["correlation"],
+        stream=device["stream"], flops=flops, bytes=messages.bytes(moved), correlation=device["correlation"],
+        messages=messages,
         grid=device["grid"], block=device["block"],
         blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
         launch_ns=time_ns if by_launch else None,
@@ -189,34 +201,61 @@ def _share(
     return flops, moved
 
 
-def _message(device: Columns, place: np.ndarray, credit: Credit) -> np.ndarray:
-    """Bytes of each collective's message: its own record's, else that of the call which launched it."""
-    of_call = pick(credit.message_bytes, place, np.nan)
-    return np.where(np.isnan(device["message_bytes"]), of_call, device["message_bytes"])
+def _group_size(trace: Trace) -> int:
+    """The ranks of the process group of collectives that do not say it; 0: not known."""
+    if trace.group.group == ONE_OF_SEVERAL or (trace.group.size or trace.world_size) < 2:
+        return 0
+    return trace.group.size or trace.world_size
 
 
-def _host_rows(events: Events, context: Context, owned: Callable[[np.ndarray], np.ndarray]) -> _Rows:
+def _device_classes(events: Events, names: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    """The class of each device activity, by its name, or by its operator where that knows better.
+
+    Args:
+        names: of host events; ``operator`` is an index of them.
+    """
+    classes = _classes(events.names)
+    device = events.device
+    kind = classes[device["name"]]
+    of_operator = np.where(operator >= 0, classes[pick(names, operator, 0)], _CLASS["other"])
+    # A convolution is often done by the very kernels of a GEMM; which it was is the operator's to say.
+    either = np.isin(kind, _ARITHMETIC) & np.isin(of_operator, _ARITHMETIC)
+    kind = np.where(either | (kind == _CLASS["other"]), of_operator, kind)
+    # What bears the record of a collective is one, whatever its library calls it.
+    bears = np.array([bool(one.collective) for one in events.messages] + [False], dtype=bool)
+    says_so = bears[device["message"]] & ~np.isin(kind, (_MEMCPY, _MEMSET))
+    kind[says_so] = _COMMUNICATION
+    return kind
+
+
+def _host_rows(
+    events: Events, context: Context, trace: Trace, owned: Callable[[np.ndarray], np.ndarray]
+) -> _Rows:
     nested, host = context.nest, context.nest.host
     index = np.arange(len(host["name"]))
     is_operator = (host["kind"] == OPERATOR) & ~context.node
     # The outermost operator of its own work, or, where none is known, one that calls no other.
     own = context.operator == index
     calls_none = ~nested.any_below(works(context))
-    communicates = context.by_name(lambda name: name.startswith("c10d::") or name == "record_param_comms")
+    communicates = context.by_name(is_call_of_collective)
     candidate = is_operator & ~communicates & ((own & context.by_name(is_primitive)) | calls_none)
     outermost = nested.outermost(np.where(candidate, index, -1))
     # A collective that is still open when the next window begins is a row of its own window only.
     loose = context.loose & owned(host["start_ns"])
     rows = np.flatnonzero((candidate & (outermost == index)) | loose)
-    credit = credit_operators(events, context, rows)
+    credit = credit_operators(events, context, rows, _group_size(trace))
     kind = _classes(events.names)[host["name"][rows]]
+    collective = kind == _COMMUNICATION
+    name = host["name"][rows]
+    messages = messages_of(
+        events, collective, name, host["message"][rows], rows, credit.messages, trace.group
+    )
     return _Rows(
         name=host["name"][rows], kind=kind, operator=rows, host=rows, time_ns=host["start_ns"][rows],
         start_ns=host["start_ns"][rows], duration_ns=(host["end_ns"] - host["start_ns"])[rows],
         device=np.full(len(rows), -1), stream=np.array(events.threads, dtype=np.int64)[host["thread"][rows]],
-        flops=np.where(kind == _COMMUNICATION, 0, credit.flops[rows]),
-        bytes=np.where(kind == _COMMUNICATION, credit.message_bytes[rows], credit.bytes[rows]),
-        correlation=host["external"][rows],
+        flops=np.where(collective, 0, credit.flops[rows]), bytes=messages.bytes(credit.bytes[rows]),
+        correlation=host["external"][rows], messages=messages,
     )  # fmt: skip
 
 
@@ -251,6 +290,7 @@ def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Tab
         name: coded(codes, values or short_names(events.names, rows.name))
         for name, (codes, values) in texts.items()
     }
+    columns |= rows.messages.columns()
     for name, codes in (("grid", rows.grid), ("block", rows.block)):
         if codes is not None:
             columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)

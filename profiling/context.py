@@ -140,11 +140,15 @@ def backward_of(context: Context, asked: np.ndarray) -> np.ndarray:
     return found[len(nodes) :]
 
 
+def is_call_of_collective(name: str) -> bool:
+    """Whether an operator asks for a collective, or waits for one, which is recorded by itself."""
+    return name.startswith(("c10d::", "_c10d_functional")) or name == "record_param_comms"
+
+
 def works(context: Context) -> np.ndarray:
     """Whether each host event is an operator that does work: no range, no graph node, no mere view."""
     return (
         (context.nest.host["kind"] == OPERATOR)
         & ~context.node
-        & ~context.by_name(lambda name: is_bookkeeping(name) or name.startswith("c10d::"))
-        & ~context.by_name(lambda name: name == "record_param_comms")
+        & ~context.by_name(lambda name: is_bookkeeping(name) or is_call_of_collective(name))
     )

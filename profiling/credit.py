@@ -1,5 +1,6 @@
-"""What does each recorded operator cost? Its FLOPs and bytes, found once for each distinct call."""
+"""What does each recorded operator cost, and what does each collective move?"""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -8,32 +9,39 @@ import numpy as np
 from profiling.context import Context, backward_of, works
 from profiling.cost import Mask, operator_cost
 from profiling.events import Events, name_flags
+from profiling.messages import UNKNOWN, Message, complete, kind_of
 from profiling.shapes import Inputs
 
 # Their output's sizes follow from stride and padding, which not every version records.
 _NEEDS_OUTPUT = re.compile(r"conv|pool")
 _CONVOLUTION_BACKWARD = re.compile(r"^aten::\w*conv\w*_backward$")
-_COLLECTIVE = re.compile(r"^(c10d::|record_param_comms$|(nccl|gloo|mpi|ucc|xccl):)")
+_COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms$|(nccl|gloo|mpi|ucc|xccl):)")
 
 
 @dataclass
 class Credit:
-    """Costs by host event, NaN where not known or not asked."""
+    """Costs by host event, NaN where not known or not asked; what is known of those that are collectives."""
 
     flops: np.ndarray
     bytes: np.ndarray
-    message_bytes: np.ndarray  # of collectives
+    messages: dict[int, Message]
 
 
-def credit_operators(events: Events, context: Context, asked: np.ndarray) -> Credit:
-    """FLOPs, bytes and message sizes of host events ``asked`` (indices)."""
+def credit_operators(events: Events, context: Context, asked: np.ndarray, ranks: int = 0) -> Credit:
+    """FLOPs, bytes and messages of host events ``asked`` (indices).
+
+    Args:
+        ranks: of the process group of collectives that do not say it; 0: not known.
+    """
     host = context.nest.host
     size = len(host["name"])
-    credit = Credit(*(np.full(size, np.nan) for _ in range(3)))
+    credit = Credit(np.full(size, np.nan), np.full(size, np.nan), {})
     if not len(asked):
         return credit
     collective = name_flags(events.names, lambda name: bool(_COLLECTIVE.match(name)))[host["name"]]
-    _credit_messages(events, context, asked[collective[asked]], credit)
+    credit.messages.update(
+        (index, _message(events, context, index, ranks)) for index in asked[collective[asked]].tolist()
+    )
     asked = asked[~collective[asked] & (host["inputs"][asked] >= 0) | _is_view(context, asked)]
     outputs = _output_inputs(events, context, asked)
     masks = _masks(events, context, asked)
@@ -103,23 +111,34 @@ def _says_mask(events: Events, inputs: int) -> bool:
     )
 
 
-def _credit_messages(events: Events, context: Context, asked: np.ndarray, credit: Credit) -> None:
-    """Message sizes: as recorded on the collective or on one around it, else of the tensors it was given."""
+def _message(events: Events, context: Context, index: int, ranks: int) -> Message:
+    """What is known of a collective: as recorded on it or on a collective around it, else by what they are.
+
+    The innermost says the kind (Gloo makes a reduce-scatter by an allreduce); the largest of all their
+    tensors is the message, but for an allgather of which nothing but the shards is recorded.
+    """
     host = context.nest.host
-    for index in asked.tolist():
-        place = index
-        while place >= 0 and np.isnan(credit.message_bytes[index]):
-            recorded = host["message_bytes"][place]
-            given = host["inputs"][place]
-            if not np.isnan(recorded):
-                credit.message_bytes[index] = recorded
-            elif given >= 0:
-                credit.message_bytes[index] = _tensor_bytes(events.inputs[given])
-            place = int(context.nest.parent[place])
-            if place >= 0 and not _COLLECTIVE.match(events.names[host["name"][place]]):
-                break
+    around = []
+    while index >= 0 and _COLLECTIVE.match(events.names[host["name"][index]]):
+        around.append(index)
+        index = int(context.nest.parent[index])
+    said = [events.messages[host["message"][one]] for one in around if host["message"][one] >= 0]
+    kinds = [kind_of(events.names[host["name"][one]]) for one in around]
+    kind = next((one for one in kinds if one != UNKNOWN), "")
+    found = complete("", [*said, Message(kind)], Message())
+    if not math.isnan(found.bytes):
+        return found
+    sizes = [size for one in around for size in _tensor_bytes(events, host["inputs"][one]) if size]
+    moved = float(max(sizes, default=math.nan))
+    if found.collective == "allgather" and sizes and max(sizes) == min(sizes):
+        moved *= found.size or ranks or math.nan
+    return found._replace(bytes=moved)
 
 
-def _tensor_bytes(inputs: Inputs) -> float:
-    tensors = [tensor for tensor in inputs.tensors if tensor] + [one for many in inputs.lists for one in many]
-    return float(max((tensor.bytes for tensor in tensors), default=0)) or float("nan")
+def _tensor_bytes(events: Events, inputs: int) -> list[int]:
+    """Bytes of each argument of a call; those of a list are one message."""
+    if inputs < 0:
+        return []
+    given = events.inputs[inputs]
+    single = [tensor.bytes for tensor in given.tensors if tensor]
+    return single + [sum(tensor.bytes for tensor in many) for many in given.lists]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from profiling.messages import NOT_RECORDED, Message
 from profiling.shapes import Inputs
 from profiling.spill import Columns, Table
 
@@ -25,7 +26,7 @@ HOST_COLUMNS = {
     "external": np.int64,
     "inputs": np.int32,  # index of Events.inputs
     "kind": np.int8,  # OPERATOR, RANGE or LAYER
-    "message_bytes": np.float64,  # of a collective
+    "message": np.int32,  # of a collective: index of Events.messages
 }
 LAUNCH_COLUMNS = {
     "start_ns": np.int64,
@@ -42,7 +43,7 @@ DEVICE_COLUMNS = {
     "correlation": np.int64,
     "external": np.int64,
     "bytes": np.float64,  # of a copy or a set
-    "message_bytes": np.float64,
+    "message": np.int32,
     "grid": np.int32,  # index of Events.names
     "block": np.int32,
     "blocks_per_sm": np.float32,
@@ -73,6 +74,7 @@ class Events:
     names: list[str]
     threads: list[int]
     inputs: list[Inputs]
+    messages: list[Message]
     host: Columns
     launches: Columns
     device: Columns
@@ -126,7 +128,7 @@ class Builder:
     """Collects pieces of events from any source."""
 
     def __init__(self, parse_inputs: Callable[[Any], Inputs]) -> None:
-        self.names, self.threads, self.inputs = Interner(), Interner(), Interner()
+        self.names, self.threads, self.inputs, self.messages = (Interner() for _ in range(4))
         self.host, self.launches = Table(HOST_COLUMNS), Table(LAUNCH_COLUMNS)
         self.device, self.memory = Table(DEVICE_COLUMNS), Table(MEMORY_COLUMNS)
         self.malformed = 0
@@ -138,6 +140,7 @@ class Builder:
             names=list(self.names.index),
             threads=[_thread_number(thread, number) for (_, thread), number in self.threads.index.items()],
             inputs=[self._parse_inputs(key) for key in self.inputs.index],
+            messages=list(self.messages.index),
             tables={
                 "host": self.host, "launches": self.launches, "device": self.device, "memory": self.memory
             },
@@ -157,11 +160,14 @@ class Trace:
         tables: ``host``, ``launches``, ``device`` and ``memory``, as they came.
         same_thread: the number of each thread, one for all ways to write it.
         shift_ns: to be added to all times.
+        group: the process group of collectives that do not say it.
+        unread: whether a device's work was recorded in a form that is not read.
     """
 
     names: list[str]
     threads: list[int]
     inputs: list[Inputs]
+    messages: list[Message]
     tables: dict[str, Table]
     same_thread: np.ndarray
     rank: int | None = None
@@ -169,11 +175,13 @@ class Trace:
     shift_ns: int = 0
     malformed: int = 0  # events left out because a required field was absent or absurd
     findings: list[str] = field(default_factory=list)
+    group: Message = NOT_RECORDED
+    unread: bool = False
 
     @property
     def on_device(self) -> bool:
         """Whether anything ran on a device."""
-        return self.tables["device"].rows > 0
+        return self.unread or self.tables["device"].rows > 0
 
     @property
     def is_empty(self) -> bool:
@@ -197,7 +205,7 @@ class Trace:
         if (start_ns[1:] < start_ns[:-1]).any():
             order = np.argsort(start_ns, kind="stable")
             found["device"] = {name: column[order] for name, column in found["device"].items()}
-        return Events(list(self.names), self.threads, self.inputs, **found)
+        return Events(list(self.names), self.threads, self.inputs, self.messages, **found)
 
 
 def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:

@@ -83,8 +83,8 @@ def add_device(
     }
     if not sound.all():
         columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
-    unknown = dict.fromkeys(("message_bytes", "blocks_per_sm", "occupancy_pct"), np.nan)
-    builder.device.add(columns | unknown | {"external": -1})
+    unknown = dict.fromkeys(("blocks_per_sm", "occupancy_pct"), np.nan)
+    builder.device.add(columns | unknown | {"external": -1, "message": -1})
 
 
 def add_launches(
@@ -125,7 +125,7 @@ def add_ranges(
             "external": -1,
             "inputs": -1,
             "kind": [RANGE if one.kind is None else one.kind for one in said],
-            "message_bytes": np.nan,
+            "message": -1,
         }
     )
 

@@ -18,7 +18,9 @@ import orjson
 from profiling.chunks import read_chunks
 from profiling.errors import UserError
 from profiling.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
-from profiling.shapes import Inputs, element_bytes, parse_inputs
+from profiling.messages import of_arguments, of_process
+from profiling.shapes import Inputs, parse_inputs
+from profiling.unread import Unread
 
 _OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
 _LAUNCHES, _DEVICE, _MEMORY = "launch", "device", "memory"
@@ -45,11 +47,17 @@ def read_trace(path: Path) -> Trace:
     """
     builder = Builder(_decode_inputs)
     facts: dict[str, Any] = {}
+    unread = Unread()
     with _without_garbage_collector():
         for chunk in read_chunks(path, facts):
-            _add_chunk(builder, chunk)
-    rank, world_size = _distributed(facts)
+            _add_chunk(builder, chunk, unread)
+    said = facts.get("distributedInfo")
+    said = said if isinstance(said, dict) else {}
+    rank, world_size = _distributed(said)
+    processes = {str(process) for process, _ in builder.threads.index}
     trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    trace.group = of_process(said)
+    unread.note(trace, processes)
     if trace.is_empty:
         extra = f" ({trace.malformed} damaged ones)" if trace.malformed else ""
         raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
@@ -68,9 +76,7 @@ def _without_garbage_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _distributed(facts: dict[str, Any]) -> tuple[int | None, int]:
-    said = facts.get("distributedInfo")
-    said = said if isinstance(said, dict) else {}
+def _distributed(said: dict[str, Any]) -> tuple[int | None, int]:
     rank = _integer(said.get("rank"), -1)
     return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(said.get("world_size"), 1))
 
@@ -83,7 +89,7 @@ def _integer(value: Any, default: int = -1) -> int:
     return number if -(1 << 62) < number < 1 << 62 else default
 
 
-def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
+def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
     groups: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _CATEGORIES.values()}
     route = {category: groups[kind].append for category, kind in _CATEGORIES.items()}
     for event in chunk:
@@ -97,11 +103,14 @@ def _add_chunk(builder: Builder, chunk: list[Any]) -> None:
             append(event)
         elif category is None and event.get("name") == _ALLOCATION:  # before PyTorch 1.11
             groups[_MEMORY].append(event)
-        elif category is None and event.get("ph") == "X":
-            if event.get("pid") == _LEGACY_PROCESS:
-                groups[_OLD].append(event)
-            else:
-                builder.malformed += 1
+        elif event.get("ph") != "X":
+            continue
+        elif category is not None:
+            unread.add(str(category), str(event.get("pid")))
+        elif event.get("pid") == _LEGACY_PROCESS:
+            groups[_OLD].append(event)
+        else:
+            builder.malformed += 1
     layers = [event for event in groups[_LAYERS] if str(event.get("name")).startswith(_LAYER_PREFIX)]
     _add(builder, groups[_OPERATORS], _host(OPERATOR, False))
     _add(builder, groups[_OLD], _host(OPERATOR, True))
@@ -213,7 +222,7 @@ def _host(kind: int, old_schema: bool) -> Adder:
             "external": _external(args),
             "inputs": _inputs(builder, args),
             "kind": kinds,
-            "message_bytes": [_message_bytes(one) for one in args],
+            "message": _messages(builder, args),
         }
         builder.host.add(columns)
 
@@ -236,16 +245,9 @@ def _decode_inputs(key: bytes) -> Inputs:
     return parse_inputs(*orjson.loads(key))
 
 
-def _message_bytes(args: dict[str, Any]) -> float:
-    """Bytes of a collective's message as nccl-tests counts them: the larger of what goes in and comes out."""
-    if "In msg nelems" not in args and "In msg size" not in args:
-        return math.nan
-    # PyTorch 2.1 called the same numbers sizes.
-    elements = max(
-        _integer(args.get(f"{side} msg {word}"), 0) for side in ("In", "Out") for word in ("nelems", "size")
-    )
-    element = element_bytes(str(args.get("dtype")))
-    return float(elements * element) if element else math.nan
+def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
+    found = [of_arguments(one) for one in args]
+    return [-1 if one is None else builder.messages.of((one,))[0] for one in found]
 
 
 def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
@@ -272,7 +274,7 @@ def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
         "correlation": _numbers(args, "correlation"),
         "external": _external(args),
         "bytes": [one.get("bytes", math.nan) for one in args],
-        "message_bytes": [_message_bytes(one) for one in args],
+        "message": _messages(builder, args),
         "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
         "block": builder.names.of([_triple(one.get("block")) for one in args]),
         "blocks_per_sm": _finite(args, "blocks per SM"),

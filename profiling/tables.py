@@ -89,6 +89,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
             ("correlation", pa.int64()),
             ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
+            ("collective", _text),  # of a collective its kind, e.g. allreduce
+            ("process_group", _text),  # and the group of ranks that made it, by its name,
+            ("group_ranks", _text),  # e.g. 0,1
+            ("group_size", pa.int32()),
         ]
     ),
     # A change of the memory that PyTorch has allocated.
@@ -151,7 +155,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 # Columns that older files lack: there they are null.
-LATER = {"kernels": ("launch_ns",)}
+LATER = {"kernels": ("launch_ns", "collective", "process_group", "group_ranks", "group_size")}
 
 
 def rank_directory(result: Path, rank: int) -> Path:
@@ -264,7 +268,8 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     """Table ``name`` of a rank's directory, or ``columns`` of it; those of :data:`LATER` may be all null.
 
     Raises:
-        UserError: the file is absent, truncated or not of this schema; the message names it.
+        UserError: the file is absent, truncated, not of this schema, or does not number its batches from 0
+            on; the message names it.
     """
     path = table_path(directory, name)
     wanted = columns or SCHEMAS[name].names
@@ -272,8 +277,21 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
         table = pq.ParquetFile(path).read(columns=wanted)
         for column in set(wanted).intersection(LATER.get(name, ())).difference(table.column_names):
             table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))
+        if name == "batches" and "batch_index" in wanted:
+            _check_numbers(table["batch_index"], path)
         return table.select(wanted)
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{path} is not a readable {name} table ({error}); run the point again") from None
+
+
+def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
+    """A rank's batches are numbered from 0, each once: analyses find them by their number."""
+    numbers = np.sort(index.drop_null().to_numpy())
+    if len(numbers) < len(index) or not np.array_equal(numbers, np.arange(len(numbers))):
+        said = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
+        raise UserError(
+            f"{path} is damaged: its {len(index)} batches are numbered {said}, not 0 to {len(index) - 1}; "
+            "run the point again"
+        )

@@ -273,7 +273,7 @@ def _trace_of(results: Sequence[Any]) -> "Trace":
             RANGE if is_range(name, False) else kinds[event.activity_type()]
             for name, event in zip(names, host, strict=True)
         ],
-        "message_bytes": [float("nan")] * len(host),
+        "message": -1,
     }
     builder.host.add(columns)
     return builder.finish()

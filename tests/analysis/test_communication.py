@@ -5,12 +5,13 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.clocks import match
-from analysis.collectives import READ, calls_of, kind_of
+from analysis.collectives import READ, calls_of, column_of
 from analysis.communication import bus_factor, rows
 from analysis.load import load
 from analysis.report.communication import points_of, section
 from profiling import tables
 from profiling.convert import read
+from profiling.messages import kind_of
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
@@ -23,7 +24,10 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
             for start, end in zip(starts_us, ends_us, strict=True)]  # fmt: skip
     rows += [(start, end, "gemm", "sgemm", 0.0) for start, end in compute_us]
     start, end, kind, name, moved = (np.array(column) for column in zip(*rows, strict=True))
+    unsaid = np.full(len(rows), None)
     kernels = {
+        "collective": unsaid, "process_group": unsaid, "group_ranks": unsaid,
+        "group_size": np.zeros(len(rows)),
         "batch_index": np.zeros(len(rows), int) if batch is None else np.array(batch),
         "start_ns": (start + offset_us) * US,
         "duration_ns": (end - start) * US,
@@ -36,8 +40,8 @@ def test_wait_is_what_passes_before_the_last_rank_arrives():
     # Rank 1 arrives 40 us late to the first and is first at the second; both end together.
     ranks = [rank_of(0, [0, 100], [50, 160]), rank_of(1, [40, 90], [50, 160])]
     matched = match(ranks)
-    assert (matched.transfer_ns == np.array([[10, 60], [10, 60]]) * US).all()
-    assert (matched.wait_ns == np.array([[40, 0], [0, 10]]) * US).all()
+    assert (np.stack(matched.transfer_ns) == np.array([[10, 60], [10, 60]]) * US).all()
+    assert (np.stack(matched.wait_ns) == np.array([[40, 0], [0, 10]]) * US).all()
 
 
 def test_clocks_are_aligned_on_the_ends():
@@ -78,7 +82,7 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
     for number, path in enumerate(sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))):
         table = read(path).tables["kernels"]
         table = table.filter(pc.is_valid(table["batch_index"]))
-        kernels = {name: table[name].to_numpy() for name in READ}
+        kernels = {name: column_of(table, name) for name in READ}
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
         ranks.append(calls_of(number, kernels, np.unique(kernels["batch_index"])))
     matched = match(ranks)

@@ -21,6 +21,26 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
         ("Tesla V100-SXM2-16GB", "fp32", 15.7, 900),
         ("NVIDIA GeForce RTX 4090", "fp32", 82.6, 1008),
         ("NVIDIA GeForce GTX 1080 Ti", "fp32", 11.3, 484),
+        ("NVIDIA B200", "bf16", 2250, 8000),
+        ("NVIDIA GB200", "tf32", 1250, 8000),
+        ("NVIDIA GH200 480GB", "fp16", 989.4, 4000),
+        ("NVIDIA GH200 144G HBM3e", "fp16", 989.4, 4900),
+        ("NVIDIA A10", "bf16", 125, 600),
+        ("NVIDIA A30", "bf16", 165, 933),
+        ("NVIDIA A40", "bf16", 149.7, 696),
+        ("NVIDIA L40", "bf16", 181, 864),
+        ("NVIDIA GeForce RTX 5090", "bf16", 209.5, 1792),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "bf16", 503.8, 1792),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "fp32", 120, 1597),
+        ("AMD Instinct MI210", "fp16", 181, 1638),
+        ("AMD Instinct MI250X", "fp32", 47.9, 1638),
+        ("AMD Instinct MI250X/MI250", "fp16", 191.5, 1638),
+        ("AMD Instinct MI250", "fp16", 181, 1638),
+        ("AMD Instinct MI300X", "bf16", 1307.4, 5300),
+        ("AMD Instinct MI300A", "bf16", 980.6, 5300),
+        ("AMD Instinct MI325X", "bf16", 1307.4, 6000),
+        ("AMD Instinct MI350X", "bf16", 2306.9, 8000),
+        ("AMD Instinct MI355X", "bf16", 2516.6, 8000),
     ],
 )
 def test_devices_as_their_driver_names_them(
@@ -66,6 +86,21 @@ def test_no_device_has_the_peaks_of_another() -> None:
         assert found.flops_per_s == peak.flops_per_s
     assert peaks.find("NVIDIA L40") != peaks.find("NVIDIA L4")
     assert peaks.find("a device of tomorrow") is None
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA H100 SXM5 64GB",
+        "NVIDIA H100 SXM5 96GB",
+        "NVIDIA A10G",
+        "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+        "AMD Radeon Graphics",
+    ],
+)
+def test_a_variant_that_no_datasheet_lists_has_no_peaks_of_another(device: str) -> None:
+    assert peaks.find(device) is None
 
 
 def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from analysis import lateness as of
 from analysis.batches import Series
 from analysis.clocks import match
-from analysis.collectives import READ, calls_of
+from analysis.collectives import READ, calls_of, column_of
 from analysis.late_verdicts import (
     CHANCE,
     CLOCK,
@@ -201,7 +201,7 @@ def repeated(tables, times: int):
     """The collectives of real ranks, their one step ``times`` times over."""
     ranks = []
     for number, table in enumerate(tables):
-        one = {name: table[name].to_numpy() for name in READ}
+        one = {name: column_of(table, name) for name in READ}
         kernels = {name: np.tile(values, times) for name, values in one.items()}
         step = np.repeat(np.arange(times), len(one["start_ns"]))
         kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8

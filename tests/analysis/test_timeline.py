@@ -203,7 +203,7 @@ def test_kernels_without_a_time_are_counted():
     table = tables.as_table("kernels", {
         "start_ns": [START_NS, None, START_NS + 5], "duration_ns": [3, 4, None], "class": ["gemm"] * 3,
     })  # fmt: skip
-    found = of_kernels(table.select(list(KERNEL_COLUMNS)), joined=False)
+    found = of_kernels(table.select(list(KERNEL_COLUMNS)))
     assert (len(found.slices), found.timeless) == (1, 2)
 
 

@@ -1,0 +1,325 @@
+"""Ranks of several process groups, and a job under NVIDIA's and AMD's names: planted figures are found."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import communication, stragglers
+from analysis.batches import Series, series_of
+from analysis.clocks import Calls, match
+from analysis.collectives import GROUP
+from analysis.lateness import of_collectives
+from analysis.load import load
+from analysis.scaling import Point
+from analysis.traced_step import traced
+from profiling import tables
+from profiling.convert import read
+from profiling.messages import ONE_OF_SEVERAL
+from tests.analysis import late_ranks
+from tests.analysis.commands import run
+from tests.analysis.late_ranks import BATCHES, Job, Planted
+from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
+from tests.profiling.traces import Trace
+
+# --- one run, two vendors' names -----------------------------------------------------------------------
+
+NVIDIA = {"allreduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+          "broadcast": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"}  # fmt: skip
+AMD = dict.fromkeys(NVIDIA, "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)")
+MESSAGE = 25_000_000  # elements of 4 bytes: an allreduce of 100 MB, a broadcast of a hundredth of it
+
+
+def written(directory, names: dict[str, str]):
+    """Eight ranks, the GPU of rank 3 by 4 % slow, whose traces PyTorch wrote with these names of kernels."""
+    result = late_ranks.write(directory, Job(planted={3: Planted(slower=1.04)}), profile="torch")
+    for rank in range(8):
+        place = tables.rank_directory(result, rank)
+        trace = Trace(distributedInfo={"rank": rank, "world_size": 8}, baseTimeNanoseconds=START_NS)
+        batches = tables.read(place, "batches").to_pylist()
+        for batch in batches:
+            begin, end = ((batch[name] - START_NS) / 1e3 for name in ("start_ns", "end_ns"))
+            trace.range(f"ProfilerStep#{batch['batch_index']}", begin, end - 1)
+        for row in tables.read(place, "kernels").to_pylist():
+            start = (row["start_ns"] - START_NS) / 1e3
+            end = start + row["duration_ns"] / 1e3
+            if row["class"] == "communication":
+                collective(trace, names, "broadcast", start - 1_000, start - 900, MESSAGE // 100)
+                collective(trace, names, "allreduce", start, end, MESSAGE)
+            else:
+                trace.kernel(row["name"], start - 10, start, end)
+        tables.write(read(trace.write(directory / f"{rank}.json")).tables["kernels"], place, "kernels")
+    return directory
+
+
+def collective(trace: Trace, names, kind: str, start: float, end: float, elements: int) -> None:
+    record = {"Collective name": kind, "dtype": "Float", "In msg nelems": elements, "Group size": 8,
+              "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}  # fmt: skip
+    trace.kernel(names[kind], start - 10, start, end, **record)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vendors")
+    return [load(written(folder / name, names)) for name, names in (("nvidia", NVIDIA), ("amd", AMD))]
+
+
+def test_the_same_run_has_the_same_figures_under_both_names(both):
+    nvidia, amd = (communication.rows(study) for study in both)
+    assert nvidia == amd
+    by_kind = {row["collective"]: row for row in amd}
+    assert set(by_kind) == {"allreduce", "broadcast"}
+    allreduce = by_kind["allreduce"]
+    assert (allreduce["group_size"], allreduce["groups"], allreduce["group_ranks"]) == (8, 1, "0-7")
+    # 100 MB in the 3 ms that late_ranks plants, from the last rank's arrival; an allreduce moves 2 x 7/8.
+    assert allreduce["transfer_ms"] == pytest.approx(late_ranks.TRANSFER, rel=0.01)
+    assert allreduce["algbw_gb_per_s"] == pytest.approx(100 / late_ranks.TRANSFER, rel=0.01)
+    assert allreduce["busbw_gb_per_s"] == pytest.approx(100 / late_ranks.TRANSFER * 2 * 7 / 8, rel=0.01)
+    assert by_kind["broadcast"]["mbyte_per_call"] == pytest.approx(1.0)
+
+
+def test_a_slow_gpu_is_named_under_both_names(both):
+    for study in both:
+        made = stragglers.rows(study)
+        named = {row["rank"]: (row["told_by"], row["cause"]) for row in made if row["verdict"] == "straggler"}
+        assert named == {3: ("collectives", "GPU")}
+        # 4 % of 90 ms forward and backward, less what the last of the others is late by.
+        assert made[3]["lateness_ms"] == pytest.approx(3.6, abs=0.7)
+
+
+def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
+    nvidia, amd = (traced_of(study).exchanges for study in both)
+    recorded = BATCHES // 2
+    assert nvidia.ns.tolist() == amd.ns.tolist() and len(amd.ns) == recorded
+    assert amd.bytes.tolist() == [4 * MESSAGE] * recorded and set(amd.ranks) == {8}
+    assert np.median(amd.ns) == pytest.approx(late_ranks.TRANSFER * MS, rel=0.01)
+
+
+def traced_of(study):
+    (source,) = study.of_kind("run")
+    runs = [(source, series_of(study, source))]
+    found = traced(study, Point(source.fields, timed=runs, profiled=runs))
+    assert not isinstance(found, str), found
+    return found
+
+
+# --- several process groups ----------------------------------------------------------------------------
+
+
+@dataclass
+class Group:
+    """Allreduces of some ranks, ms after the start of each batch: when each rank comes, when all leave."""
+
+    name: str
+    came: dict[int, tuple[float, ...]]
+    left: tuple[float, ...]
+    mbytes: float = 4.0
+    kind: str = "allreduce"
+
+    @property
+    def ranks(self) -> str:
+        return ",".join(map(str, self.came))
+
+
+# Two ranks share each layer. The second pair is 0.2 ms behind the first, and nobody waits for anybody.
+TENSOR = (
+    Group("1", {0: (1.0, 3.0), 1: (1.0, 3.0)}, (1.4, 3.4)),
+    Group("2", {2: (1.2, 3.2), 3: (1.2, 3.2)}, (1.6, 3.6)),
+)
+
+
+def write(directory, groups, ranks: int = 4, clocks_ms=(), recorded: bool = True, batches: int = 20):
+    """A run of ranks in process groups, 10 ms a batch; ``recorded``: the groups stand in its tables."""
+    one = run_of(gpus_per_node=ranks, profile="torch", batches=batches)
+    result = write_run(
+        directory, one, Truth(batch_ms={ranks: 10.0}, noise_ms=0.0, warmup=0, perturbation=1.0)
+    )
+    for rank in range(ranks):
+        clock = clocks_ms[rank] if clocks_ms else 0.0
+        rows = []
+        for batch in range(one.first_attributed, batches):
+            start = START_NS + round((10 * batch + clock) * MS)
+            for group in groups:
+                for came, left in zip(group.came.get(rank, ()), group.left, strict=False):
+                    rows.append({
+                        "rank": rank, "batch_index": batch, "start_ns": start + round(came * MS),
+                        "duration_ns": round((left - came) * MS), "name": "nccl", "short_name": "nccl",
+                        "class": "communication", "direction": "bprop", "device": 0,
+                        "bytes": group.mbytes * 1e6, "collective": group.kind,
+                        "process_group": group.name if recorded else None,
+                        "group_ranks": group.ranks if recorded else None,
+                        "group_size": len(group.came) if recorded else None,
+                    })  # fmt: skip
+        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+        tables.write(tables.as_table("kernels", columns), tables.rank_directory(result, rank), "kernels")
+    return load(directory)
+
+
+def figures(row) -> dict[str, float]:
+    names = ("transfer_ms", "wait_ms", "algbw_gb_per_s", "busbw_gb_per_s")
+    return {name.partition("_")[0]: row[name] for name in names}
+
+
+def test_pairs_have_no_wait_and_no_bandwidth_that_is_not_there(tmp_path):
+    study = write(tmp_path, TENSOR)
+    (row,) = communication.rows(study)
+    assert (row["group_size"], row["groups"], row["group_ranks"]) == (2, 2, "0,1 | 2,3")
+    # Two calls of 0.4 ms and 4 MB a batch; of two ranks an allreduce moves what it holds, 2 x 1/2.
+    assert figures(row) == pytest.approx({"transfer": 0.8, "wait": 0.0, "algbw": 10.0, "busbw": 10.0})
+    assert not any("not known" in said for said in study.findings)
+
+
+def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
+    data = (
+        Group("3", {0: (5.0,), 2: (5.5,)}, (6.5,), mbytes=30.0),
+        Group("4", {1: (5.0,), 3: (5.5,)}, (6.5,), mbytes=30.0),
+        Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), mbytes=0.004, kind="barrier"),
+    )
+    pairs, across, everyone = communication.rows(write(tmp_path, (*TENSOR, *data)))
+    assert figures(pairs)["busbw"] == pytest.approx(10)
+    assert across["group_ranks"] == "0,2 | 1,3"
+    # Ranks 0 and 1 wait 0.5 ms, 2 and 3 do not: a mean of 0.25.
+    assert figures(across) == pytest.approx({"transfer": 1.0, "wait": 0.25, "algbw": 30.0, "busbw": 30.0})
+    assert (everyone["collective"], everyone["group_ranks"]) == ("barrier", "0-3")
+    shown = run("analysis.communication", tmp_path).out
+    assert "0,1 | 2,3" in shown and "0,2 | 1,3" in shown
+
+
+def test_results_without_groups_are_read_as_of_one_group(tmp_path):
+    everyone = Group("0", dict.fromkeys(range(4), (1.0,)), (1.4,))
+    study = write(tmp_path, [everyone], recorded=False)
+    for path in tmp_path.glob("*/rank_*/kernels.parquet"):  # as older releases wrote them
+        table = tables.read(path.parent, "kernels")
+        table = table.set_column(
+            table.column_names.index("short_name"), "short_name", pa.array(["ncclAllReduce"] * len(table))
+        )
+        pq.write_table(table.drop_columns(GROUP), path)
+    (row,) = communication.rows(study)
+    assert (row["collective"], row["group_size"], row["group_ranks"]) == ("allreduce", 4, "0-3")
+    assert figures(row) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 15.0})
+
+
+def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_path):
+    unsaid = tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR)
+    study = write(tmp_path, unsaid)
+    with_groups = study.of_kind("run")[0].tables("kernels")
+    assert len(with_groups) == 4
+    (row,) = communication.rows(study)
+    assert row["ms_per_batch"] == pytest.approx(0.8)
+    assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
+    assert any("wait and transfer are not known" in said for said in study.findings)
+
+
+def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
+    halved = Group("2", {2: (1.2, 3.2)}, (1.6, 3.6))
+    study = write(
+        tmp_path, (TENSOR[0], halved, Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), kind="barrier"))
+    )
+    for path in tmp_path.glob("*/rank_0002/kernels.parquet"):
+        table = tables.read(path.parent, "kernels").to_pydict()
+        table["group_size"] = [2 if size == 1 else size for size in table["group_size"]]
+        tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    by_kind = {(row["collective"], row["group_size"]): row for row in communication.rows(study)}
+    assert by_kind["barrier", 4]["wait_ms"] == pytest.approx(0)
+    assert by_kind["allreduce", 2]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
+    assert any("1 of the 2 ranks of its group made it" in said for said in study.findings)
+
+
+# --- clocks --------------------------------------------------------------------------------------------
+
+
+def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> Calls:
+    """A rank's calls as one has them after reading."""
+    rows = sorted(
+        (
+            10 * batch + came + clock_ms,
+            10 * batch + left + clock_ms,
+            batch,
+            group.kind,
+            group.name,
+            len(group.came),
+        )
+        for batch in range(batches)
+        for group in groups
+        for came, left in zip(group.came.get(rank, ()), group.left, strict=False)
+    )
+    start, end, batch, kind, name, size = (np.array(column) for column in zip(*rows, strict=True))
+    start, end = (np.rint(times * MS).astype(np.int64) for times in (start, end))
+    nothing = np.zeros(len(start))
+    return Calls(
+        rank, batches, batch, start, end, kind.astype(object), nothing, nothing, name.astype(object), size
+    )
+
+
+def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
+    """No collective is of all ranks; rank 3 is reached by way of 1 or 2. Its clock is 700 ms ahead."""
+    across = (
+        Group("3", {0: (5.0,), 2: (5.0,)}, (6.0,)),
+        Group("4", {1: (5.0,), 3: (5.0,)}, (6.0,)),
+    )
+    clocks = (0.0, 50.0, -300.0, 700.0)
+    matched = match([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
+    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, -300, 700]
+    assert set(matched.clock) == {0} and matched.residual_ns == 0
+    assert matched.end_ns[3][-1] == matched.end_ns[0][-1]
+
+
+def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
+    clocks = (0.0, 50.0, -300.0, 700.0)
+    matched = match([calls(rank, TENSOR, clock) for rank, clock in enumerate(clocks)])
+    assert matched.clock.tolist() == [0, 0, 2, 2]
+    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, 0, 1000]
+    assert np.concatenate(matched.wait_ns).tolist() == [0.0] * 8
+    write(tmp_path, TENSOR, clocks_ms=clocks)
+    said = run("analysis.timeline", tmp_path).err
+    assert "no process group joins all ranks: clocks are aligned with those of ranks 0, 2" in said
+
+
+def test_the_same_call_has_the_same_number_on_the_ranks_of_its_group_only():
+    numbers = match([calls(rank, TENSOR) for rank in range(4)]).numbers
+    assert [one.tolist() for one in numbers] == [[1, 2], [1, 2], [3, 4], [3, 4]]
+
+
+# --- lateness and simulation ---------------------------------------------------------------------------
+
+
+def test_ranks_are_late_within_their_group_only():
+    """Rank 3 comes 2 ms after rank 2; the first pair is 5 ms before both, and waits for neither."""
+    groups = (
+        Group("1", {0: (1.0,), 1: (1.0,)}, (1.4,)),
+        Group("2", {2: (6.0,), 3: (8.0,)}, (8.4,)),
+    )
+    ranks = [calls(rank, groups, batches=30) for rank in range(4)]
+    stages = {name: np.full((4, 30), 1e6) for name in ("load", "forward", "backward", "update")}
+    series = Series(np.full((4, 30), 1e7), np.full(30, 4), stages, np.full(30, True), 0)
+    found = of_collectives(ranks, match(ranks), series)
+    assert (found.late_ns[:, 0] / MS).tolist() == [0, 0, -2, 2]
+    assert (found.behind_ns[:, 0] / MS).tolist() == [0, 0, -2, 2]
+    assert (found.alone_ns[:, 0] / MS).tolist() == [0, 0, 0, 2]
+    assert found.residual_ns.tolist() == [0, 0, 0, 0]
+
+
+def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
+    everyone = Group("0", dict.fromkeys(range(4), (6.0,)), (8.0,), mbytes=20.0)
+    study = write(tmp_path, (*TENSOR, everyone))
+    found = traced_of(study).exchanges
+    assert set(found.bytes) == {20e6} and set(found.ranks) == {4} and set(found.ns) == {2 * MS}
+    assert any("process groups of 2 of its 4 ranks are left out" in said for said in study.findings)
+
+
+# --- damaged tables ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline"]
+)
+def test_batches_that_are_not_numbered_from_0_are_one_line(tmp_path, command):
+    write(tmp_path, TENSOR)
+    (path,) = tmp_path.glob("*/rank_0001/batches.parquet")
+    table = tables.read(path.parent, "batches").to_pydict()
+    table["batch_index"] = [index + 7 for index in table["batch_index"]]
+    tables.write(tables.as_table("batches", table), path.parent, "batches")
+    ran = run(f"analysis.{command}", tmp_path)
+    assert "numbered 7 to 26, not 0 to 19" in ran.err and "Traceback" not in ran.err

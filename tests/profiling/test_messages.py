@@ -1,0 +1,237 @@
+"""What a collective was is told by what the trace says of it; process groups by their names and ranks."""
+
+import pytest
+
+from profiling.messages import ONE_OF_SEVERAL, Message, kind_of, of_arguments, of_process
+from tests.profiling.test_attribution import one, rows_of
+from tests.profiling.traces import Trace, tensors
+
+RCCL = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+OF_PAIR = {
+    "Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16",
+    "Group size": 2, "Process Group Name": "3", "Process Group Ranks": "[0, 2]",
+}  # fmt: skip
+
+
+def said_of(row) -> tuple:
+    return tuple(row[name] for name in ("collective", "process_group", "group_ranks", "group_size", "bytes"))
+
+
+def world(*groups: tuple[str, list[int]], rank: int = 0) -> dict:
+    """A trace's ``distributedInfo`` of a rank in these process groups."""
+    listed = [{"pg_name": name, "pg_size": len(ranks), "ranks": ranks} for name, ranks in groups]
+    return {"rank": rank, "world_size": max(len(ranks) for _, ranks in groups), "pg_config": listed}
+
+
+# --- a kernel that bears no name of a collective -------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [RCCL, "ncclDevKernel_Broadcast_RING_LL(ncclWork*)", "msccl_kernel_7"])
+def test_a_kernels_own_record_says_more_than_its_name(tmp_path, name):
+    trace = Trace()
+    trace.kernel(name, 5, 30, 50, **OF_PAIR)
+    (row,), _ = rows_of(trace, tmp_path)
+    assert row["class"] == "communication"
+    assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
+
+
+def test_a_kernel_of_no_known_library_is_a_collective_if_it_bears_its_record(tmp_path):
+    trace = Trace()
+    trace.kernel("_ZN6vendor4ringE", 5, 30, 50, **OF_PAIR)
+    trace.kernel("Memcpy DtoD (Device -> Device)", 60, 70, 80, category="gpu_memcpy", **OF_PAIR)
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["class"] for row in rows] == ["communication", "memcpy"]
+
+
+def test_the_call_says_it_where_the_kernel_does_not(tmp_path):
+    trace = Trace()
+    trace.host("record_param_comms", 0, 20, more=OF_PAIR)
+    trace.kernel(RCCL, 5, 30, 50)
+    (row,), _ = rows_of(trace, tmp_path)
+    assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
+
+
+@pytest.mark.parametrize(
+    ("launching", "collective"),
+    [
+        (["c10d::allreduce_", "record_param_comms", "nccl:all_reduce"], "allreduce"),
+        (["c10d::_reduce_scatter_base_", "record_param_comms", "nccl:coalesced"], "reducescatter"),
+        (["nccl:all_to_all"], "alltoall"),
+        (["c10d::send", "nccl:send 0->1"], "sendrecv"),
+    ],
+)
+def test_the_ranges_that_launched_it_say_the_kind(tmp_path, launching, collective):
+    trace = Trace()
+    for depth, name in enumerate(launching):
+        category = "user_annotation" if name.startswith("nccl:") else "cpu_op"
+        trace.host(name, depth, 20 - depth, category, more=tensors([100]))
+    trace.kernel(RCCL, 10, 30, 50)
+    (row,), _ = rows_of(trace, tmp_path)
+    assert said_of(row) == (collective, None, None, None, 400)
+
+
+def test_a_kernel_of_which_nothing_is_recorded_has_the_kind_of_its_name_or_none(tmp_path):
+    trace = Trace()
+    trace.kernel(RCCL, 5, 30, 50)
+    trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclWork*)", 55, 60, 70)
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["class"] for row in rows] == ["communication"] * 2
+    assert [said_of(row)[0] for row in rows] == [None, "allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("allreduce", "allreduce"), ("_allgather_base", "allgather"), ("all_to_allv", "alltoall"),
+     ("reduce_scatter_tensor_coalesced", "reducescatter"), ("recv", "sendrecv"), ("barrier", "barrier"),
+     ("_reduce_oop", "reduce"), ("nccl:coalesced", "other"), ("broadcast_oop", "broadcast")],
+)  # fmt: skip
+def test_kinds_as_pytorch_names_them(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_absurd_records_say_nothing():
+    said = of_arguments({"Collective name": 7, "Group size": "many", "In msg nelems": None, "dtype": "Float"})
+    assert said is not None
+    assert said[:4] == ("", "", "", 0) and said.bytes != said.bytes
+    assert of_arguments({"stream": 7}) is None
+
+
+# --- process groups ------------------------------------------------------------------------------------
+
+
+def test_the_only_group_is_that_of_collectives_that_do_not_say_it():
+    assert of_process(world(("0", [0, 1]), ("1", [0]))) == Message("", "0", "0,1", 2)
+    assert of_process(world(("0", [0, 1]), ("1", [0, 1]))) == Message("", "0", "0,1", 2)
+    assert of_process(world(("0", [0, 1, 2, 3]), ("1", [0, 2]))).group == ONE_OF_SEVERAL
+    assert of_process({"pg_config": "none"}) == of_process({}) == Message()
+
+
+def test_of_several_groups_none_is_guessed(tmp_path):
+    trace = Trace(distributedInfo=world(("0", [0, 1, 2, 3]), ("1", [0, 2])))
+    trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclWork*)", 5, 30, 50)
+    trace.kernel(RCCL, 55, 60, 70, **OF_PAIR)
+    rows, _ = rows_of(trace, tmp_path)
+    assert [said_of(row)[:4] for row in rows] == [
+        ("allreduce", ONE_OF_SEVERAL, None, None), ("allgather", "3", "0,2", 2)
+    ]  # fmt: skip
+
+
+# --- sizes ---------------------------------------------------------------------------------------------
+
+
+def fsdp2_step(groups) -> Trace:
+    """A step of FSDP2 over Gloo as PyTorch 2.13 records it: two layers, sharded over two ranks.
+
+    The operator bears both tensors and is done before Gloo's own thread, which bears the shard, begins.
+    """
+    trace = Trace(distributedInfo=groups)
+    trace.range("ProfilerStep#1", 0, 1000)
+    at = 10.0
+    for shard in (792, 392, 392, 792):  # forward, and backward again
+        trace.host("c10d::_allgather_base_", at, at + 5, more=tensors([2 * shard], [shard]))
+        trace.host("gloo:all_gather", at + 3, at + 40, "user_annotation", thread=2, more=tensors([shard]))
+        at += 50
+    for shard in (392, 792):  # Gloo makes a reduce-scatter by an allreduce
+        trace.host("c10d::_reduce_scatter_base_", at, at + 5, more=tensors([shard], [2 * shard]))
+        trace.host("gloo:all_reduce", at + 3, at + 40, "user_annotation", thread=2, more=tensors([2 * shard]))
+        at += 50
+    return trace
+
+
+def test_an_allgather_of_which_only_shards_are_recorded_counts_in_whole(tmp_path):
+    rows, _ = rows_of(fsdp2_step(world(("0", [0, 1]))), tmp_path)
+    gathered = [row for row in rows if row["collective"] == "allgather"]
+    assert sum(row["bytes"] for row in gathered) == 4 * 2 * 2 * (792 + 392)
+    assert {said_of(row)[1:4] for row in rows} == {("0", "0,1", 2)}
+    reduced = [row for row in rows if row["collective"] == "allreduce"]
+    assert sum(row["bytes"] for row in reduced) == 4 * 2 * (792 + 392)
+
+
+def test_the_whole_is_not_known_where_the_group_is_not(tmp_path):
+    groups = world(("0", [0, 1, 2, 3]), ("1", [0, 1]))
+    rows, _ = rows_of(fsdp2_step(groups), tmp_path)
+    assert {row["bytes"] for row in rows if row["collective"] == "allgather"} == {None}
+
+
+def test_an_allgather_whose_call_is_around_it_has_the_size_of_its_output(tmp_path):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 4})
+    trace.host("c10d::_allgather_base_", 0, 50, more=tensors([30], [10]))  # three of the four ranks
+    trace.host("gloo:all_gather", 5, 90, "user_annotation", more=tensors([10]))
+    rows, _ = rows_of(trace, tmp_path)
+    assert one(rows, name="gloo:all_gather")["bytes"] == 120
+
+
+def test_a_call_by_the_functional_api_is_no_work_of_its_own(tmp_path):
+    trace = Trace(distributedInfo=world(("0", [0, 1])))
+    trace.host("_c10d_functional::all_reduce", 0, 20, more=tensors([8]))
+    trace.host("c10d::allreduce_", 2, 18, more=tensors([8]))
+    trace.host("gloo:all_reduce", 5, 60, "user_annotation", thread=2, more=tensors([8]))
+    trace.host("_c10d_functional::wait_tensor", 21, 61, more=tensors([8]))
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["name"] for row in rows] == ["gloo:all_reduce"]
+
+
+# --- classes by operators ------------------------------------------------------------------------------
+
+
+def test_a_convolution_by_the_kernel_of_a_gemm_is_one(tmp_path):
+    gemm = "cutlass_tensorop_s1688gemm_128x128_16x5_nn_align4"
+    trace = Trace()
+    trace.host("aten::cudnn_convolution", 0, 10, more=tensors([2, 3, 8, 8], [4, 3, 3, 3]))
+    trace.kernel(gemm, 5, 100, 110)
+    trace.host("ConvolutionBackward0", 20, 30, more={"Sequence number": 5, "Fwd thread id": 1})
+    trace.kernel(gemm, 25, 110, 120)
+    trace.host("aten::mm", 40, 50, more=tensors([2, 2], [2, 2]))
+    trace.kernel(gemm, 45, 120, 130)
+    trace.kernel("cudnn::gemm::computeOffsetsKernel(cudnn::gemm::Params)", 47, 130, 140)
+    trace.kernel(gemm, 55, 140, 150)
+    rows, _ = rows_of(trace, tmp_path)
+    assert [row["class"] for row in rows] == ["convolution", "convolution", "gemm", "gemm", "gemm"]
+
+
+# --- devices not known ---------------------------------------------------------------------------------
+
+
+def test_work_of_an_unknown_device_is_a_finding_and_no_cpus(tmp_path):
+    trace = Trace()
+    trace.host("aten::mm", 0, 10, more=tensors([2, 2], [2, 2]))
+    trace.host("runFunction", 2, 5, "mtia_runtime")
+    for at in (20, 30):
+        trace.events.append({"ph": "X", "cat": "mtia_ccp_events", "name": "fc", "pid": 17, "tid": 1,
+                             "ts": at, "dur": 5, "args": {}})  # fmt: skip
+    rows, converted = rows_of(trace, tmp_path)
+    said = " | ".join(converted.findings)
+    assert rows == []
+    assert "2 events of a device are left out: their kind is not known (mtia_ccp_events)" in said
+    assert "1 events of the host are left out: their kind is not known (mtia_runtime)" in said
+    assert "the host's operators are not that work" in said
+
+
+def test_counters_of_kernels_are_no_times_of_kernels(tmp_path):
+    trace = Trace()
+    trace.host("aten::mm", 0, 10, more=tensors([2, 2], [2, 2]))
+    trace.host("volta_sgemm", 0, 10, "cuda_profiler_range", flops=3)
+    rows, converted = rows_of(trace, tmp_path)
+    assert rows == []
+    assert any("cuda_profiler_range are left out: they are counters" in said for said in converted.findings)
+
+
+def test_an_unknown_kind_of_event_beside_a_gpus_kernels_costs_nothing(tmp_path):
+    trace = Trace()
+    trace.host("waiting", 0, 10, "cuda_sync")
+    trace.host("something", 0, 10, "of_tomorrow")
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    rows, converted = rows_of(trace, tmp_path)
+    assert [row["name"] for row in rows] == ["volta_sgemm_128x32_tn"]
+    said = " | ".join(converted.findings)
+    assert "of_tomorrow" in said and "cuda_sync" not in said and "operators are not that work" not in said
+
+
+def test_damaged_categories_do_not_break_the_line(tmp_path):
+    trace = Trace()
+    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
+    for number in range(9):
+        trace.host("something", 0, 10, f"{number}\n" * 50)
+    _, converted = rows_of(trace, tmp_path)
+    (said,) = [one for one in converted.findings if "kind is not known" in one]
+    assert "\n" not in said and len(said) < 400 and said.endswith(", ...)")
