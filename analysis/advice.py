@@ -1,6 +1,6 @@
 """How is a cause called, and what is to be tried against it? The sentences of the verdict about causes.
 
-A change is advised if a simulation finds that it gains, or, where none was made, if it changes what costs most.
+A change is advised if a simulation finds that it gains, or, where none was made, if it changes what costs.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ LEAST_GAIN_PCT = 1.0
 # Part of the loss (a column loss_<part>_pct) -> its key in Sentence.cause, and what it is called.
 CAUSES = {
     "exposed_transfer": ("transfer", "sending gradients"),
-    "exposed_wait": ("waits", "waiting for other ranks, which are late by turns,"),
+    "exposed_wait": ("waits", "waiting for other ranks, none of which is late again and again,"),
     "exposed_communication": ("communication", "communication (sending gradients or waiting for ranks)"),
     "exposed_loader": ("loader", "loading data"),
     "compute": ("computing", "computing"),
@@ -69,6 +69,7 @@ _LATE_CAUSE = {
     "loader": "its loader, which has the next batch late",
     "node": "the node, as all its ranks are late",
 }
+_OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
 
 
@@ -88,6 +89,8 @@ def against(key: str, gained: Mapping[str, Any]) -> list[Sentence]:
     if not useful:
         names = ", ".join(in_words(row["what_if"]) for row in tried)
         text = f"None of these would gain {LEAST_GAIN_PCT:g} % or more, {on}: {names}."
+        if part in _SENDS:
+            text += f" What to try: a larger batch per rank{_OF_LATENCY if key == 'latency' else ''}."
         return [Sentence(text, "prediction")]
     useful.sort(key=lambda row: -row["gain_pct"])
     if part in _SENDS:
@@ -105,8 +108,7 @@ def held_up(late: Late | None) -> list[Sentence]:
     one = len(late.ranks) == 1 or late.cause == "node"
     who = name_of(late)
     if late.by_collectives:
-        runs = "the traced run" if late.of == 1 else f"{late.runs} of {late.of} traced runs"
-        least, how = "", f"as the collectives of {runs} show"
+        least, how = "", "as the collectives of the traced runs show"
     else:
         least, how = "at least ", f"as the stages of the batches show in {late.runs} of {late.of} runs"
     text = (

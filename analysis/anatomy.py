@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("rank", "batch_index", "stage")
+FIGURES = ("attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY))
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
@@ -200,8 +201,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
 
 def columns_of(by: Sequence[str]) -> list[str]:
     """The columns of :func:`rows`."""
-    figures = ("attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY))
-    return ["id", *Run.model_fields, "repetition", *by, *figures]
+    return ["id", *Run.model_fields, "repetition", *by, *FIGURES]
 
 
 def main() -> int:
@@ -229,6 +229,7 @@ def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
     keys = _keys(made, by)
     columns = [
         *keys,
+        *([Column("runs", lambda row: row["runs"])] if any(row.get("runs", 1) > 1 for row in made) else []),
         Column("batches", lambda row: row["attributed_batches"]),
         Column("wall", lambda row: row["wall_ms"]),
         *(Column(_HEADS.get(name, name), _share(name)) for name in PARTS),
@@ -261,7 +262,7 @@ def _caption(made: Rows) -> str:
         "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
         "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
     )
-    if any(math.isnan(row["idle_host_bound_ms"]) for row in made):
+    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in made):
         text += (
             "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
             "notes say why."
@@ -288,7 +289,8 @@ def _share(name: str) -> Any:
 
     def value(row: Any) -> str:
         took, wall = row[f"{name}_ms"], row["wall_ms"]
-        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and not math.isnan(took) else "-"
+        known = took is not None and not math.isnan(took)
+        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and known else "-"
 
     return value
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from analysis.divide import finest
-from analysis.late_verdicts import STRAGGLER, TOO_FEW
-from analysis.lateness import BY_COLLECTIVES
+from analysis.late_verdicts import STRAGGLER
+from analysis.lateness import BY_COLLECTIVES, LATE_SHARE
 from analysis.terminal import Rows
 
 # A rank that is named in no more than this share of the runs is not what slows the job.
@@ -35,7 +35,6 @@ class Late:
         by_collectives: whether collectives told that; else stages did, and it is a lower bound.
         runs, of: in how many runs it is named, of those that tell.
         cause: as analysis.stragglers has it.
-        world_size: of the runs.
     """
 
     ranks: tuple[int, ...]
@@ -51,54 +50,51 @@ class Late:
 def late_ranks(rows: Rows) -> Late | None:
     """The ranks that are named in most of the runs that tell; None if there are none.
 
-    Where collectives were recorded they tell both who is late and by how much: stages do not show a slow
-    backward pass. Stages tell where too few batches were recorded to say that a lateness repeats.
+    Collectives tell by how much a rank is late, stages a lower bound of it, since they do not show a slow
+    backward pass: a rank that stages do not name may be late, one that they name is. So either may name it,
+    and where collectives were recorded they say by how much.
 
     Args:
         rows: of :mod:`analysis.stragglers`, of runs of one configuration and world size, with their ``id``.
     """
-    telling = _telling(rows)
-    runs = {row["id"] for row in telling}
-    named: dict[int, Rows] = {}
-    for row in telling:
-        if row["verdict"] == STRAGGLER:
-            named.setdefault(row["rank"], []).append(row)
-    often = {rank: of for rank, of in named.items() if len(of) > LATE_RUNS_SHARE * len(runs)}
-    if not often:
+    recorded = [row for row in rows if row.get("told_by") == BY_COLLECTIVES]
+    often = _often(recorded) or _often([row for row in rows if row.get("told_by") != BY_COLLECTIVES])
+    measured = {
+        rank: [row for row in recorded if row["rank"] == rank] or named for rank, named in often.items()
+    }
+    share_pct = {
+        rank: float(np.median([100 * row["mean_lateness_ms"] / row["batch_ms"] for row in of]))
+        for rank, of in measured.items()
+    }
+    ranks = sorted(
+        (rank for rank in often if share_pct[rank] >= 100 * LATE_SHARE), key=lambda rank: -share_pct[rank]
+    )
+    if not ranks:
         return None
-    measured = {rank: _measured(rows, rank) for rank in often}
-
-    def share_pct(rank: int) -> float:
-        return float(np.median([100 * row["mean_lateness_ms"] / row["batch_ms"] for row in measured[rank]]))
-
-    ranks = sorted(often, key=lambda rank: -share_pct(rank))
     first = ranks[0]
     causes = [row["cause"] for row in often[first]]
     nodes = {row["node"] for row in often[first]}
+    told_by = often[first][0].get("told_by")
     return Late(
         tuple(ranks),
         nodes.pop() if len(nodes) == 1 else "",
         float(np.median([row["mean_lateness_ms"] for row in measured[first]])),
-        share_pct(first),
+        share_pct[first],
         all(row.get("told_by") == BY_COLLECTIVES for row in measured[first]),
         len(often[first]),
-        len(runs),
+        len({row["id"] for row in rows if row.get("told_by") == told_by}),
         max(causes, key=causes.count),
     )
 
 
-def _telling(rows: Rows) -> Rows:
-    """The rows of runs by whose collectives one can tell; of all runs, if there is no such run."""
-    recorded = [row for row in rows if row.get("told_by") == BY_COLLECTIVES]
-    short = {row["id"] for row in recorded if row["verdict"] == TOO_FEW}
-    return [row for row in recorded if row["id"] not in short] or rows
-
-
-def _measured(rows: Rows, rank: int) -> Rows:
-    """A rank's rows by collectives, else its rows in which it is named."""
-    own = [row for row in rows if row["rank"] == rank]
-    recorded = [row for row in own if row.get("told_by") == BY_COLLECTIVES]
-    return recorded or [row for row in own if row["verdict"] == STRAGGLER]
+def _often(rows: Rows) -> dict[int, Rows]:
+    """The rows in which a rank is named, of ranks that are named in most of the rows' runs."""
+    runs = {row["id"] for row in rows}
+    named: dict[int, Rows] = {}
+    for row in rows:
+        if row["verdict"] == STRAGGLER:
+            named.setdefault(row["rank"], []).append(row)
+    return {rank: of for rank, of in named.items() if len(of) > LATE_RUNS_SHARE * len(runs)}
 
 
 @dataclass(frozen=True)
@@ -143,13 +139,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-# --- what sending gradients is limited by ----------------------------------------------------------------
+# --- what a simulation says of a part ---------------------------------------------------------------------
 
-# What-if -> what it shows to limit the transfer of gradients, if it gains.
-_LIMITS = {"fp16-gradients": "bandwidth", "network": "bandwidth", "bucket-mb": "latency"}
+# Links of twice the bandwidth take off half of what bandwidth costs; where they take off less than this share
+# of the transfer, it is latency that costs.
+_SHARE_OF_BANDWIDTH = 0.25
 
 
-def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dict[str, Any]:
+def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What-if -> its row, of a point's configuration on the fewest ranks that were simulated.
 
     Args:
@@ -165,8 +162,14 @@ def gains(row: Mapping[str, Any], predicted: Rows, fields: Sequence[str]) -> dic
     return {one["what_if"]: one for one in own if one["ranks"] == fewest}
 
 
-def limit_of_transfer(gained: Mapping[str, Any], least_pct: float) -> str:
-    """``bandwidth`` or ``latency``, by which change would gain most; empty: none gains ``least_pct``."""
-    of = {name: row["gain_pct"] for name, row in gained.items() if name.partition("=")[0] in _LIMITS}
-    best = max(of, key=lambda name: of[name], default="")
-    return _LIMITS[best.partition("=")[0]] if best and of[best] >= least_pct else ""
+def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) -> str:
+    """``bandwidth`` or ``latency`` of the network; empty: no simulation tells them apart.
+
+    Args:
+        cost_pct: of the transfer, in percent of a batch.
+        gained: of :func:`gains`.
+    """
+    faster = next((row for name, row in gained.items() if name.partition("=")[0] == "network"), None)
+    if faster is None or not (faster.get("alpha_us") or 0) > 0:
+        return ""
+    return "bandwidth" if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct else "latency"

@@ -85,8 +85,9 @@ def disagreement(row: dict[str, Any], predicted: Rows) -> str:
     for low, high, method in ranges:
         for other_low, other_high, other in ranges:
             if high < other_low:
+                ranges_in_words = f"{digits(low, 3)} to {digits(high, 3)} images/s, the {other}"
                 return (
-                    f"for {ranks_in_words(row['ranks'])} the {method} says {digits(low, 3)} to {digits(high, 3)} "
-                    f"images/s, the {other} {digits(other_low, 3)} to {digits(other_high, 3)}"
+                    f"for {ranks_in_words(row['ranks'])} the {method} says {ranges_in_words} "
+                    f"{digits(other_low, 3)} to {digits(other_high, 3)}"
                 )
     return ""

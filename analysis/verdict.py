@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.advice import CAUSES, LEAST_GAIN_PCT, LIMITED_BY, against, held_up, key_of, name_of
+from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of
 from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss
 from analysis.extrapolate import CONFIGURATION
 from analysis.forecast import forecast
@@ -18,7 +18,7 @@ from analysis.terminal import Rows, digits
 
 # A loss of scaling below this (percentage points), or within its own interval, is not worth a sentence about
 # its cause; neither is a part of it.
-LEAST_PCT = 2.0
+LEAST_PCT = 2.5
 # The same where points ran once, so that nobody knows how much runs differ.
 LEAST_UNREPEATED_PCT = 5.0
 # A part of the batch that makes up less than this share of what was lost is not what limits it.
@@ -61,9 +61,12 @@ def verdict(
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
     lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
     # The most ranks matter most; what is lost on fewer only is still lost.
-    judged = worst if _lost(worst) >= _least(worst) else lowest
+    enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
+    judged = worst if _lost(worst) >= enough else lowest
     here = late_ranks(_of_point(late or [], judged))
-    first, why = _why(called, judged, here, predicted or [])
+    # What speaks against a forecast speaks against the gains that it promises.
+    simulated = [] if no_forecast or not predicted else predicted
+    first, why = _why(called, judged, here, simulated)
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
@@ -224,7 +227,7 @@ def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[st
     if key == "computing" and _is_strong(row):
         return "small batch", "computing on fewer images per rank"
     if key == "transfer":
-        return limit_of_transfer(gained, LEAST_GAIN_PCT) or key, words
+        return limit_of_transfer(cause.cost_pct, gained) or key, words
     return key, words
 
 
