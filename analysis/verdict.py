@@ -197,7 +197,7 @@ def _from_parts(
         )
         return [], [Sentence(text, "loss"), *of_late]
     unknown = f"; {rest:.0f} no profiled run explains" if rest > large[0].cost_pct else ""
-    found = []
+    found: list[Sentence] = []
     for cause in large:
         key, words = _words(cause, row, late, gained)
         points = _points(row, cause, late)

@@ -89,10 +89,11 @@ class Job:
     batch: int = IMAGES
 
     def run(self, profile: str, batches: int) -> Run:
-        return Run(
-            nodes=self.nodes, gpus_per_node=self.ranks // self.nodes, profile=profile, batches=batches,
-            batch=self.batch, loader="pytorch",
-        )  # fmt: skip
+        fields = {
+            "nodes": self.nodes, "gpus_per_node": self.ranks // self.nodes, "profile": profile,
+            "batches": batches, "batch": self.batch, "loader": "pytorch",
+        }  # fmt: skip
+        return Run.model_validate(fields)
 
     def of(self, amount: float) -> np.ndarray:
         """An amount, by rank: that of the slow ones, or of all ranks if there are several."""
@@ -102,24 +103,29 @@ class Job:
         return found
 
 
-@dataclass(frozen=True)
+Pair = tuple[np.ndarray, np.ndarray]  # begins and ends
+
+
 class Times:
-    """Instants of a run in ms; arrays (ranks, batches), and of kernels (what, ranks, batches).
+    """Instants of a run in ms; arrays (ranks, batches), and of kernels pairs of (what, ranks, batches).
 
     Attributes:
-        forward, backward, update: begins and ends of kernels, layer by layer.
-        exchange: begins (a rank's arrival) and ends of the sums of buckets.
+        start, loaded, forwarded, exchanged, end: of a batch; exchanged: backward pass and sums are done.
+        copy, forward, backward: kernels, layer by layer.
+        exchange: the sums of buckets, from a rank's arrival on.
     """
 
-    start: np.ndarray
-    loaded: np.ndarray
-    forwarded: np.ndarray
-    exchanged: np.ndarray
-    end: np.ndarray
-    copy: tuple[np.ndarray, np.ndarray]
-    forward: tuple[np.ndarray, np.ndarray]
-    backward: tuple[np.ndarray, np.ndarray]
-    exchange: tuple[np.ndarray, np.ndarray]
+    def __init__(self, ranks: int, batches: int, sums: int) -> None:
+        def instants() -> np.ndarray:
+            return np.zeros((ranks, batches))
+
+        def pair(count: int) -> Pair:
+            return np.zeros((count, ranks, batches)), np.zeros((count, ranks, batches))
+
+        self.start, self.loaded, self.forwarded = instants(), instants(), instants()
+        self.exchanged, self.end = instants(), instants()
+        self.copy, self.exchange = pair(1), pair(sums)
+        self.forward, self.backward = pair(len(ELEMENTS)), pair(len(ELEMENTS))
 
 
 def buckets() -> list[tuple[int, float]]:
@@ -141,52 +147,50 @@ def times_of(
     Args:
         own: by how much longer the kernels of each rank take than the others', as a share.
     """
-    ranks, layers = job.ranks, len(ELEMENTS)
-    level = np.exp(noise.runs * generator.normal())
-    by_batch = 1 + noise.batch * generator.normal(size=(ranks, batches))
-    by_batch *= level
+    ranks, several = job.ranks, job.ranks > 1
+    level = float(np.exp(noise.runs * generator.normal()))
+    by_batch = level * (1 + noise.batch * generator.normal(size=(ranks, batches)))
     now_and_then = generator.random((ranks, batches)) < noise.often
     alone_ms = LOAD_MS + FORWARD_MS + BACKWARD_MS + UPDATE_MS
     late = now_and_then * generator.exponential(noise.late * alone_ms, (ranks, batches))
     pace = ((job.batch / IMAGES + job.fixed) * (1 + job.of(job.gpu)) * (1 + own))[:, None] * by_batch
     host = job.of(job.host_ms)[:, None] + late + TRACED_MS * (np.arange(batches) >= traced)
-    load = (LOAD_MS + job.of(job.load_ms) + (job.all_load_ms if ranks > 1 else 0.0))[:, None] * by_batch
-    copy = COPY_MS + (job.copies_ms if ranks > 1 else 0.0)
-    sums = buckets() if ranks > 1 else []
-    shape = (ranks, batches)
-    at = {name: np.zeros(shape) for name in ("start", "loaded", "forwarded", "exchanged", "end")}
-    pairs = {
-        name: (np.zeros((count, *shape)), np.zeros((count, *shape)))
-        for name, count in (("copy", 1), ("forward", layers), ("backward", layers), ("exchange", len(sums)))
-    }
-    start = np.zeros(ranks)
+    load = (LOAD_MS + job.of(job.load_ms) + several * job.all_load_ms)[:, None] * by_batch
+    # The update does not depend on the images.
+    update = UPDATE_MS * level * (1 + job.of(job.gpu))
+    times = Times(ranks, batches, len(buckets()) if several else 0)
+    now = np.zeros(ranks)
     for batch in range(batches):
-        now = start + load[:, batch]
-        at["start"][:, batch], at["loaded"][:, batch] = start, now
-        pairs["copy"][0][0, :, batch] = now
-        now = now + copy
-        pairs["copy"][1][0, :, batch] = now
+        times.start[:, batch] = now
+        times.loaded[:, batch] = now = now + load[:, batch]
+        now = _kernel(times.copy, 0, batch, now, COPY_MS + several * job.copies_ms)
+        layers = len(ELEMENTS)
         for layer in range(layers):
-            now = now + host[:, batch] / layers  # launches that come late
-            pairs["forward"][0][layer, :, batch] = now
-            now = now + FORWARD_MS / layers * pace[:, batch]
-            pairs["forward"][1][layer, :, batch] = now
-        at["forwarded"][:, batch] = now
+            late_by = host[:, batch] / layers  # its launch
+            now = _kernel(times.forward, layer, batch, now + late_by, FORWARD_MS / layers * pace[:, batch])
+        times.forwarded[:, batch] = now
         for layer in range(layers):
-            pairs["backward"][0][layer, :, batch] = now
-            now = now + BACKWARD_MS / layers * pace[:, batch]
-            pairs["backward"][1][layer, :, batch] = now
-        done = np.zeros(ranks)
-        for number, (count, size) in enumerate(sums):
-            arrival = np.maximum(pairs["backward"][1][count - 1, :, batch], done)
-            done = np.full(ranks, arrival.max() + job.network.allreduce_ms(size, ranks))
-            pairs["exchange"][0][number, :, batch], pairs["exchange"][1][number, :, batch] = arrival, done
-        now = np.maximum(now, done)
-        at["exchanged"][:, batch] = now
-        # The update does not depend on the images.
-        start = now + UPDATE_MS * level * (1 + job.of(job.gpu))
-        at["end"][:, batch] = start
-    return Times(**at, **pairs)
+            now = _kernel(times.backward, layer, batch, now, BACKWARD_MS / layers * pace[:, batch])
+        now = np.maximum(now, _sums(times, job, batch))
+        times.exchanged[:, batch] = now
+        times.end[:, batch] = now = now + update
+    return times
+
+
+def _kernel(kind: Pair, place: int, batch: int, begin: np.ndarray, ms: np.ndarray | float) -> np.ndarray:
+    """Note a kernel of all ranks, and when it ends."""
+    kind[0][place, :, batch], kind[1][place, :, batch] = begin, begin + ms
+    return kind[1][place, :, batch]
+
+
+def _sums(times: Times, job: Job, batch: int) -> np.ndarray:
+    """Note the sums of a batch's buckets, and when the last one ends, by rank."""
+    done = np.zeros(job.ranks)
+    for number, (count, size) in enumerate(buckets()[: len(times.exchange[0])]):
+        arrival = np.maximum(times.backward[1][count - 1, :, batch], done)
+        done = np.full(job.ranks, arrival.max() + job.network.allreduce_ms(size, job.ranks))
+        times.exchange[0][number, :, batch], times.exchange[1][number, :, batch] = arrival, done
+    return done
 
 
 def step_ms(job: Job) -> float:
@@ -287,16 +291,18 @@ def _write_rank(directory: Path, rank: int, run: Run, times: Times, traced: int)
 
 def _kernels(rank: int, times: Times, traced: int) -> dict[str, list]:
     """The kernels of the recorded batches, as columns."""
-    layers = len(ELEMENTS)
-    kinds = [("copy", "memcpy", "fprop", times.copy, [None], 0.0, [1e6])]
-    forward, backward = [_layer(n) for n in range(layers)], [_layer(n) for n in reversed(range(layers))]
-    kinds.append(("conv_fprop", "convolution", "fprop", times.forward, forward, 2e10, [1e9] * layers))
-    kinds.append(("conv_bprop", "convolution", "bprop", times.backward, backward, 4e10, [1e9] * layers))
-    update = (times.exchanged[None], times.end[None])
-    kinds.append(("sgd", "optimizer", "update", update, [None], 0.0, [3e8]))
+    layers = range(len(ELEMENTS))
     sizes = [size for _, size in buckets()][: len(times.exchange[0])]
-    talk = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-    kinds.append((talk, "communication", "bprop", times.exchange, [None] * len(sizes), 0.0, sizes))
+    kinds: list[tuple[str, str, str, Pair, list[str | None], float, list[float]]] = [
+        ("copy", "memcpy", "fprop", times.copy, [None], 0.0, [1e6]),
+        ("conv_fprop", "convolution", "fprop", times.forward, [_layer(n) for n in layers], 2e10,
+         [1e9] * len(layers)),
+        ("conv_bprop", "convolution", "bprop", times.backward, [_layer(n) for n in reversed(layers)], 4e10,
+         [1e9] * len(layers)),
+        ("sgd", "optimizer", "update", (times.exchanged[None], times.end[None]), [None], 0.0, [3e8]),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication", "bprop", times.exchange,
+         [None] * len(sizes), 0.0, sizes),
+    ]  # fmt: skip
     rows: dict[str, list] = {}
     for name, kind, direction, (begin, end), of_layers, flops, moved in kinds:
         for place, layer in enumerate(of_layers):

@@ -100,7 +100,7 @@ def cell(name: str, size_pct: float, seeds: range) -> dict[str, Any]:
             found = named(sentences_of(plant, size_pct, seed, Path(folder)))
         first[found[0] if found else NONE] += 1
         next_one += len(plant.named) > 1 and tuple(found[:2]) == plant.named
-    row = {
+    row: dict[str, Any] = {
         "planted": name, "size_pct": size_pct, "sweeps": len(seeds),
         "right": sum(first[one] for one in plant.named), "vague": sum(first[one] for one in plant.vague),
         "none": first[NONE],

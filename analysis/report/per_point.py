@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.report.views import FACTORS, called, facts, varied
@@ -32,9 +33,8 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
         runs = len(points[_key(members[0], Run.model_fields)])
         row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
         for name in figures:
-            values = [one.get(name) for one in members]
-            known = [float(value) for value in values if value is not None and not pd.isna(value)]
-            row[name] = sum(known) / runs if len(known) == len(values) else None
+            values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
+            row[name] = None if np.isnan(values).any() else float(values.sum() / runs)
         made.append(row | {"runs": runs})
     return made
 

@@ -98,13 +98,12 @@ def stages(own: Rows, factors: Sequence[str]) -> Section | None:
         "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
         "communication of gradients and the wait for other ranks, since they run together."
     )
-    points = named(own, factors)
-    figure = plots.parts(points, plots.STAGE_COLOURS, "Stages of a batch")
+    figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
     chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
-    columns = [Column("configuration", lambda row: row["label"], left=True)]
+    rows = [{**row, "label": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
+    columns = [Column("configuration", _get("label"), left=True)]
     columns += [Column(f"{name} ms", _get(f"{name}_ms")) for name in plots.STAGE_COLOURS]
-    part = Part("", points.to_dict("records"), columns)
-    view = as_view(part, "stages-table", factors)
+    view = as_view(Part("", rows, columns), "stages-table", factors)
     return Section("stages", "Where does a batch's time go?", text, [chart], [view])
 
 
