@@ -142,12 +142,14 @@ def _device(manifest: Manifest) -> str:
 
 
 def opening(study: Study) -> list[Sentence]:
-    """The report's first sentences on runs of our own, without the rest of the page.
+    """The report's first sentences, without the rest of the page.
 
     Raises:
-        UserError: the study holds no run that can be compared.
+        UserError: nothing in the study can be reported.
     """
-    _, own = _rows(study)
+    rows, own = _rows(study)
+    if not own:
+        return list(_of_reference(rows))
     factors = varied((source.fields for source in study.sources), _FACTORS)
     judged = stragglers.judged(study) or []
     return _of_own(study, own, _of_lines(own, factors), prediction.predicted(study), judged)

@@ -11,6 +11,7 @@ from analysis.report.build import build
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart, Section, TableView
 from benchmarks.planted_sweep import Job, write_sweep
+from tests.analysis.commands import run
 
 PARTS = {"compute": "compute", "exposed loader": "exposed loader", "exposed copies": "other copies"}
 ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
@@ -162,8 +163,22 @@ def _is_figure(text: str) -> bool:
 
 def _keys(view: TableView, row) -> tuple:
     """What tells rows apart: numbers that are no figures."""
-    keys = ("nodes", "GPUs a node", "gpus_per_node", "batch", "rank", "rep", "gpus", "calls a batch")
-    return tuple(cell.text for one, cell in zip(view.columns, row.cells, strict=True) if one.header in keys)
+    keys = ("nodes", "GPUs a node", "gpus per node", "batch", "rank", "rep", "gpus", "calls a batch")
+    return tuple(
+        cell.text
+        for one, cell in zip(view.columns, row.cells, strict=True)
+        if one.header.replace("_", " ") in keys
+    )
+
+
+@pytest.mark.parametrize("command", ["communication", "anatomy", "utilization"])
+def test_rows_of_several_repetitions_say_which_in_the_terminal(command, tmp_path):
+    write_sweep(tmp_path, [Job(ranks=2)], repetitions={"torch": 2}, batches=12)
+    lines = run(f"analysis.{command}", tmp_path).out.splitlines()
+    assert any(" rep" in line for line in lines[:6]), lines[:6]
+    once = tmp_path / "once"
+    write_sweep(once, [Job(ranks=2)], repetitions={"torch": 1}, batches=12)
+    assert not any(" rep" in line for line in run(f"analysis.{command}", once).out.splitlines()[:6])
 
 
 def test_labels_of_rows_that_the_factors_leave_alike_say_what_else_differs():
