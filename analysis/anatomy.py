@@ -110,16 +110,17 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
 
 
 def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
-    """When each rank's collectives moved data: since the last rank had come; empty: that is not known."""
+    """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
     ranks = ranks_of(study, source)
     if source.ranks > 1 and not any(len(one.kind) for one in ranks):
         return {}
     matched = matched_of(study, source, ranks) if ranks else None
-    if matched is None:
+    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
+    if not lasted or any(np.isnan(one).any() for one in lasted):
         return {}
     return {
-        one.rank: (one.end_ns - lasted, one.end_ns)
-        for one, lasted in zip(ranks, matched.transfer_ns, strict=True)
+        one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
+        for one, ns in zip(ranks, lasted, strict=True)
     }
 
 

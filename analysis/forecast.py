@@ -28,13 +28,15 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
     tried = [
         row
         for row in predicted
-        if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT and not _was_measured(row, points)
+        if row.get("what_if")
+        and (row.get("gain_pct") or 0) >= WORTH_TRYING_PCT
+        and not was_measured(row, points)
     ]
     nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
     return max(nearest, key=lambda row: row["gain_pct"], default=None)
 
 
-def _was_measured(predicted: dict[str, Any], points: Rows) -> bool:
+def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
     """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
     name, _, value = predicted["what_if"].partition("=")
     field, measured = MEASURED_AS.get(name, ("", ""))

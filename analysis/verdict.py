@@ -11,7 +11,7 @@ import numpy as np
 from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of
 from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss
 from analysis.extrapolate import CONFIGURATION
-from analysis.forecast import forecast
+from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
 from analysis.sentences import Sentence, number, ranks_in_words, with_ends
 from analysis.terminal import Rows, digits
@@ -66,7 +66,7 @@ def verdict(
     here = late_ranks(_of_point(late or [], judged))
     # What speaks against a forecast speaks against the gains that it promises.
     simulated = [] if no_forecast or not predicted else predicted
-    first, why = _why(called, judged, here, simulated)
+    first, why = _why(called, judged, here, gains(judged, simulated, CONFIGURATION))
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
@@ -147,7 +147,7 @@ def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
 
 
 def _why(
-    called: Rows, row: dict[str, Any], late: Late | None, predicted: Rows
+    called: Rows, row: dict[str, Any], late: Late | None, gained: dict[str, Any]
 ) -> tuple[list[Sentence], list[Sentence]]:
     """(what comes first of all: the late ranks, if they are the cause; what else is said of causes)."""
     of_late = held_up(late)
@@ -159,26 +159,29 @@ def _why(
         )
         return [], [Sentence(text, "scaling"), *of_late]
     if _lost(row) < _least(row):
+        # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
+        first = of_late if late and late.share_pct >= _least(row) else []
         text = (
-            f"Nothing limits it yet: {max(_lost(row), 0):.1f} percentage points are lost, less than the "
-            f"{_least(row):.1f} from which on a loss is told from how much equal runs differ."
+            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points are "
+            f"lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
         )
-        return [], [Sentence(text, "scaling"), *of_late]
-    base = _base_of(called, row)
-    if base is None or np.isnan(number(row, "loss_unattributed_pct")):
-        # Stages tell a lateness that is a lower bound: half of the loss is enough to call it the cause.
-        if late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
-            return of_late, []
+        return first, [Sentence(text, "scaling"), *([] if first else of_late)]
+    base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
+    unknown = base is None or np.isnan(rest) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
+    if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
+        return of_late, []  # half of the loss is enough to call it the cause
+    if base is None or np.isnan(rest):
         return [], [*_from_stages(base, row), *of_late]
-    rest = row["loss_unattributed_pct"]
-    if abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]:
+    if unknown:
         text = (
             "Not enough data to say what limits it: what profiled runs grew by misses the "
             f"{row['loss_pct']:.0f} percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of "
             "both points."
         )
         return [], [Sentence(text, "loss"), *of_late]
-    return _from_parts(base, row, late, gains(row, predicted, CONFIGURATION))
+    # What was measured in the same sweep needs no simulation: the figures say what it gives.
+    new = {name: one for name, one in gained.items() if not was_measured(one, called)}
+    return _from_parts(base, row, late, new)
 
 
 def _from_parts(

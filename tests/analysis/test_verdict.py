@@ -309,8 +309,31 @@ def test_small_losses_are_named_where_runs_agree_and_not_where_they_scatter():
     wide = close | {"scaling_efficiency_pct_low": 91.0, "scaling_efficiency_pct_high": 101.0}
     once = close | {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
     assert "computing costs most (3.5)" in text(BASE, close)
-    assert "Nothing limits it yet: 4.0 percentage points are lost, less than the 5.0" in text(BASE, wide)
+    assert "limits it yet: 4.0 percentage points are lost, and less than 5.0 cannot be told" in text(
+        BASE, wide
+    )
     assert "Nothing limits it yet" in text(BASE, once)
+
+
+def test_a_rank_that_is_late_on_the_base_point_s_ranks_too_comes_first_and_costs_no_scaling():
+    first, *rest = [one.text for one in verdict([BASE, point(8, 101.0)], ["a", "b"], late=late_8())]
+    assert first.startswith("Rank 3 (n1) holds up the job") and any(
+        "Nothing else limits" in one for one in rest
+    )
+
+
+def test_a_late_rank_is_the_cause_where_profiled_runs_miss_the_loss():
+    row = point(8, 160.0, **lost(37.5, compute=5.0))
+    first, *rest = [one.text for one in verdict([BASE, row], ["a", "b"], late=late_8())]
+    assert first.startswith("Rank 3 (n1) holds up the job") and "Not enough data" not in " ".join(rest)
+
+
+def test_what_was_measured_is_not_advised_against_a_cause():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    gained = [what_if("fp16-gradients", 9.0), what_if("network=2x", 12.0, alpha_us=4.0)]
+    rows = [BASE, row, point(8, 150.0, grad="fp16")]
+    said = " ".join(one.text for one in verdict(rows, ["a", "b", "c"], gained))
+    assert "links of 2x the bandwidth (+12 %)" in said and "gradients in fp16 (" not in said
 
 
 def test_waiting_is_no_communication():
