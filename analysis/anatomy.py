@@ -7,7 +7,9 @@ The wall time of each attributed batch of each rank is split into parts that add
 Where two things happen at once the first in this order has the time:
 
     compute_ms                 kernels of the model run (of the host, on a CPU)
-    exposed_communication_ms   collectives run and no model kernel does
+    exposed_communication_ms   collectives run and no model kernel does; made of
+                               exposed_transfer_ms (since the last rank had come to the collective)
+                               and exposed_wait_ms (before that: this rank waits for a later one)
     exposed_loader_ms          the loader's kernels and copies run, or the next batch is waited for; made of
                                loader_kernels_ms, loader_copies_ms and loader_wait_ms
     exposed_copies_ms          other copies and memory sets run
@@ -17,7 +19,8 @@ Where two things happen at once the first in this order has the time:
 
 and beside them, inside other parts: overlapped_communication_ms and overlapped_loader_ms. ``wall_ms`` is the
 sum of the parts; ``attributed_batches`` is how many batches (of all its ranks) a row is the mean of. Empty is
-what idle is made of on a CPU, where nothing is launched, and where a tool does not say when kernels were.
+what idle is made of on a CPU, where nothing is launched, and where a tool does not say when kernels were; and
+what communication is made of where not all ranks recorded the same collectives (a note says so).
 ``stage`` is load, forward, backward, update or end (from the update's end to the batch's).
 """
 
@@ -29,9 +32,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import output
+from analysis.collectives import matched_of, ranks_of
 from analysis.costs import find_untimed
 from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
+from analysis.overlap import Intervals
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("rank", "batch_index", "stage")
+FIGURES = ("attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY))
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
@@ -86,6 +92,7 @@ def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     found = []
     launches = []
+    transfers = _transfers(study, source)
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue  # what was found when the run was read says so
@@ -93,13 +100,28 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
         kernels = _kernels(directory)
         if batches["attributed"].any() and len(kernels["start_ns"]):
             rank = int(directory.name.rpartition("_")[2])
-            found.append({"rank": rank, **of_rank(batches, kernels)})
+            found.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
             launches.append(_launches(batches, kernels))
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
     _find_unknown(study, source, launches)
     find_untimed(study, source)
     return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
+
+
+def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
+    """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
+    ranks = ranks_of(study, source)
+    if source.ranks > 1 and not any(len(one.kind) for one in ranks):
+        return {}
+    matched = matched_of(study, source, ranks) if ranks else None
+    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
+    if not lasted or any(np.isnan(one).any() for one in lasted):
+        return {}
+    return {
+        one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
+        for one, ns in zip(ranks, lasted, strict=True)
+    }
 
 
 def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -159,6 +181,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     """The answer's rows; see this file's docstring."""
     every = frame(study)
     fields = {source.id: source.fields for source in study.of_kind("run")}
+    repetitions = {source.id: source.repetition for source in study.of_kind("run")}
     made = []
     for values, group in every.groupby(["id", *by], sort=False, observed=True):
         # What one of its ranks does not know is not known of the run.
@@ -168,6 +191,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         made.append({
             "id": run_id,
             **fields[run_id],
+            "repetition": repetitions[run_id],
             **dict(zip(by, values[1:], strict=True)),
             "attributed_batches": round(count),
             "wall_ms": row["wall_ns"] / count / 1e6,
@@ -178,7 +202,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
 
 def columns_of(by: Sequence[str]) -> list[str]:
     """The columns of :func:`rows`."""
-    return ["id", *Run.model_fields, *by, "attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY)]
+    return ["id", *Run.model_fields, "repetition", *by, *FIGURES]
 
 
 def main() -> int:
@@ -202,10 +226,11 @@ def _levels(text: str) -> list[str]:
 
 
 def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
-    """The terminal's tables: the parts of a batch, and what loading and idle time is made of."""
+    """The terminal's tables: the parts of a batch, and what some of them are made of."""
     keys = _keys(made, by)
     columns = [
         *keys,
+        *([Column("runs", lambda row: row["runs"])] if any(row.get("runs", 1) > 1 for row in made) else []),
         Column("batches", lambda row: row["attributed_batches"]),
         Column("wall", lambda row: row["wall_ms"]),
         *(Column(_HEADS.get(name, name), _share(name)) for name in PARTS),
@@ -214,11 +239,14 @@ def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
     within = [Column(_HEADS[name], _share(name)) for names in WITHIN.values() for name in names]
     return [
         Part("Anatomy of a batch, ms (mean of attributed batches)", made, columns, _CAPTION),
-        Part("What exposed loader and idle time is made of, ms", made, [*keys, *within], _caption(made)),
+        Part(
+            "What communication, loader and idle time are made of, ms", made, [*keys, *within], _caption(made)
+        ),
     ]
 
 
 _HEADS = {
+    "exposed_transfer": "exposed\ntransfer", "exposed_wait": "wait for\nranks",
     "exposed_communication": "exposed\ncomm.", "exposed_loader": "exposed\nloader",
     "exposed_copies": "other\ncopies", "overlapped_communication": "overlapped\ncomm.",
     "overlapped_loader": "overlapped\nloader", "loader_kernels": "loader's\nkernels",
@@ -231,8 +259,11 @@ _CAPTION = (
 
 
 def _caption(made: Rows) -> str:
-    text = "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
-    if any(math.isnan(row["idle_host_bound_ms"]) for row in made):
+    text = (
+        "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
+        "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
+    )
+    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in made):
         text += (
             "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
             "notes say why."
@@ -241,7 +272,8 @@ def _caption(made: Rows) -> str:
 
 
 def _keys(made: Rows, by: Sequence[str]) -> list[Column]:
-    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+    names = (*Run.model_fields, "repetition")
+    varying = [name for name in names if len({str(row.get(name)) for row in made}) > 1]
 
     def column(name: str) -> Column:
         return Column(name, lambda row: row[name], left=isinstance(made[0][name], str), key=True)
@@ -258,7 +290,8 @@ def _share(name: str) -> Any:
 
     def value(row: Any) -> str:
         took, wall = row[f"{name}_ms"], row["wall_ms"]
-        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and not math.isnan(took) else "-"
+        known = took is not None and not math.isnan(took)
+        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and known else "-"
 
     return value
 

@@ -5,6 +5,8 @@ the batch. A part's share is by how much that part of the anatomy grew, a batch 
 point's would be with as many images a rank; parts that shrank are negative. Durations are of unprofiled runs,
 parts of profiled ones, whose growth is taken as it was measured: what a profiler adds to both points alike
 cancels. The rest of the unprofiled growth, of either sign, is not attributed, and is a column of its own.
+Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
+that rank, where the collectives of all ranks are known.
 
 Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
 from each other is not in them: a sweep has too few of them to tell.
@@ -18,14 +20,14 @@ import numpy as np
 
 from analysis import statistics
 from analysis.anatomy import of_source
-from analysis.divide import PARTS, STAGES, WITHIN
+from analysis.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.study import Source, Study
 
 if TYPE_CHECKING:
     from analysis.scaling import Point
 
-# Idle time is divided further where both points say when kernels were launched.
-_KEPT = (*PARTS, *WITHIN["idle"])
+# Communication is divided further where all ranks' collectives are known, idle time where launches are.
+_KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 _ENDS = ("low", "high")
 LOSS_COLUMNS = (
     "loss_pct", "loss_pct_low", "loss_pct_high",

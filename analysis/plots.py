@@ -19,7 +19,9 @@ STAGE_COLOURS = {
 }
 PART_COLOURS = {
     "compute": "#0072B2",
-    "exposed_communication": "#D55E00",
+    "exposed_transfer": "#D55E00",
+    "exposed_wait": "#F0E442",
+    "exposed_communication": "#882255",  # of runs whose communication is not split
     "exposed_loader": "#E69F00",
     "exposed_copies": "#CC79A7",
     "idle_host_bound": "#7F7F7F",

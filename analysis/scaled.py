@@ -20,6 +20,8 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     loss_idle_pct, loss_unattributed_pct
                                      the same by how much each part of a profiled batch grew (below 0: shrank;
                                      see analysis.anatomy), and what these do not explain; they add up to it
+    loss_exposed_transfer_pct, loss_exposed_wait_pct   what loss_exposed_communication_pct is made of, where
+                                     known: sending, and waiting for ranks that come later
     loss_idle_host_bound_pct, loss_idle_other_pct   what loss_idle_pct is made of, where known
     loss_..._pct_low, loss_..._pct_high   of each part, from the batches inside the profiled runs
     loss_note                        why the parts are not known

@@ -119,9 +119,13 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         return None
     heads = {
         "com-\nputing": "compute", "exposed\ncomm.": "exposed_communication",
+        "of it:\ntransfer": "exposed_transfer", "of it:\nwait": "exposed_wait",
         "exposed\nloader": "exposed_loader", "other\ncopies": "exposed_copies", "idle": "idle",
         "not attri-\nbuted": "unattributed",
     }  # fmt: skip
+    split = [row for row in scaled if row["loss_exposed_transfer_pct"] is not None]
+    if not split:
+        heads = {head: name for head, name in heads.items() if not head.startswith("of it")}
     columns = [
         *_who(own, group_by),
         Column("lost\n[95 %]", _interval("loss_pct", 1)),
@@ -132,12 +136,19 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     ]
     lines = [
         "How much each part of a profiled batch grew from the base point, over the batch; below 0: shrank.",
+        *([_TRANSFER] if split else []),
         "Not attributed: growth of unprofiled batches that profiled ones do not show (below 0: the reverse).",
         "Intervals of parts: inside the profiled runs"
         + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
     ]
     if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
         columns.append(Column("of idle:\nhost-bound", _get("loss_idle_host_bound_pct", 1)))
+    known = [row for row in scaled if row["loss_unattributed_pct"] is not None]
+    if len(split) < len(known):
+        lines.append(
+            f"{'Some communication' if split else 'Communication'} holds the wait for later ranks: to tell "
+            "it from transfer takes the same collectives of all ranks."
+        )
     notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
     lines += [f"Parts not known: {note}." for note in list(notes)[:_MOST_BASES]]
     if len(notes) > _MOST_BASES:
@@ -145,6 +156,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     return Part(
         "What is lost, and where: percentage points of ideal scaling", scaled, columns, "\n".join(lines)
     )
+
+
+_TRANSFER = "Transfer: since the last rank had come to the collective; wait: before that, for later ranks."
 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:

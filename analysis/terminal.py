@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ def as_terminal(answer: Answer, study: "Study | None", output: Path | None) -> s
     colours = terminal and "NO_COLOR" not in os.environ
     width = _width(terminal)
     console = Console(file=buffer, width=width, force_terminal=colours, highlight=False)
-    for number, part in enumerate(answer.parts or [_whole(answer)]):
+    for number, part in enumerate([by_repetition(part) for part in answer.parts] or [_whole(answer)]):
         if number:
             console.print()
         # A pipe or a file has no width: the table is as wide as it is.
@@ -108,6 +108,20 @@ def as_terminal(answer: Answer, study: "Study | None", output: Path | None) -> s
         console.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
+
+
+def by_repetition(part: Part) -> Part:
+    """A table with the repetition of each row's run, where rows of several would look alike without it."""
+    said = {name for column in part.columns for name in column.header.split()}
+    repetitions = [_ID.match(str(row.get("id"))) for row in part.rows]
+    if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
+        return part
+    place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
+    column = Column("rep", lambda row: str(row.get("id")).split("_")[1], key=True)
+    return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
+
+
+_ID = re.compile(r"run_(\d+)_config_")
 
 
 def pieces(part: Part, width: int) -> list[Part]:

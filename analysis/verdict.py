@@ -1,71 +1,40 @@
 """What do the figures say, in words? Each sentence follows a rule with a threshold, and names its evidence.
 
-A rule that has not enough data says so; none guesses.
+A rule that has not enough data says so; none guesses. What costs scaling is the answer of analysis.causes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of
+from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss
 from analysis.extrapolate import CONFIGURATION
-from analysis.late_verdicts import STRAGGLER
+from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
-from analysis.simulate import in_words
+from analysis.sentences import Sentence, number, ranks_in_words, with_ends
 from analysis.terminal import Rows, digits
 
-# A loss of scaling below this is not worth a sentence about its cause.
-NEAR_IDEAL_PCT = 95.0
+# A loss of scaling below this (percentage points), or within its own interval, is not worth a sentence about
+# its cause; neither is a part of it.
+LEAST_PCT = 2.5
+# The same where points ran once, so that nobody knows how much runs differ.
+LEAST_UNREPEATED_PCT = 5.0
 # A part of the batch that makes up less than this share of what was lost is not what limits it.
 LIMITING_SHARE = 0.25
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause.
 UNATTRIBUTED_SHARE = 0.5
-# A change that would give less than this, by simulation, is not worth a sentence.
-WORTH_TRYING_PCT = 5.0
-# A rank that is named in no more than this share of the runs is not what slows the job.
-LATE_RUNS_SHARE = 0.5
 # A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
-# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
-MEASURED_AS = {
-    "fp16-gradients": ("grad", "fp16"),
-    "bucket-mb": ("bucket_mb", ""),
-    "no-loader": ("loader", "synthetic"),
-}
-
-# Part of the loss (a column loss_<part>_pct) -> what it is called.
-CAUSES = {
-    "exposed_communication": "communication", "exposed_loader": "loading data", "compute": "computing",
-    "exposed_copies": "copies", "idle_host_bound": "late launches", "idle_other": "waiting of the device",
-    "idle": "idle time",
-}  # fmt: skip
-PLURAL = ("copies", "late launches")
-ADVICE = {
-    "communication": "gradients in fp16 (grad), larger buckets (bucket_mb), a larger batch, a faster network",
-    "loading data": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
-    "computing": "the same cores, clocks and memory bandwidth for every rank: each had less of them than the "
-    "base point's rank (threads, pinning, other jobs)",
-    "copies": "fewer ranks on one bus, and buffers that need no copy; a timeline (profile: nsys) shows which",
-    "late launches": "a core of its own for the thread that launches (threads, workers, pinning), a larger "
-    "batch, fewer synchronisations",
-    "waiting of the device": "a timeline of the profiled run (profile: nsys), which shows what each kernel "
-    "waits for",
-    "idle time": "a timeline of the profiled run, which shows what the ranks wait for",
-}
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence, and the id of the report's section whose figure backs it."""
-
-    text: str
-    figure: str = ""
-
 
 def verdict(
-    points: Rows, names: Sequence[str], predicted: Rows | None = None, late: Rows | None = None
+    points: Rows,
+    names: Sequence[str],
+    predicted: Rows | None = None,
+    late: Rows | None = None,
+    no_forecast: str = "",
 ) -> list[Sentence]:
     """How it scales, what limits it, who holds up the others, what to try.
 
@@ -73,7 +42,8 @@ def verdict(
         points: rows of ``analysis.scaled`` for runs of our own, a configuration and world size each.
         names: what each is called, in the same order.
         predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
-        late: rows of ``analysis.stragglers`` of the runs of most ranks, each with its run's ``id``.
+        late: rows of ``analysis.stragglers`` of the runs of most ranks, with their run's ``id`` and fields.
+        no_forecast: why nothing is to be said of more ranks; empty: nothing speaks against it.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
@@ -82,7 +52,7 @@ def verdict(
         return [
             _rate(called),
             Sentence(f"Not enough data to say how it scales: {unscaled(called)}.", "table"),
-            *_who_is_late(late or []),
+            *held_up(late_ranks(late or [])),
         ]
     scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
     largest = max(row["world_size"] for row in scaled)
@@ -91,13 +61,38 @@ def verdict(
     worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
     lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
     # The most ranks matter most; what is lost on fewer only is still lost.
-    judged = worst if worst["scaling_efficiency_pct"] < NEAR_IDEAL_PCT else lowest
+    enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
+    judged = worst if _lost(worst) >= enough else lowest
+    here = late_ranks(_of_point(late or [], judged))
+    # What speaks against a forecast speaks against the gains that it promises.
+    simulated = [] if no_forecast or not predicted else predicted
+    first, why = _why(called, judged, here, gains(judged, simulated, CONFIGURATION))
+    others = [] if here else held_up(late_ranks(late or []))
     return [
+        *first,
         _how(best, worst),
         *(_on_fewer(judged) if judged is not worst else []),
-        *_why(called, judged),
-        *_who_is_late(late or []),
-        *_worth_trying(predicted or [], called),
+        *why,
+        *others,
+        *forecast(predicted or [], called, no_forecast),
+    ]
+
+
+def _lost(row: dict[str, Any]) -> float:
+    return 100 - float(row["scaling_efficiency_pct"])
+
+
+def _least(row: dict[str, Any]) -> float:
+    """Percentage points from which on a loss, or a part of it, is told from how much equal runs differ."""
+    half = (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+    return LEAST_UNREPEATED_PCT if np.isnan(half) else max(LEAST_PCT, half)
+
+
+def _of_point(late: Rows, row: dict[str, Any]) -> Rows:
+    """The rows of the runs of a point."""
+    names = (*CONFIGURATION, "nodes", "gpus_per_node")
+    return [
+        one for one in late if all(str(one.get(name, row.get(name))) == str(row.get(name)) for name in names)
     ]
 
 
@@ -118,13 +113,13 @@ def _rate(called: Rows) -> Sentence:
     rate = digits(best["images_per_s"], 3)
     return Sentence(
         f"The fastest configuration ({best['called']}) trains {rate} images/s "
-        f"on {_ranks(best['world_size'])}.",
+        f"on {ranks_in_words(best['world_size'])}.",
         "table",
     )
 
 
 def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    ranks = _ranks(worst["world_size"])
+    ranks = ranks_in_words(worst["world_size"])
     scaling = "strong scaling (the batch of the job is constant)" if _is_strong(worst) else "scaling"
     text = f"On {ranks} the job keeps {_interval(best)} of ideal {scaling}"
     if worst["called"] == best["called"]:
@@ -142,163 +137,127 @@ def _base_rate(row: dict[str, Any]) -> str:
 
 def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
     """What is lost on fewer ranks than the most, where these lose next to nothing."""
-    if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
+    if _lost(row) < _least(row):
         return []
-    text = f"Less is kept on {_ranks(row['world_size'])} with {row['called']}: {_interval(row)}."
+    text = f"Less is kept on {ranks_in_words(row['world_size'])} with {row['called']}: {_interval(row)}."
     return [Sentence(text, "scaling")]
 
 
-def _why(called: Rows, row: dict[str, Any]) -> list[Sentence]:
-    width = _number(row, "scaling_efficiency_pct_high") - _number(row, "scaling_efficiency_pct_low")
+# --- why ------------------------------------------------------------------------------------------------
+
+
+def _why(
+    called: Rows, row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+) -> tuple[list[Sentence], list[Sentence]]:
+    """(what comes first of all: the late ranks, if they are the cause; what else is said of causes)."""
+    of_late = held_up(late)
+    width = number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")
     if width > WIDEST_INTERVAL_PCT:
         text = (
             "Not enough data to say what limits it: equal runs differ too much. Repeat them (repetitions), "
             "with more batches, on a machine that does nothing else."
         )
-        return [Sentence(text, "scaling")]
-    if row["scaling_efficiency_pct"] >= NEAR_IDEAL_PCT:
-        text = f"Nothing limits it yet: every measured point keeps {NEAR_IDEAL_PCT:g} % or more."
-        return [Sentence(text, "scaling")]
-    base = _base_of(called, row)
-    if base is None or np.isnan(_number(row, "loss_unattributed_pct")):
-        return _from_stages(base, row)
-    return _from_parts(base, row)
-
-
-def _from_parts(base: dict[str, Any], row: dict[str, Any]) -> list[Sentence]:
-    """The cause by the parts of the loss."""
-    lost, rest = row["loss_pct"], row["loss_unattributed_pct"]
-    if abs(rest) > UNATTRIBUTED_SHARE * lost:
+        return [], [Sentence(text, "scaling"), *of_late]
+    if _lost(row) < _least(row):
+        # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
+        first = of_late if late and late.share_pct >= _least(row) else []
         text = (
-            f"Not enough data to say what limits it: what profiled runs grew by misses the {lost:.0f} "
-            f"percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of both points."
+            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points are "
+            f"lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
         )
-        return [Sentence(text, "loss")]
-    known = {name: _number(row, f"loss_{name}_pct") for name in CAUSES}
-    if np.isfinite(known["idle_other"]):
-        del known["idle"]
-    parts = {name: value for name, value in known.items() if np.isfinite(value)}
-    part = max(parts, key=lambda name: parts[name])
-    if parts[part] < LIMITING_SHARE * lost:
+        return first, [Sentence(text, "scaling"), *([] if first else of_late)]
+    base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
+    unknown = base is None or np.isnan(rest) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
+    if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
+        return of_late, []  # half of the loss is enough to call it the cause
+    if base is None or np.isnan(rest):
+        return [], [*_from_stages(base, row), *of_late]
+    if unknown:
         text = (
-            f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest, "
-            f"{CAUSES[part]}, {_cost(part)} {parts[part]:.0f}."
+            "Not enough data to say what limits it: what profiled runs grew by misses the "
+            f"{row['loss_pct']:.0f} percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of "
+            "both points."
         )
-        return [Sentence(text, "loss")]
-    unknown = f"; {rest:.0f} no profiled run explains" if rest > parts[part] else ""
-    return [
-        Sentence(
-            f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {CAUSES[part]} {_cost(part)} most "
-            f"({_with_ends(row, f'loss_{part}_pct', decimals=1)}){unknown}.",
-            "loss",
-        ),
-        Sentence(f"What to try: {ADVICE[CAUSES[part]]}.", "table"),
-    ]
+        return [], [Sentence(text, "loss"), *of_late]
+    # What was measured in the same sweep needs no simulation: the figures say what it gives.
+    new = {name: one for name, one in gained.items() if not was_measured(one, called)}
+    return _from_parts(base, row, late, new)
 
 
-def _cost(part: str) -> str:
-    return "cost" if CAUSES[part] in PLURAL else "costs"
+def _from_parts(
+    base: dict[str, Any], row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+) -> tuple[list[Sentence], list[Sentence]]:
+    """The causes by the parts of the loss and the lateness of ranks: the first, and the next if large."""
+    lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
+    causes = of_loss(row, late)
+    least = max(_least(row), LIMITING_SHARE * lost)
+    large = [cause for cause in causes if cause.cost_pct >= least][:2]
+    if not large:
+        words = _words(causes[0], row, late, gained)[1]
+        text = (
+            f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest part, "
+            f"{words}, costs {causes[0].cost_pct:.1f}."
+        )
+        return [], [Sentence(text, "loss"), *of_late]
+    unknown = f"; {rest:.0f} no profiled run explains" if rest > large[0].cost_pct else ""
+    found: list[Sentence] = []
+    for cause in large:
+        key, words = _words(cause, row, late, gained)
+        points = _points(row, cause, late)
+        text = f"Next, {words} costs {points}."
+        if not found:
+            text = (
+                f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
+                f"{LIMITED_BY.get(key, '')}{unknown}."
+            )
+        found.append(Sentence(text, "loss", key))
+        found += [] if cause.kind == LATE_RANKS else against(key, gained)
+    return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
 
 
-def _who_is_late(late: Rows) -> list[Sentence]:
-    """The rank for which the others wait longest, of those that are named again and again."""
-    runs = {row["id"] for row in late}
-    named: dict[int, Rows] = {}
-    for row in late:
-        if row["verdict"] == STRAGGLER:
-            named.setdefault(row["rank"], []).append(row)
-    often = {rank: rows for rank, rows in named.items() if len(rows) > LATE_RUNS_SHARE * len(runs)}
-    if not often:
-        return []
-
-    def share_pct(rows: Rows) -> float:
-        return float(np.median([100 * row["mean_lateness_ms"] / row["batch_ms"] for row in rows]))
-
-    rank = max(often, key=lambda one: share_pct(often[one]))
-    rows = often[rank]
-    causes = [row["cause"] for row in rows]
-    nodes = {row["node"] for row in rows}
-    who = f"Rank {rank} ({nodes.pop()})" if len(nodes) == 1 else f"Rank {rank}"
-    who += f", and {len(often) - 1} more, make" if len(often) > 1 else " makes"
-    text = (
-        f"{who} the others wait, for "
-        f"{digits(float(np.median([row['mean_lateness_ms'] for row in rows])), 3)} ms a batch "
-        f"({share_pct(rows):.0f} %) in {len(rows)} of {len(runs)} runs; likely cause: "
-        f"{max(causes, key=causes.count)}."
-    )
-    return [Sentence(text, "stragglers")]
+def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:
+    """What a cause costs, with the interval of its part where nothing was taken off it."""
+    if late or cause.kind == LATE_RANKS:
+        return f"{cause.cost_pct:.1f}"
+    return with_ends(row, f"loss_{cause.kind}_pct", decimals=1)
 
 
-def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
-    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
-
-    What was measured in the same sweep needs no simulation: the figures say what it gives.
-    """
-    tried = [
-        row
-        for row in predicted
-        if row["what_if"] and row["gain_pct"] >= WORTH_TRYING_PCT and not _was_measured(row, points)
-    ]
-    nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
-    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[str, Any]) -> tuple[str, str]:
+    """(a cause's key, what it is called)."""
+    if cause.kind == LATE_RANKS and late:
+        return key_of(late), f"waiting for {name_of(late)}"
+    key, words = CAUSES[cause.kind]
+    if key == "computing" and _is_strong(row):
+        return "small batch", "computing on fewer images per rank"
+    if key == "transfer":
+        return limit_of_transfer(cause.cost_pct, gained) or key, words
+    return key, words
 
 
-def _was_measured(predicted: dict[str, Any], points: Rows) -> bool:
-    """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
-    name, _, value = predicted["what_if"].partition("=")
-    field, measured = MEASURED_AS.get(name, ("", ""))
-    if not field:
-        return False
-    changed = {one: str(predicted.get(one)) for one in CONFIGURATION} | {field: measured or value}
-    return any(
-        point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
-        for point in points
-    )
-
-
-def _same(value: Any, text: str) -> bool:
-    # A what-if says 50 where the field is 50.0.
-    return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
-
-
-def _worth_trying(predicted: Rows, points: Rows) -> list[Sentence]:
-    best = to_try(predicted, points)
-    if best is None:
-        return []
-    which = f" ({best['name']})" if best.get("name") else ""
-    text = (
-        f"Of what was simulated and not measured, for {_ranks(best['ranks'])}{which}, "
-        f"{in_words(best['what_if'])} would give most: "
-        f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
-    )
-    return [Sentence(text, "prediction")]
+# --- without profiled runs of both points -------------------------------------------------------------------
 
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
     """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
     lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else 0.0
-    grown_ms = _number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
+    grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
     if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
         why = row.get("loss_note") or "its base point is not among the results"
         text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
         return [Sentence(text, "stages")]
-    cause = "loading data"
-    return [
-        Sentence(
-            f"{_longer(base, row)}; of what is known to have grown, {cause} is the largest part (by "
-            f"{grown_ms:.0f} ms).",
-            "stages",
-        ),
-        Sentence(f"What to try: {ADVICE[cause]}.", "table"),
-    ]
+    text = (
+        f"{_longer(base, row)}; of what is known to have grown, loading data is the largest part (by "
+        f"{grown_ms:.0f} ms)."
+    )
+    return [Sentence(text, "stages", "loader"), *against("loader", {})]
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
-    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {_ranks(base['world_size'])}"
+    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {ranks_in_words(base['world_size'])}"
     if _is_strong(row):
         than = f"its share of that {than} would"
     return (
-        f"A batch with {row['called']} on {_ranks(row['world_size'])} takes "
+        f"A batch with {row['called']} on {ranks_in_words(row['world_size'])} takes "
         f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
         f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
     )
@@ -311,7 +270,7 @@ def _is_strong(row: dict[str, Any]) -> bool:
 def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
     """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
     share = base["world_size"] / row["world_size"] if _is_strong(row) else 1.0
-    return share * _number(base, name)
+    return share * number(base, name)
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
@@ -329,20 +288,5 @@ def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
 
 
-def _number(row: dict[str, Any], name: str) -> float:
-    value = row.get(name)
-    return float("nan") if value is None else float(value)
-
-
 def _interval(row: dict[str, Any]) -> str:
-    return _with_ends(row, "scaling_efficiency_pct", unit=" %")
-
-
-def _with_ends(row: dict[str, Any], name: str, decimals: int = 0, unit: str = "") -> str:
-    low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
-    text = f"{row[name]:.{decimals}f}{unit}"
-    return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
-
-
-def _ranks(count: int) -> str:
-    return f"{int(count)} rank{'s' if count > 1 else ''}"
+    return with_ends(row, "scaling_efficiency_pct", unit=" %")

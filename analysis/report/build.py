@@ -23,12 +23,15 @@ from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
 from analysis.scaling import Scaling, other_devices, points_of
+from analysis.sentences import Sentence
+from analysis.shared_cores import shared_cores
 from analysis.study import Study
 from analysis.terminal import Rows
-from analysis.verdict import Sentence, has_scaled, verdict
+from analysis.verdict import has_scaled, verdict
 from jobs.store import Facts, Manifest
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
+_FACTORS = [name for name in FACTORS if name != "world_size"]
 METHODS = (
     "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
     "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
@@ -51,9 +54,8 @@ def _page(study: Study) -> Page:
     rows, own = _rows(study)
     others = [row for row in rows if not row.get("scaling")]
     fields = [source.fields for source in study.sources] or rows
-    factors = varied(fields, [name for name in FACTORS if name != "world_size"])
+    factors = varied(fields, _FACTORS)
     lines = _of_lines(own, factors)
-    series = sections.series_factors(lines)
     predicted = prediction.predicted(study) if own else ""
     judged = stragglers.judged(study) if own else None
     found = [
@@ -81,7 +83,7 @@ def _page(study: Study) -> Page:
     return Page(
         title=f"How {_model(study)}training scales: {study.path.resolve().name}",
         subtitle=_subtitle(study),
-        summary=_of_own(study, own, series, predicted, judged or []) if own else _of_reference(others),
+        summary=_of_own(study, own, lines, predicted, judged or []) if own else _of_reference(others),
         sections=[section for section in found if section],
         methods=METHODS,
         provenance=provenance(study),
@@ -139,20 +141,36 @@ def _device(manifest: Manifest) -> str:
     return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
 
 
+def opening(study: Study) -> list[Sentence]:
+    """The report's first sentences, without the rest of the page.
+
+    Raises:
+        UserError: nothing in the study can be reported.
+    """
+    rows, own = _rows(study)
+    if not own:
+        return list(_of_reference(rows))
+    factors = varied((source.fields for source in study.sources), _FACTORS)
+    judged = stragglers.judged(study) or []
+    return _of_own(study, own, _of_lines(own, factors), prediction.predicted(study), judged)
+
+
 def _of_own(
     study: Study,
     own: Rows,
-    series: Sequence[str],
+    lines: Sequence[str],
     predicted: Rows | str,
     late: Sequence[stragglers.Judged],
-) -> Sequence[Sentence]:
+) -> list[Sentence]:
+    series = sections.series_factors(lines)
     names = [called(row, series) for row in own]
     rows = [] if isinstance(predicted, str) else predicted
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
-    first, *others = verdict(own, names, named, stragglers.rows_of(late))
+    sentences = verdict(own, names, named, stragglers.rows_of(late), shared_cores(study))
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
     mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, own[0]["scaling"]))]
-    return [first, *(Sentence(text, "left-out") for text in mixed), *others]
+    place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
+    return [*sentences[:place], *(Sentence(text, "left-out") for text in mixed), *sentences[place:]]
 
 
 def _of_reference(rows: Rows) -> Sequence[Sentence]:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis import communication, messages, plots
+from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import as_view, called, facts, varied
 from analysis.study import Study
 from analysis.terminal import Part, Rows
+from jobs.run import Run
 from profiling.errors import UserError
 
 _ID, _HEADING = "communication", "What does communication cost?"
@@ -49,8 +51,8 @@ def section(study: Study, factors: Sequence[str]) -> Section | None:
 
 
 def _collectives(study: Study, factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:
-    made = communication.rows(study)
-    points = points_of(made, factors)
+    made = of_points(communication.rows(study))
+    points = bars_of(made, factors)
     hidden = plots.parts(points, HIDDEN, "Hidden by computing or not")
     charts = [Chart("exposed", hidden, "Milliseconds a batch of collectives that computing hides, or not")]
     known = points.dropna(subset=[f"{name}_ms" for name in WAITED])
@@ -58,26 +60,46 @@ def _collectives(study: Study, factors: Sequence[str]) -> tuple[str, list[Chart]
         waited = plots.parts(known, WAITED, "Transfer, and waiting for slower ranks")
         charts.append(Chart("waits", waited, "Milliseconds a batch of collectives in transfer, and waiting"))
     text = (
-        "Collectives of a batch of a rank, by nodes and configuration. Transfer is the time since the last "
-        "rank had arrived, wait the time before that, for slower ranks; busbw is what the network carried, "
-        "as nccl-tests defines it."
+        "Collectives of a batch of a rank, by configuration: means over a point's runs. Transfer is the time "
+        "since the last rank had arrived, wait the time before that, for slower ranks; busbw is what the "
+        "network carried, as nccl-tests defines it."
     )
     return text, charts, as_view(Part("", made, communication.shown(made)), "communication-table", factors)
 
 
-def points_of(made: Rows, factors: Sequence[str]) -> pd.DataFrame:
-    """A row a configuration, by nodes and ranks: all its collectives together, median of its runs."""
+# Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
+_ADDED = ("calls_per_batch", "mbyte_per_batch", "ms_per_batch", "transfer_ms", "wait_ms", "exposed_ms",
+          "overlapped_ms", "attributed_batches")  # fmt: skip
+_RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
+
+
+def of_points(made: Rows) -> Rows:
+    """Rows of runs as rows of points, a row a collective: means of times and bytes, rates formed of these."""
+    rows = merged(made, (*_ADDED, "mbyte_per_call", *_RATES, "clock_residual_us"))
+    for row in rows:
+        moved, ms, calls = (row[name] for name in ("mbyte_per_batch", "transfer_ms", "calls_per_batch"))
+        row["mbyte_per_call"] = moved / calls if moved and calls else None
+        mean = row["algbw_gb_per_s"]
+        for name in _RATES:
+            # What a rate is over the algorithm bandwidth is the same in all runs.
+            row[name] = row[name] / mean * moved / ms if moved and ms and mean and row[name] else None
+    return rows
+
+
+def bars_of(made: Rows, factors: Sequence[str]) -> pd.DataFrame:
+    """A row a point: all its collectives together; what is not known of one is not known of their sum."""
     parts = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
-    keys = ["nodes", "gpus_per_node", "label"]
-    frame = pd.DataFrame(made).assign(label=[called(row, factors) for row in made])
-    frame = frame.reindex(columns=["id", *keys, *parts]).astype(dict.fromkeys(parts, float))
-    # A run of which one collective's waits are not known has no sum of waits.
-    counted = frame.groupby(["id", *keys])[parts]
-    sums = counted.sum().where(counted.count().eq(counted.size(), axis=0)).reset_index()
-    points = sums.groupby(keys)[parts].median().reset_index()
-    known = {called(row, factors): facts(row, factors) for row in made}
-    points.insert(0, "facts", pd.Series([known[label] for label in points["label"]], dtype=object))
-    return points
+    points: dict[tuple, Rows] = {}
+    for row in made:
+        points.setdefault(tuple(str(row.get(name)) for name in Run.model_fields), []).append(row)
+    summed = [
+        {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
+                     for name in parts}}
+        for of in points.values()
+    ]  # fmt: skip
+    summed.sort(key=lambda row: (row.get("nodes") or 0, row.get("gpus_per_node") or 0))
+    frame = named(summed, factors)
+    return frame.astype(dict.fromkeys(parts, float))
 
 
 def _mpi(study: Study, _factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:

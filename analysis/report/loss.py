@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
 from analysis import plots, scaled_parts
+from analysis.divide import EVERY, finest
+from analysis.report.per_point import named
 from analysis.report.render import Chart, Section
 from analysis.report.sections import series_factors
-from analysis.report.views import as_view, called, facts, varied
+from analysis.report.views import as_view, called, varied
 from analysis.terminal import Rows
 
 _HEADING = "What is lost, and where?"
@@ -23,7 +23,8 @@ def section(own: Rows, factors: Sequence[str]) -> Section | None:
     known = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
         "Percentage points of ideal scaling, by how much each part of a profiled batch grew from the base "
-        "point; parts below 0 shrank. What unprofiled batches grew by and profiled ones did not is not "
+        "point; parts below 0 shrank. Exposed transfer is of gradients; exposed wait is for ranks that come "
+        "later to a collective. What unprofiled batches grew by and profiled ones did not is not "
         "attributed. All of a bar, those below 0 taken off, is 100 % less the scaling efficiency."
     )
     if not known:
@@ -35,19 +36,15 @@ def section(own: Rows, factors: Sequence[str]) -> Section | None:
 def _chart(known: Rows, factors: Sequence[str]) -> Chart:
     series = series_factors(factors)
     ordered = sorted(known, key=lambda row: (called(row, series), row["world_size"] or 0))
-    bars = pd.DataFrame([
-        {**_parts(row), "label": f"{called(row, series)}, P = {row['world_size']}",
-         "facts": facts(row, factors)}
-        for row in ordered
-    ])  # fmt: skip
+    bars = named([{**row, **_parts(row)} for row in ordered], [*series, "world_size"], factors)
     figure = plots.parts(bars, _COLOURS, "What is lost to scaling", unit="pct", of="percentage points")
     label = "Percentage points of scaling efficiency lost, by part of the batch, a bar a point"
     return Chart("loss", figure, label)
 
 
 def _parts(row: dict[str, Any]) -> dict[str, float]:
-    """The parts that a bar is stacked of; idle time once."""
-    found = {f"{name}_pct": row.get(f"loss_{name}_pct") for name in _COLOURS}
-    split = found["idle_other_pct"] is not None
-    absent = ("idle_pct",) if split else ("idle_host_bound_pct", "idle_other_pct")
-    return {name: float(value) for name, value in found.items() if name not in absent and value is not None}
+    """The parts that a bar is stacked of, each time once."""
+    known = finest({name: row.get(f"loss_{name}_pct") for name in EVERY})
+    return {f"{name}_pct": value for name, value in known.items()} | {
+        "unattributed_pct": float(row["loss_unattributed_pct"])
+    }

@@ -7,13 +7,13 @@ import pandas as pd
 
 from analysis import plots, predict
 from analysis.extrapolate import CONFIGURATION, CURVE
+from analysis.forecast import to_try
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
 from analysis.simulate import DEFAULT_WHAT_IFS
 from analysis.simulate_rows import SIMULATION
 from analysis.study import Study
 from analysis.terminal import Part, Rows
-from analysis.verdict import to_try
 from profiling.errors import UserError
 
 HEADING = "What would more ranks give?"

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analysis.verdict import Sentence
+from analysis.sentences import Sentence
 
 _HERE = Path(__file__).parent
 _WRAPPED = re.compile(

@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import anatomy, kernels, plots, scaled_parts
+from analysis.divide import EVERY, finest
+from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts, varied
 from analysis.study import Study
@@ -88,13 +90,6 @@ def table(own: Rows, study: Study) -> Section | None:
     return Section("table", "The figures", text, tables=views)
 
 
-def _named(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
-    """Rows with what the bars of a chart need."""
-    return pd.DataFrame([
-        {**row, "label": called(row, factors), "facts": facts(row, factors)} for row in rows
-    ])  # fmt: skip
-
-
 def stages(own: Rows, factors: Sequence[str]) -> Section | None:
     """Where a batch's time goes, by stage."""
     if not own:
@@ -103,24 +98,33 @@ def stages(own: Rows, factors: Sequence[str]) -> Section | None:
         "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
         "communication of gradients and the wait for other ranks, since they run together."
     )
-    figure = plots.parts(_named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
+    figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
     chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
-    return Section("stages", "Where does a batch's time go?", text, [chart])
+    rows = [{**row, "label": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
+    columns = [Column("configuration", _get("label"), left=True)]
+    columns += [Column(f"{name} ms", _get(f"{name}_ms")) for name in plots.STAGE_COLOURS]
+    view = as_view(Part("", rows, columns), "stages-table", factors)
+    return Section("stages", "Where does a batch's time go?", text, [chart], [view])
+
+
+def _get(name: str) -> Any:
+    return lambda row: row[name]
 
 
 def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
     """Where it goes, by what runs: parts that add up."""
     heading = "What runs during a batch?"
     try:
-        made = anatomy.rows(study)
+        made = merged(anatomy.rows(study), anatomy.FIGURES)
     except UserError as error:
         return Section("anatomy", heading, f"Not known: {error}.")
-    figure = plots.parts(_named(_bars(made), factors), plots.PART_COLOURS, "Anatomy of a batch")
+    figure = plots.parts(named(_bars(made), factors), plots.PART_COLOURS, "Anatomy of a batch")
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (
-        "Mean of the attributed batches of all ranks, while the profiler records. The parts add up to the "
-        "wall time; where two things run at once, the first in the legend has the time. Exposed "
-        "communication is what no model kernel hides; idle time is host-bound until the next launch."
+        "Mean of the attributed batches of all ranks and runs of a point, while the profiler records. The "
+        "parts add up to the wall time; where two things run at once, the first in the legend has the "
+        "time. Exposed communication is what no model kernel hides: transfer since the last rank has come to "
+        "the collective, before that a wait for this rank. Idle time is host-bound until the next launch."
     )
     whole, within = anatomy.parts(made)
     views = [as_view(whole, "anatomy-table", factors), as_view(within, "anatomy-within", factors)]
@@ -128,11 +132,14 @@ def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
 
 
 def _bars(made: Rows) -> Rows:
-    """Rows of the anatomy with idle time once: split where it is known how, else whole."""
-    once = [{**row, "idle_ms": math.nan} if row["idle_other_ms"] >= 0 else row for row in made]
-    unknown = [name for name in ("idle_host_bound_ms", "idle_other_ms", "idle_ms")
-               if all(math.isnan(row[name]) for row in once)]  # fmt: skip
-    return [{name: value for name, value in row.items() if name not in unknown} for row in once]
+    """Rows of the anatomy with each time once: split where it is known how, else whole."""
+    parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in made]
+    names = {name for of_row in parts for name in of_row}
+    rest = [{name: value for name, value in row.items() if name not in anatomy.FIGURES} for row in made]
+    return [
+        {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
+        for row, of_row in zip(rest, parts, strict=True)
+    ]
 
 
 def top_kernels(study: Study, factors: Sequence[str]) -> Section:
@@ -154,7 +161,9 @@ def top_kernels(study: Study, factors: Sequence[str]) -> Section:
         of_run, key=lambda run: (fields[run].get("nodes") or 0) * (fields[run].get("gpus_per_node") or 0)
     )
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
-    names = {run: called(fields[run], factors) for run in of_run}
+    by_id = {source.id: source for source in sources}
+    every: Rows = [{**fields[run], "repetition": by_id[run].repetition} for run in of_run]
+    names = dict(zip(of_run, labels_of(every, factors), strict=True))
     chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time a batch by kernel")
     rows = [
         {**row, **facts(fields[run], factors), "configuration": names[run]}

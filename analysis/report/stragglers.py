@@ -68,8 +68,8 @@ def section(found: Sequence[Judged], factors: Sequence[str]) -> Section:
 
 
 def rows_of(found: Sequence[Judged]) -> Rows:
-    """The rows of all runs, each with its run's id."""
-    return [{"id": one.source.id, **row} for one in found for row in one.rows]
+    """The rows of all runs, each with its run's id and fields."""
+    return [{"id": one.source.id, **one.source.fields, **row} for one in found for row in one.rows]
 
 
 def _label(lateness: Lateness, ranks: int) -> str:

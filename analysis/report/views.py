@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.report.render import Cell, Heading, Row, TableView
-from analysis.terminal import Column, Part, plain, shown
+from analysis.terminal import Column, Part, by_repetition, plain, shown
 
 # Fields that may tell configurations apart, in the order in which one reads them.
 FACTORS = (
@@ -35,6 +35,9 @@ def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
         "image_size": "{} px",
         "bucket_mb": "{} MiB buckets",
         "threads": "{} threads",
+        "batches": "{} batches",
+        "profile": "profile: {}",
+        "repetition": "repetition {}",
     }
     parts = []
     for name in fields:
@@ -53,6 +56,7 @@ def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
 
 def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = False) -> TableView:
     """A terminal's table as one of the report: it sorts by the figure a cell begins with."""
+    part = by_repetition(part)
     columns = [_heading(column) for column in part.columns]
     rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
     return TableView(id, columns, rows, searchable, part.caption, part.title)

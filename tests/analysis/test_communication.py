@@ -8,7 +8,7 @@ from analysis.clocks import match
 from analysis.collectives import READ, calls_of, column_of
 from analysis.communication import bus_factor, rows
 from analysis.load import load
-from analysis.report.communication import points_of, section
+from analysis.report.communication import bars_of, of_points, section
 from profiling import tables
 from profiling.convert import read
 from profiling.messages import kind_of
@@ -178,13 +178,36 @@ def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetition
     # 20 ms are planted a batch, 15 of which computing hides; two copies of a batch hide nothing.
     assert exposed["y"] == ["nodes: 1", "nodes: 2"] and exposed["x"] == pytest.approx([5, 5], abs=0.01)
     assert overlapped["x"] == pytest.approx([15, 15], abs=0.01)
-    assert len(found.tables[0].rows) == 6
+    assert len(found.tables[0].rows) == 2
 
 
 def test_waits_that_are_not_known_of_one_collective_make_no_sum():
     row = {"id": "a", "nodes": 1, "gpus_per_node": 2, "exposed_ms": 1.0, "overlapped_ms": 2.0}
-    (point,) = points_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
+    row |= {"transfer_ms": None, "wait_ms": None, "runs": 1}
+    (point,) = bars_of([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row], []).to_dict("records")
     assert (point["exposed_ms"], point["overlapped_ms"]) == (2, 4) and np.isnan(point["wait_ms"])
+
+
+def test_rates_of_a_point_are_formed_of_the_means_of_its_runs():
+    """Two runs send 100 MB, in 1 and in 3 ms: 50 GB/s, and not the mean of 100 and 33."""
+    row = {"nodes": 1, "gpus_per_node": 2, "collective": "allreduce", "calls_per_batch": 2.0,
+           "mbyte_per_call": 50.0, "mbyte_per_batch": 100.0, "wait_ms": 1.0}  # fmt: skip
+    rates = ((1.0, 100.0), (3.0, 100 / 3))
+    made = [
+        {**row, "id": str(n), "transfer_ms": ms, "algbw_gb_per_s": rate, "busbw_gb_per_s": 1.5 * rate}
+        for n, (ms, rate) in enumerate(rates)
+    ]
+    (point,) = of_points(made)
+    assert point["runs"] == 2 and point["transfer_ms"] == 2 and point["mbyte_per_call"] == 50
+    assert point["algbw_gb_per_s"] == pytest.approx(50) and point["busbw_gb_per_s"] == pytest.approx(75)
+    assert point["busbw_of_measured_pct"] is None
+
+
+def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
+    row = {"nodes": 1, "gpus_per_node": 2, "transfer_ms": 4.0, "calls_per_batch": 1.0}
+    made = [{**row, "id": "a", "collective": "allreduce"}, {**row, "id": "a", "collective": "broadcast"},
+            {**row, "id": "b", "collective": "allreduce"}]  # fmt: skip
+    assert [one["transfer_ms"] for one in of_points(made)] == [4.0, 2.0]
 
 
 def test_tau_tables_are_drawn_by_nodes(tmp_path):

@@ -39,6 +39,8 @@ of_any_kind = st.lists(st.tuples(st.integers(0, 6), st.integers(-50, 250), st.in
 @given(of_any_kind, edges)
 def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(rows, edges):
     kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(7)]
+    # Transfers are the last parts of communication.
+    kinds.append([((start + end) // 2, end) for start, end in kinds[1]])
     found = split((edges[:-1], edges[1:]), Activities(*(intervals(*pairs) for pairs in kinds)))
     assert (sum(found[name] for name in PARTS) == np.diff(edges)).all()
     for part, names in WITHIN.items():

@@ -116,6 +116,26 @@ def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> N
     assert kernel_change.section(load(tmp_path), []) is None
 
 
+def test_the_pair_has_one_precision_of_gradients(tmp_path: Path) -> None:
+    points = [run_of(profile="torch", gpus_per_node=2, grad="fp16"), run_of(profile="torch", gpus_per_node=4)]
+    write_sweep(tmp_path, points)
+    assert kernel_change.section(load(tmp_path), []) is None
+    truth = Truth(batch_ms={2: 110.0, 4: 125.0, 8: 130.0})
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=8, grad="fp16")], truth, calibration=False)
+    section = kernel_change.section(load(tmp_path), [])
+    assert section is not None and "From 2 to 8 ranks" in section.text and "differ" not in section.text
+
+
+def test_one_rank_may_have_another_precision_and_the_section_says_so(tmp_path: Path) -> None:
+    points = [run_of(profile="torch"), run_of(profile="torch", gpus_per_node=4, grad="fp16")]
+    write_sweep(tmp_path, points)
+    section = kernel_change.section(load(tmp_path), [])
+    assert section is not None and "fp16 on 4 ranks, fp32 on one rank, which sends none" in section.text
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=4)], calibration=False)
+    section = kernel_change.section(load(tmp_path), [])
+    assert section is not None and "differ in the precision" not in section.text
+
+
 # --- factors ------------------------------------------------------------------------------------------
 
 

@@ -195,7 +195,7 @@ def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_whic
     sweep(tmp_path, batch=64)  # as fast a batch: more images/s, the same gain
     page = build(load(tmp_path))
     section = next(one for one in page.sections if one.id == "prediction")
-    sentence = next(one.text for one in page.summary if one.figure == "prediction")
+    sentence = next(one.text for one in page.summary if one.text.startswith("Of what was simulated"))
     title = section.charts[0].figure["layout"]["title"]["text"]
     name = title.removeprefix("Measured and predicted: ")
     assert name in ("batch 32", "batch 64") and f"({name})" in sentence

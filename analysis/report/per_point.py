@@ -1,0 +1,71 @@
+"""How do rows of runs become rows of points? A chart has one bar a point, and its table the same figures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.report.views import FACTORS, called, facts, varied
+from analysis.terminal import Rows
+from jobs.run import Run
+
+# In these the runs of one bar may differ.
+_OF_A_RUN = ("id", "repetition", "seed", "attribute_from")
+
+
+def merged(rows: Rows, figures: Sequence[str]) -> Rows:
+    """A row a point: the mean of its runs' ``figures``, and ``runs``, how many these are.
+
+    A figure that one of the runs does not know is not known of the point. Where a row is one of several of a
+    run (a collective, say) and some runs lack it, it counts there as 0.
+
+    Args:
+        rows: of runs, each with its run's ``id``; what is no figure tells points, and their rows, apart.
+    """
+    points: dict[tuple, set[str]] = {}
+    found: dict[tuple, Rows] = {}
+    for row in rows:
+        points.setdefault(_key(row, Run.model_fields), set()).add(row["id"])
+        found.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
+    made = []
+    for members in found.values():
+        runs = len(points[_key(members[0], Run.model_fields)])
+        row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
+        for name in figures:
+            values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
+            row[name] = None if np.isnan(values).any() else float(values.sum() / runs)
+        made.append(row | {"runs": runs})
+    return made
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> tuple:
+    return tuple((name, str(row.get(name))) for name in names if name not in _OF_A_RUN)
+
+
+def named(rows: Rows, fields: Sequence[str], factors: Sequence[str] | None = None) -> pd.DataFrame:
+    """Rows with what the bars of a chart need: a ``label`` that no other row has, and ``facts``.
+
+    Bars of one label would be stacked: where ``fields`` do not tell the rows apart, what else differs does.
+
+    Args:
+        factors: what the filters look at; by default ``fields``.
+    """
+    labels = labels_of(rows, fields)
+    known = [facts(row, fields if factors is None else factors) for row in rows]
+    return pd.DataFrame([
+        {**row, "label": label, "facts": fact} for row, label, fact in zip(rows, labels, known, strict=True)
+    ])  # fmt: skip
+
+
+def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
+    """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
+    rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
+    told = list(fields)
+    for name in varied(rows, [name for name in rest if name not in told]):
+        labels = [called(row, told) for row in rows]
+        if len(set(labels)) == len(labels):
+            break
+        if len({called(row, [*told, name]) for row in rows}) > len(set(labels)):
+            told.append(name)
+    return [called(row, told) for row in rows]

@@ -1,0 +1,168 @@
+"""python -m benchmarks.verdicts: which cause does the report's opening name first, where one is planted?
+
+Each sweep is of 1 and 8 ranks, three runs without a profiler and one under it, with the noise of real runs
+(benchmarks/planted_sweep.py). A cause of 20 % makes a batch on 8 ranks take 20 % longer than without it. A
+row counts what the opening names first: the planted cause (of two, one of them), one that is true and says
+less (a wait for ranks that are not named, one rank of a slow node), a wrong one, or none.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.load import load
+from analysis.report.build import opening
+from analysis.sentences import Sentence
+from benchmarks.child import facts, machine, write
+from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
+from profiling.errors import EXIT_DONE, run_command
+
+SIZES_PCT = (1.0, 4.0, 20.0)
+NONE = "none"
+JOB = Job()
+ON_ONE = replace(JOB, slow=(3,))
+ON_NODE = replace(JOB, nodes=2, slow=(4, 5, 6, 7))
+WAITS = ("waits",)
+STRONG = 8 * JOB.batch  # images of the job's batch, where that is constant
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A cause: the job with it at any strength.
+
+    Attributes:
+        named: what the opening should call it; of two, the one that costs more first.
+        vague: what is true of it, and says less.
+    """
+
+    job: Callable[[float], Job]
+    named: tuple[str, ...]
+    vague: tuple[str, ...] = ()
+    base_batch: int = JOB.batch
+
+
+PLANTS = {
+    "slow GPU": Plant(lambda x: replace(ON_ONE, gpu=x), ("rank: GPU",), WAITS),
+    "slow host": Plant(lambda x: replace(ON_ONE, host_ms=x), ("rank: host",), WAITS),
+    "slow loader, one rank": Plant(lambda x: replace(ON_ONE, load_ms=x), ("rank: loader",), WAITS),
+    "slow loader, all ranks": Plant(lambda x: replace(JOB, all_load_ms=x), ("loader",)),
+    "slow node": Plant(lambda x: replace(ON_NODE, gpu=x), ("node",), (*WAITS, "rank: GPU")),
+    "thin links": Plant(
+        lambda x: replace(JOB, network=Network(beta_gb_per_s=200 / (1 + x))), ("bandwidth",), ("transfer",)
+    ),
+    "high latency": Plant(
+        lambda x: replace(JOB, network=Network(alpha_us=5 + x)), ("latency",), ("transfer",)
+    ),
+    "small batch": Plant(lambda x: replace(JOB, fixed=x), ("small batch",), base_batch=STRONG),
+    "launches": Plant(lambda x: replace(JOB, host_ms=x), ("launches",)),
+    "copies": Plant(lambda x: replace(JOB, copies_ms=x), ("copies",)),
+    "slow GPU, and loader on all": Plant(
+        lambda x: replace(ON_ONE, gpu=x, all_load_ms=60 * x), ("rank: GPU", "loader"), WAITS
+    ),
+    "thin links, and copies": Plant(
+        lambda x: replace(JOB, network=Network(beta_gb_per_s=200 / (1 + 100 * x)), copies_ms=8 * x),
+        ("bandwidth", "copies"),
+        ("transfer",),
+    ),
+}
+
+
+def sentences_of(plant: Plant, size_pct: float, seed: int, directory: Path, **more: Any) -> list[Sentence]:
+    """The opening of a sweep with a cause of that size, written into ``directory``.
+
+    Args:
+        more: of :func:`benchmarks.planted_sweep.write_sweep`.
+    """
+    job = plant.job(strength(plant.job, size_pct / 100) if size_pct else 0.0)
+    base = replace(JOB, ranks=1, batch=plant.base_batch)
+    write_sweep(directory, [base, job], seed, **more)
+    return opening(load(directory))
+
+
+def named(sentences: Iterable[Sentence]) -> list[str]:
+    """The causes that an opening names, the first one first."""
+    return list(dict.fromkeys(sentence.cause for sentence in sentences if sentence.cause))
+
+
+def cell(name: str, size_pct: float, seeds: range) -> dict[str, Any]:
+    """What is named first, and whether a second planted cause is next; how many of the seeds."""
+    plant = PLANTS.get(name, Plant(lambda _: JOB, ()))
+    first: Counter[str] = Counter()
+    next_one = 0
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            found = named(sentences_of(plant, size_pct, seed, Path(folder)))
+        first[found[0] if found else NONE] += 1
+        next_one += len(plant.named) > 1 and tuple(found[:2]) == plant.named
+    row: dict[str, Any] = {
+        "planted": name, "size_pct": size_pct, "sweeps": len(seeds),
+        "right": sum(first[one] for one in plant.named), "vague": sum(first[one] for one in plant.vague),
+        "none": first[NONE],
+    }  # fmt: skip
+    row["wrong"] = len(seeds) - row["right"] - row["vague"] - row["none"]
+    return row | {"next": next_one if len(plant.named) > 1 else None, "first": dict(first.most_common())}
+
+
+_COUNTED = ("right", "vague", "none", "wrong")
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    lines = [
+        "# Does the opening name the cause?", "",
+        "`python -m benchmarks.verdicts`: sweeps of 1 and 8 ranks with a planted cause that makes a batch on",
+        "8 ranks so much longer, by what the report's opening names first. The machine:",
+        f"{facts(report['machine'])}.", "",
+        f"Noise: {', '.join(f'{name} {value:g}' for name, value in report['noise'].items())} (shares; "
+        "`benchmarks/planted_sweep.py`).", "",
+        "| planted | size, % | sweeps | right | true, says less | none | wrong | named first |",
+        "| --- | --: | --: | --: | --: | --: | --: | --- |",
+    ]  # fmt: skip
+    for row in report["rows"]:
+        said = ", ".join(f"{name} {count}" for name, count in row["first"].items())
+        said += f"; both in order {row['next']}" if row["next"] is not None else ""
+        figures = " | ".join(f"{row[name]:g}" for name in ("size_pct", "sweeps", *_COUNTED))
+        lines.append(f"| {row['planted']} | {figures} | {said} |")
+    return "\n".join([*lines, ""])
+
+
+def _together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one cause and size as one."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        same = found.setdefault((row["planted"], row["size_pct"]), row)
+        if same is not row:
+            same |= {name: same[name] + row[name] for name in ("sweeps", *_COUNTED)}
+            same["first"] = dict(Counter(same["first"]) + Counter(row["first"]))
+    return list(found.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.verdicts", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="sweeps of each cause and size [5]")
+    parser.add_argument("--only", default="", help="causes whose name holds this [all]")
+    given = parser.parse_args()
+    first = [100 + part * given.seeds for part in range(6)]
+    cells = [("nothing", 0.0, range(seed, seed + given.seeds)) for seed in first]
+    cells += [(name, size_pct, range(given.seeds)) for name in PLANTS for size_pct in SIZES_PCT]
+    rows = []
+    with ProcessPoolExecutor() as workers:
+        for row in workers.map(cell, *zip(*(one for one in cells if given.only in one[0]), strict=True)):
+            print(row, file=sys.stderr, flush=True)
+            rows.append(row)
+    rows = _together(rows)
+    report = {"machine": machine(["numpy"]), "noise": asdict(Noise()), "rows": rows}
+    if given.only:
+        print(as_markdown(report))
+    else:
+        write("verdicts", report, as_markdown(report))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)

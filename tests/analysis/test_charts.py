@@ -1,0 +1,191 @@
+"""A chart shows the figures of its table, however often runs were repeated."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.load import load
+from analysis.report.build import build
+from analysis.report.per_point import labels_of
+from analysis.report.render import Chart, Section, TableView
+from benchmarks.planted_sweep import Job, write_sweep
+from tests.analysis.commands import run
+
+PARTS = {"compute": "compute", "exposed loader": "exposed loader", "exposed copies": "other copies"}
+ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
+    "exposed transfer": "exposed transfer", "exposed wait": "wait for ranks",
+    "idle host bound": "idle, host-bound", "idle other": "idle, other"}}  # fmt: skip
+LOSS = {"compute": "computing", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
+        "exposed loader": "exposed loader", "exposed copies": "other copies",
+        "idle host bound": "of idle: host-bound", "unattributed": "not attributed"}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def sections(request, tmp_path_factory) -> dict[str, Section]:
+    """Of a sweep of 1 and 2 ranks and two batch sizes, each run so often, unprofiled and profiled."""
+    folder = tmp_path_factory.mktemp("charts")
+    jobs = [Job(ranks=ranks, batch=batch) for ranks in (1, 2) for batch in (32, 64)]
+    write_sweep(folder, jobs, 1, repetitions={"none": request.param, "torch": request.param}, batches=12)
+    return {section.id: section for section in build(load(folder)).sections}
+
+
+def table(section: Section, id: str = "") -> TableView:
+    return next(one for one in section.tables if one.id == id or not id)
+
+
+def column(view: TableView, header: str) -> list[float]:
+    place = [one.header for one in view.columns].index(header)
+    return [float(row.cells[place].value) for row in view.rows]
+
+
+def traces(section: Section, chart: str = "") -> dict[str, dict[str, Any]]:
+    found = next(one for one in section.charts if one.id == chart or not chart)
+    return {trace["name"]: trace for trace in found.figure["data"]}
+
+
+def close(expected):
+    """Equal to the digits that tables print."""
+    return pytest.approx(expected, rel=2e-3, abs=0.06)
+
+
+def charts_of(sections: dict[str, Section]) -> list[Chart]:
+    return [chart for section in sections.values() for chart in section.charts]
+
+
+def test_every_bar_is_one_row(sections):
+    for chart in charts_of(sections):
+        for trace in chart.figure["data"]:
+            if trace.get("type") == "bar" and chart.id != "kernels":  # there a name is drawn in its parts
+                assert max(Counter(trace["y"]).values()) == 1, chart.id
+
+
+def test_every_point_of_a_line_is_one_row(sections):
+    for chart in charts_of(sections):
+        for trace in chart.figure["data"]:
+            if "lines" in str(trace.get("mode")):
+                assert len(set(trace["x"])) == len(trace["x"]), (chart.id, trace["name"])
+
+
+@pytest.mark.parametrize(
+    ("chart", "header"), [("throughput", "images /s"), ("efficiency", "scaling eff. % [95 %]")]
+)
+def test_throughput_and_efficiency(sections, chart, header):
+    drawn = [y for name, trace in traces(sections["scaling"], chart).items()
+             if "ideal" not in name for y in trace["y"]]  # fmt: skip
+    assert sorted(drawn) == close(sorted(column(table(sections["table"]), header)))
+
+
+def test_loss(sections):
+    view, drawn = table(sections["loss"]), traces(sections["loss"])
+    assert set(drawn) == {*LOSS, "idle other"}
+    for name, header in LOSS.items():
+        assert drawn[name]["x"] == close(column(view, header)), name
+    whole = np.sum([trace["x"] for trace in drawn.values()], axis=0)
+    assert whole.tolist() == close(column(view, "lost [95 %]"))
+
+
+def test_stages(sections):
+    for name, trace in traces(sections["stages"]).items():
+        assert trace["x"] == close(column(table(sections["stages"]), f"{name} ms")), name
+
+
+def test_anatomy(sections):
+    drawn = traces(sections["anatomy"])
+    for id, headers in ANATOMY.items():
+        for name, header in headers.items():
+            assert drawn[name]["x"] == close(column(table(sections["anatomy"], id), header)), name
+    whole = np.sum([trace["x"] for trace in drawn.values()], axis=0)
+    assert whole.tolist() == close(column(table(sections["anatomy"], "anatomy-table"), "wall"))
+
+
+def test_communication(sections):
+    section = sections["communication"]
+    for chart, headers in (("exposed", {"exposed": "exposed ms", "overlapped": "overlapped"}),
+                           ("waits", {"transfer": "transfer ms", "wait": "wait ms"})):  # fmt: skip
+        for name, header in headers.items():
+            assert traces(section, chart)[name]["x"] == close(column(table(section), header)), name
+
+
+def test_lateness(sections):
+    (trace,) = sections["stragglers"].charts[0].figure["data"]
+    drawn = np.median(np.array(trace["z"]), axis=1)
+    assert drawn.tolist() == close(column(table(sections["stragglers"]), "lateness, ms median [95 %]"))
+
+
+def test_kernels(sections):
+    view, chart = table(sections["kernels"]), sections["kernels"].charts[0].figure
+    name = chart["layout"]["title"]["text"].removeprefix("Top kernels: ")
+    rows = [row for row in view.rows if row.cells[0].text == name]
+    drawn: Counter[str] = Counter()
+    listed: Counter[str] = Counter()
+    for trace in chart["data"]:
+        for kernel, ms in zip(trace["hovertext"], trace["x"], strict=True):
+            drawn[kernel] += ms
+    for row, ms in zip(view.rows, column(view, "ms a batch"), strict=True):
+        if row in rows:
+            listed[row.cells[1].text] += ms
+    assert rows and dict(drawn) == close(dict(listed))
+
+
+def test_factors(sections):
+    section = sections["factors"]
+    if section.charts:
+        drawn = [x for trace in section.charts[0].figure["data"] for x in trace["x"]]
+        assert sorted(drawn) == close(sorted(column(table(section), "omega squared [95 %]")))
+
+
+def test_prediction(sections):
+    rates = column(table(sections["prediction"]), "images/s [range]")
+    drawn = [y for name, trace in traces(sections["prediction"]).items() if name != "measured"
+             for y in trace["y"]]  # fmt: skip
+    assert drawn and all(any(y == close(rate) for rate in rates) for y in drawn)
+
+
+def test_shares_of_activities(sections):
+    drawn = [y for name, trace in traces(sections["activities"]).items() if name.endswith("communication")
+             for y in trace["y"]]  # fmt: skip
+    assert drawn == close(column(table(sections["activities"]), "communication %"))
+
+
+def test_rows_of_several_repetitions_say_which(sections):
+    for section in sections.values():
+        for view in section.tables:
+            texts = [tuple(cell.text for cell in row.cells if not _is_figure(cell.text)) + _keys(view, row)
+                     for row in view.rows]  # fmt: skip
+            assert len(set(texts)) == len(texts) or section.id in ("kernel-change", "prediction"), view.id
+
+
+def _is_figure(text: str) -> bool:
+    return text[:1].isdigit() or text[:1] == "-"
+
+
+def _keys(view: TableView, row) -> tuple:
+    """What tells rows apart: numbers that are no figures."""
+    keys = ("nodes", "GPUs a node", "gpus per node", "batch", "rank", "rep", "gpus", "calls a batch")
+    return tuple(
+        cell.text
+        for one, cell in zip(view.columns, row.cells, strict=True)
+        if one.header.replace("_", " ") in keys
+    )
+
+
+@pytest.mark.parametrize("command", ["communication", "anatomy", "utilization"])
+def test_rows_of_several_repetitions_say_which_in_the_terminal(command, tmp_path):
+    write_sweep(tmp_path, [Job(ranks=2)], repetitions={"torch": 2}, batches=12)
+    lines = run(f"analysis.{command}", tmp_path).out.splitlines()
+    assert any(" rep" in line for line in lines[:6]), lines[:6]
+    once = tmp_path / "once"
+    write_sweep(once, [Job(ranks=2)], repetitions={"torch": 1}, batches=12)
+    assert not any(" rep" in line for line in run(f"analysis.{command}", once).out.splitlines()[:6])
+
+
+def test_labels_of_rows_that_the_factors_leave_alike_say_what_else_differs():
+    rows = [{"batch": 32, "profile": profile, "batches": 50, "repetition": n}
+            for profile in ("torch", "nsys") for n in (0, 1)]  # fmt: skip
+    assert labels_of(rows, ["batch"]) == [
+        f"batch 32, profile: {profile}, repetition {n}" for profile in ("torch", "nsys") for n in (0, 1)
+    ]
+    assert labels_of(rows[::2], ["batch"]) == ["batch 32, profile: torch", "batch 32, profile: nsys"]
+    assert labels_of(rows[:1], ["batch"]) == ["batch 32"]

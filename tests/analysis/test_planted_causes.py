@@ -1,0 +1,103 @@
+"""The opening names planted causes: some cells of benchmarks/results/verdicts.md, each a whole sweep."""
+
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis import scaled
+from analysis.load import load
+from analysis.report.build import build, opening
+from analysis.sentences import Sentence
+from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
+from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, named, sentences_of
+
+FAST = {"repetitions": {"none": 2, "torch": 1}, "batches": 30}
+
+
+def said_of(plant: Plant, size_pct: float, directory) -> list[Sentence]:
+    return sentences_of(plant, size_pct, 1, directory, **FAST)
+
+
+@pytest.mark.parametrize(
+    ("name", "size_pct"),
+    [("slow host", 20.0), ("slow loader, all ranks", 20.0), ("high latency", 20.0), ("launches", 20.0),
+     ("small batch", 20.0), ("thin links, and copies", 20.0), ("copies", 4.0)],
+)  # fmt: skip
+def test_the_planted_cause_is_named_first(name, size_pct, tmp_path):
+    plant = PLANTS[name]
+    assert named(said_of(plant, size_pct, tmp_path))[: len(plant.named)] == list(plant.named)
+
+
+@pytest.mark.parametrize(("name", "size_pct"), [("slow GPU", 0.0), ("copies", 1.0)])
+def test_next_to_nothing_planted_names_no_cause(name, size_pct, tmp_path):
+    assert named(said_of(PLANTS[name], size_pct, tmp_path)) == []
+
+
+@pytest.fixture(scope="module")
+def slow_gpu(tmp_path_factory):
+    """8 ranks on links of 200 GB/s, rank 3's kernels a quarter slower: 31 ms of a batch of 154."""
+    folder = tmp_path_factory.mktemp("slow_gpu")
+    write_sweep(folder, [replace(JOB, ranks=1), replace(ON_ONE, gpu=0.25)], seed=1, **FAST)
+    return folder
+
+
+def test_a_slow_gpu_is_the_first_sentence_and_no_network_is_advised(slow_gpu):
+    first, *rest = opening(load(slow_gpu))
+    planted_ms = step_ms(replace(ON_ONE, gpu=0.25)) - step_ms(ON_ONE)
+    assert planted_ms == pytest.approx(30.5, abs=0.1)
+    found = re.match(r"Rank 3 \(node0\) holds up the job: the other ranks wait ([\d.]+) ms", first.text)
+    # The GPUs differ by 0.3 %, and runs by 0.8 %, of 122 ms.
+    assert found and float(found[1]) == pytest.approx(planted_ms, abs=2.0)
+    assert "Likely cause: its GPU" in first.text and first.figure == "stragglers"
+    said = " ".join(one.text for one in rest)
+    assert "fp16" not in said and "network" not in said and "waiting for rank 3 (node0) costs most" in said
+
+
+def test_the_loss_tells_transfer_from_wait(slow_gpu):
+    (row,) = [row for row in scaled.rows(load(slow_gpu)) if row["world_size"] == 8]
+    # Seven of eight ranks wait for 30.5 of 154 ms.
+    assert row["loss_exposed_wait_pct"] == pytest.approx(100 * 7 / 8 * 30.5 / 154, abs=1.0)
+    assert row["loss_exposed_transfer_pct"] < 0.5
+    both = row["loss_exposed_wait_pct"] + row["loss_exposed_transfer_pct"]
+    assert both == pytest.approx(row["loss_exposed_communication_pct"], rel=1e-9)
+
+
+def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_path):
+    shutil.copytree(slow_gpu, tmp_path / "copy")
+    (run,) = (tmp_path / "copy").glob("*_1_8_eth_torch_*")
+    for rank in range(1, 8):
+        (run / f"rank_{rank:04d}" / "kernels.parquet").unlink()
+    study = load(tmp_path / "copy")
+    page = build(study)
+    (row,) = [row for row in scaled.rows(study) if row["world_size"] == 8]
+    assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
+    said = " ".join(one.text for one in page.summary)
+    assert "communication (sending gradients or waiting for ranks)" in said
+    (loss,) = [one for one in page.sections if one.id == "loss"]
+    assert "to tell it from transfer takes" in loss.tables[0].note
+    assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
+    assert any("wait and transfer are not known: 1 of 8 are there" in note for note in study.notes())
+
+
+# --- the generator ------------------------------------------------------------------------------------
+
+
+def test_a_strength_makes_a_batch_longer_by_the_size_that_was_asked():
+    for name, plant in PLANTS.items():
+        found = plant.job(strength(plant.job, 0.2))
+        assert step_ms(found) == pytest.approx(1.2 * step_ms(plant.job(0.0)), rel=1e-6), name
+
+
+def test_an_exchange_takes_what_a_ring_takes_and_ends_on_all_ranks_together():
+    job = Job(ranks=4, network=Network(alpha_us=50.0, beta_gb_per_s=2.0))
+    times = times_of(job, 2, NO_NOISE, np.random.default_rng(0), 2, np.zeros(4))
+    begin, end = times.exchange
+    assert (end == end[:, :1]).all() and len(end) == 4
+    # The last bucket of 4 x 1.82 million bytes: 6 messages of 50 us, and 6 quarters of it at 2 GB/s.
+    assert (end - begin)[-1, 0, 0] == pytest.approx(0.3 + 1.5 * SIZE / 2e6, rel=1e-9)
+
+
+SIZE = 4 * (10_000 + 75_000 + 75_000 + 280_000 + 280_000 + 1_100_000)

@@ -1,0 +1,48 @@
+"""No forecast where more ranks would share the cores that the measured ones had."""
+
+from typing import Any
+
+import pytest
+
+from analysis.load import load
+from analysis.report.build import opening
+from analysis.shared_cores import shared_cores
+from jobs import store
+from jobs.store import Manifest
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
+
+
+def plant(directory, device="cpu", cores: int | None = 4, hosts=1, **fields: Any):
+    for ranks in (1, 2):
+        shape = {"nodes": min(hosts, ranks), "gpus_per_node": ranks // min(hosts, ranks)}
+        for profile in ("none", "torch"):
+            run = run_of(profile=profile, **shape, **fields)
+            path = write_run(directory, run, Truth(device=device)) / store.MANIFEST
+            manifest = Manifest.model_validate_json(path.read_text())
+            reports = [one.model_copy(update={"hostname": f"h{one.rank % hosts}"}) for one in manifest.ranks]
+            host = {"cores": cores} if cores else {}
+            store.write_record(path, manifest.model_copy(update={"ranks": reports, "host": host}))
+    write_sweep_record(directory)
+    return load(directory)
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({}, True),  # each has its share of the cores
+        ({"cores": None}, True),
+        ({"threads": 2}, True),  # four ranks of two threads would have four cores
+        ({"threads": 1}, False),  # four ranks of one thread have one each
+        ({"threads": 1, "cores": 3}, True),
+        ({"hosts": 2}, False),  # more ranks bring more hosts
+        ({"device": "NVIDIA A100-SXM4-40GB"}, False),
+    ],
+)
+def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
+    said = shared_cores(plant(tmp_path, **given))
+    assert ("all ranks share the" in said) == share and bool(said) == share
+
+
+def test_the_opening_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
+    said = " ".join(one.text for one in opening(plant(tmp_path)))
+    assert "would give" not in said and "simulated" not in said
