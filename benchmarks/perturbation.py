@@ -83,7 +83,7 @@ def steps_ms(run: Run, out: Path) -> dict[str, float]:
         UserError: the run failed; the message has its last line.
     """
     out.mkdir(parents=True)
-    command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out)]
+    command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}"]
     command = wrapped(run.profile, command, out, run.device, run.first_attributed, False)
     log = out / "log.txt"
     ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(LIMIT_S), ROOT)

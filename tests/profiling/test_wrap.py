@@ -140,7 +140,7 @@ def test_a_sweep_starts_its_ranks_under_the_runs_profiler(tmp_path):
     assert watched[1:7] == ["-m", "profiling.wrap", "--tool", "nsys", "--out", str(tmp_path)]
     end = watched.index("--")
     assert watched[7:end] == ["--device", "auto", "--first-batch", "5", "--keep-raw"]
-    assert sorted({*watched[end + 1 :]} - {*plain}) == ["--profile", "nsys"]
+    assert sorted({*watched[end + 1 :]} - {*plain}) == ["--profile=nsys"]
     counted = make_run({"profile": "nvprof", "profile_mode": "metrics", "profile_kernels": "gemm|conv"})
     words = execution.command(counted, tmp_path)
     words = words[: words.index("--")]
