@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import orjson
+import psutil
 
 from profiling.checks import world_size_of
 from profiling.clocks import set_clock
@@ -23,7 +25,7 @@ from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.permission import check_permission
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, check_mode, tool, why_not_on_a_cpu
+from profiling.tools import TOOLS, Options, check_mode, tool, why_not_installed, why_not_on_a_cpu
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +77,7 @@ def wrapped(
 
 
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
-    """Run Python under a tool as the rank that the environment says; the exit code.
+    """Run Python under a tool as one rank; the exit code.
 
     Raises:
         UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
@@ -84,12 +86,11 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
         raise UserError(why)
-    rank = rank_of(os.environ)
-    directory = rank_directory(out, rank) / RAW
+    if why := why_not_installed(name, options.mode):
+        raise UserError(why)
+    directory = rank_directory(out, options.rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
     command = module.wrap([sys.executable, *arguments], directory, options)
-    if shutil.which(command[0]) is None:
-        raise UserError(f"profile {name} needs {command[0]} on the PATH (python -m jobs.doctor says how)")
     variables = module.environment(directory, options) if hasattr(module, "environment") else {}
     code = _run(command, {**os.environ, **variables})
     for _ in range(_TRIES - 1):
@@ -99,8 +100,8 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     if hasattr(module, "outputs"):
         check_permission(name, module.outputs(directory))
     if code == 0:
-        findings = collect_output(name, directory, rank, options)
-        add_findings(rank_directory(out, rank) / _REPORT, findings)
+        findings = collect_output(name, directory, options)
+        add_findings(directory.parent / _REPORT, findings)
         if not keep_raw:
             # A report may hold the whole environment of the process, secrets included.
             shutil.rmtree(directory)
@@ -109,14 +110,27 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
 
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
     child = subprocess.Popen(command, env=dict(environment))
-    # Who ends the run asks this process; the tool must hear of it, to end in order.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda heard, _: child.send_signal(heard))
+    # Who ends the run, or asks where it hangs, asks this process; the tool must hear of it, to end in order.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda heard, _: _hand_on(heard, child.pid))
     code = child.wait()
     return 128 - code if code < 0 else code
 
 
-def collect_output(name: str, directory: Path, rank: int, options: Options) -> list[str]:
+def _hand_on(number: int, child: int) -> None:
+    """Send a signal to a process and to all that it started.
+
+    tau_exec is a shell that waits for the rank: alone it would end, and leave the rank training. They have no
+    process group of their own, so that who kills this process's group leaves none of them behind.
+    """
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(child)
+        for process in (first, *first.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def collect_output(name: str, directory: Path, options: Options) -> list[str]:
     """Write the tables of what a tool wrote to ``directory`` beside it; what was found on the way.
 
     Raises:
@@ -126,26 +140,26 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
     for step in module.finish(directory, options) if hasattr(module, "finish") else ():
         run_step(step, name)
     outputs = [path for path in module.outputs(directory) if path.exists()]
-    if not outputs and rank and getattr(module, "ONLY_RANK_0_WRITES", False):
+    if not outputs and options.rank and getattr(module, "ONLY_RANK_0_WRITES", False):
         return []
     if not outputs:
         raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
     findings: list[str] = []
     with Writer(directory.parent) as writer:
         for path in outputs:
-            for table, piece in _stream(name, path, findings, rank, options):
+            for table, piece in _stream(name, path, findings, options):
                 if len(piece):  # a run on a CPU has no kernels: no table says so better than an empty one
                     writer.add(table, piece)
     return findings + set_clock(directory.parent, name)
 
 
-def _stream(
-    name: str, path: Path, findings: list[str], rank: int, options: Options
-) -> "Iterator[tuple[str, pa.Table]]":
+def _stream(name: str, path: Path, findings: list[str], options: Options) -> "Iterator[tuple[str, pa.Table]]":
     module = tool(name)
-    known = {"first_batch": options.first_batch, "world_size": options.world_size}
+    known = {"first_batch": options.first_batch, "world_size": options.world_size, "mode": options.mode}
     takes = module.stream.__annotations__
-    yield from module.stream(path, findings, rank, **{name: known[name] for name in known if name in takes})
+    yield from module.stream(
+        path, findings, options.rank, **{name: known[name] for name in known if name in takes}
+    )
 
 
 def add_findings(report: Path, findings: list[str]) -> None:
@@ -192,7 +206,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
-    options = Options(given.mode, given.kernels, given.first_batch, gpu, world_size_of(os.environ))
+    ranks, rank = world_size_of(os.environ), rank_of(os.environ)
+    options = Options(given.mode, given.kernels, given.first_batch, gpu, ranks, rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 
 

@@ -22,6 +22,8 @@ Adding a tool is one file and one line in :data:`TOOLS`; its heavy imports belon
 """
 
 import re
+import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -59,6 +61,7 @@ class Options:
         first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
         gpu: whether the rank computes on a GPU.
         world_size: how many ranks there are.
+        rank: which of them it is.
     """
 
     mode: str = "auto"
@@ -66,6 +69,7 @@ class Options:
     first_batch: int = 0
     gpu: bool = False
     world_size: int = 1
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,17 @@ def why_not_on_a_cpu(name: str) -> str:
         return ""
     why = f"profile {name} records what a GPU does, and this run computes on the CPU"
     return f"{why}; torch and nsys record that"
+
+
+def why_not_installed(name: str, mode: str = "auto") -> str:
+    """What a tool that watches a rank from outside lacks on the PATH; "" if nothing."""
+    module = tool(name)
+    if not hasattr(module, "wrap"):
+        return ""
+    program = module.wrap([sys.executable], Path(), Options(mode))[0]
+    if shutil.which(program) is not None:
+        return ""
+    return f"profile {name} needs {program} on the PATH (python -m jobs.doctor says how)"
 
 
 def open_capture(

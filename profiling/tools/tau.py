@@ -21,7 +21,9 @@ MODES = {
     "python": "timers of every Python function, too (tau_python): the most perturbation",
     "ebs": "samples of where time is spent, too",
 }
-_TAUS = "mpi,python,pthread"  # what TAU must have been built with
+# What TAU must have been built with. tau_exec itself adds MPI where there is a TAU with it, and takes a serial
+# one else; TAU built with OpenMP has no "pthread" among its tags.
+_TAUS = "python"
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
 _METRIC_FOLDER = "MULTI__"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
@@ -38,7 +40,18 @@ def wrap(command: list[str], directory: Path, options: Options) -> list[str]:
 
 def environment(directory: Path, options: Options) -> dict[str, str]:
     """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
-    return {"PROFILEDIR": str(directory), "TAU_PROFILE_FORMAT": "profile"}
+    variables = {
+        "PROFILEDIR": str(directory),
+        "TAU_PROFILE_FORMAT": "profile",
+        # A trace of the user's asking would take the profile's place, and lie in the working folder.
+        "TAU_PROFILE": "1",
+        "TAU_TRACE": "0",
+        # TAU up to 2.35.0 with MPI crashes in a process that neither calls MPI nor was started by mpirun.
+        "TAU_SET_NODE": str(options.rank),
+    }
+    # TAU ceases to time what is called often and takes no time, and then its pytau.stop ends another timer.
+    # Of all of Python's functions that is what keeps the run from crawling, and the stages are events there.
+    return variables if options.mode == "python" else {**variables, "TAU_THROTTLE": "0"}
 
 
 def outputs(directory: Path) -> list[Path]:
@@ -61,13 +74,14 @@ def bundle(path: Path) -> Path:
 
 
 def stream(
-    path: Path, findings: list[str], rank: int | None = None, world_size: int = 1
+    path: Path, findings: list[str], rank: int | None = None, world_size: int = 1, mode: str = "auto"
 ) -> "Iterator[tuple[str, pa.Table]]":
     """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
 
     Args:
         rank: whose all of it is (without MPI each rank takes itself for node 0); None: as TAU says.
         world_size: how many ranks there are, if more than are in it.
+        mode: one of :data:`MODES`, in which it was recorded.
 
     Raises:
         UserError: unreadable, truncated or foreign; the message names file and place.
@@ -83,9 +97,9 @@ def stream(
     for file in files:
         try:
             for name, piece in reading.pieces(file):
-                if name == "intervals":
-                    tally.add(piece)
-                yield name, piece
+                if name == "atomics":
+                    tally.add_events(piece)
+                yield name, tally.add(piece) if name == "intervals" else piece
         except UserError as error:
             if len(files) == 1:
                 raise
@@ -96,7 +110,11 @@ def stream(
     yield from reading.markers(_END_OF_BATCH)
     reading.tell_copies()
     ranks = reading.ranks if rank is None else min(reading.threads, 1)
-    findings += [f"{path.name}: {finding}" for finding in tally.findings(ranks, world_size)]
+    whose = path.name if rank is None else "TAU"
+    findings += [f"{whose}: {finding}" for finding in tally.of_run(ranks, world_size, mode)]
+    whose = path.name if rank is None else f"rank {rank}"
+    of_ranks = tally.of_ranks(ranks)
+    findings += [one if one.startswith(f"{whose} ") else f"{whose}: {one}" for one in of_ranks]
 
 
 def read(path: Path) -> Converted:
