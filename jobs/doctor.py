@@ -19,6 +19,7 @@ from rich.table import Table
 
 from jobs.flags import make_parser
 from jobs.machine import Machine, this_machine, versions
+from jobs.tau_here import BUILD, TauHere, look_at_tau
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.tools import cupti
 
@@ -95,7 +96,7 @@ PROFILERS = {
         "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti",
     ),
     "ncu": (["ncu", "--version"], "the site's CUDA module, or NVIDIA Nsight Compute"),
-    "tau_exec": (["tau_exec", "--help"], "the site's TAU module, or: spack install tau +python +mpi"),
+    "tau_exec": (["tau-config"], BUILD),
     "vtune": (["vtune", "--version"], "the site's VTune module, or Intel's oneAPI toolkit"),
 }
 
@@ -107,12 +108,21 @@ def _launchers() -> list[Finding]:
 
 def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
-    tools = [_tool("profilers", name, *how) for name, how in PROFILERS.items()]
+    tools = [
+        _tau(look_at_tau()) if name == "tau_exec" else _tool("profilers", name, *how)
+        for name, how in PROFILERS.items()
+    ]
     return [
         Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
         *tools,
         _cupti(cupti.why_not()),
     ]
+
+
+def _tau(tau: TauHere | None) -> Finding:
+    if tau is None:
+        return Finding("profilers", "tau_exec", False, "not on the PATH", BUILD)
+    return Finding("profilers", "tau_exec", tau.serves, tau.detail, "" if tau.serves else BUILD)
 
 
 def _cupti(why_not: str) -> Finding:

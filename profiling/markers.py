@@ -11,7 +11,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import tau_emitter
@@ -24,15 +24,18 @@ _NVTX_COLLECTOR = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NVPROF
 class Emitter(Protocol):
     """One collector's way to hear of ranges; ranges are strictly nested."""
 
-    def begin(self) -> None:
-        """The first batch begins; each other one does where the one before ends. Most need not be told."""
-        return None
-
     def push(self, name: str) -> None: ...
 
     def pop(self, name: str) -> None: ...
 
     def mark(self, name: str) -> None: ...
+
+
+@runtime_checkable
+class BatchTimer(Protocol):
+    """An emitter that measures each batch: the first begins now, each other one where the one before ends."""
+
+    def begin(self) -> None: ...
 
 
 class Range:
@@ -67,7 +70,8 @@ class Markers:
     def begin(self) -> None:
         """Say that the first batch begins; each other one does where the one before ends."""
         for emitter in self._emitters:
-            emitter.begin()
+            if isinstance(emitter, BatchTimer):
+                emitter.begin()
 
     def end_of_batch(self) -> None:
         """Mark the end of a batch."""
@@ -99,7 +103,7 @@ def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
 # --- the torch profiler -------------------------------------------------------------------------------
 
 
-class TorchRanges(Emitter):
+class TorchRanges:
     """Ranges that a torch profiler records, while one is on; else they would cost 10 microseconds in vain.
 
     Args:
@@ -144,7 +148,7 @@ def _torch() -> Emitter | None:
 # --- NVTX ---------------------------------------------------------------------------------------------
 
 
-class Nvtx(Emitter):
+class Nvtx:
     """NVTX ranges and marks through functions that every collector of the last ten years hears."""
 
     def __init__(

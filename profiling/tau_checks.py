@@ -4,7 +4,7 @@ Times that cannot be, stages and ranks that are missing, ranks of which none com
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np

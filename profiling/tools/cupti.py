@@ -74,7 +74,7 @@ def why_not() -> str:
     return ""
 
 
-class Ranges(markers.Emitter):
+class Ranges:
     """The stages of batches as ranges on CUPTI's clock; see :class:`profiling.markers.Emitter`."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:

@@ -21,11 +21,13 @@ MODES = {
     "python": "timers of every Python function, too (tau_python): the most perturbation",
     "ebs": "samples of where time is spent, too",
 }
-# What TAU must have been built with. tau_exec itself adds MPI where there is a TAU with it, and takes a serial
-# one else; TAU built with OpenMP has no "pthread" among its tags.
+# What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
+# serial one else; TAU built with OpenMP has no "pthread" among its tags.
 _TAUS = "python"
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
+_OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")
 _METRIC_FOLDER = "MULTI__"
+_A_TRACE = "a trace of TAU, which is not read here; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
@@ -60,10 +62,11 @@ def outputs(directory: Path) -> list[Path]:
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a profile of TAU, by its first bytes."""
+    """Whether a file is a profile of TAU, by its first bytes; or a trace, by its name."""
     from profiling.tau_text import metric_of
 
-    return b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+    profile = b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+    return profile or _OF_A_TRACE.match(path.name) is not None
 
 
 def bundle(path: Path) -> Path:
@@ -131,12 +134,16 @@ def read(path: Path) -> Converted:
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
     """(the files to read, the folders of metrics that are not wall time)."""
     if not path.is_dir():
+        if _OF_A_TRACE.match(path.name):
+            raise UserError(f"{path} is {_A_TRACE}")
         return [path], []
     found = [file for file in path.iterdir() if _OF_A_THREAD.match(file.name) and file.is_file()]
     clock, *left = _wall_clock_first(path) or [path]
     if clock is not path:
         found += [file for file in clock.iterdir() if _OF_A_THREAD.match(file.name)]
     found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
+    if not found and any(_OF_A_TRACE.match(file.name) for file in path.iterdir()):
+        raise UserError(f"{path} holds {_A_TRACE}")
     if not found:
         raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
     return sorted(found, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left

@@ -14,7 +14,7 @@ class FakeTau:
 
     Args:
         arguments: the program's; TAU up to 2.35.1 looks for its own flag among them.
-        throttle_calls: after so many calls a timer of less than 10 us a call is switched off; None: never.
+        throttle_calls: after so many calls a timer of less than 10 us a call is switched off.
 
     Attributes:
         now_us: its clock, which stands still but for :meth:`work`.
@@ -58,9 +58,8 @@ class FakeTau:
             return
         self.calls[name] += 1
         self.took_us[name] += self.now_us - self._started[name]
-        if self._throttle_calls is not None and self.calls[name] > self._throttle_calls:
-            if self.took_us[name] / self.calls[name] < 10:
-                self._names[self._names.index(name)] += " [THROTTLED]"
+        if self.calls[name] > self._throttle_calls and self.took_us[name] / self.calls[name] < 10:
+            self._names[self._names.index(name)] += " [THROTTLED]"
 
     def registerEvent(self, name):
         self._events.append(name)
