@@ -3,7 +3,7 @@
 Times that cannot be, stages and ranks that are missing, ranks of which none communicates.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ _COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _STAGE = f"^({'|'.join(STAGES)})$"
 # What TAU adds to the name of a timer that it has switched off.
 _THROTTLED = r" *\[THROTTLED\]$"
+_SAMPLES = r"\[(SAMPLE|SUMMARY|CONTEXT)\]"
 _READS = r"^(read|open|open64|fopen|fopen64)\(\)$"  # a Python that starts does all of these
 
 
@@ -28,16 +29,16 @@ class Tally:
 
     def __init__(self) -> None:
         # By timers and by events: rank -> stage -> how often.
-        self._timed: dict[int, Counter[str]] = {}
-        self._triggered: dict[int, Counter[str]] = {}
+        self._timed: dict[int, defaultdict[str, float]] = {}
+        self._triggered: dict[int, defaultdict[str, float]] = {}
         self._negative = self._absurd = 0
-        self._talks = self._reads = False
+        self._talks = self._reads = self._samples = False
         self._throttled: set[str] = set()
 
     def add_events(self, piece: "pa.Table") -> None:
         """Count a piece of table ``atomics``: where Python's functions are timed, stages are events."""
         for rank, event, count in _chosen(piece, "event", "count", STAGE_EVENT):
-            self._triggered.setdefault(rank, Counter())[stage_of_event(event)[0]] += count
+            self._triggered.setdefault(rank, defaultdict(float))[stage_of_event(event)[0]] += count
 
     def add(self, piece: "pa.Table") -> "pa.Table":
         """Count a piece of table ``intervals``; it is returned with every timer called by its own name."""
@@ -46,11 +47,12 @@ class Tally:
         if _has(piece, _THROTTLED):
             piece = self._unthrottled(piece)
         for rank in pc.unique(piece["rank"]).to_pylist():
-            self._timed.setdefault(rank, Counter())
+            self._timed.setdefault(rank, defaultdict(float))
         for rank, name, calls in _chosen(piece, "function", "calls", _STAGE):
             self._timed[rank][name] += calls
         self._talks = self._talks or _has(piece, _COLLECTIVE)
         self._reads = self._reads or _has(piece, _READS)
+        self._samples = self._samples or _has(piece, _SAMPLES)
         # To compare with a Python number would import pandas.
         negative = pc.less(piece["exclusive_ns"], array_of(np.zeros(1))[0])
         self._negative += pc.sum(negative).as_py() or 0
@@ -85,6 +87,11 @@ class Tally:
             found.append(
                 "mode io, and no timer of reading or writing: this TAU was built without -iowrapper; files "
                 "are not recorded, not unread"
+            )
+        if ranks and mode == "ebs" and not self._samples:
+            found.append(
+                "mode ebs, and no sample: a TAU built with MPI samples from MPI_Init on, which no rank "
+                "called; take one without MPI, or train over MPI (--backend=horovod under mpirun)"
             )
         return found
 

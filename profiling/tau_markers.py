@@ -7,7 +7,6 @@ there a timer must end in the function that started it, or TAU aborts ("Runtime 
 A duration is the host's. Of a batch on a GPU it is how long the host took to issue it.
 """
 
-import re
 import sys
 import time
 from collections.abc import Container
@@ -29,7 +28,7 @@ def stage_of_event(event: str) -> tuple[str, float]:
 
     The event of a whole batch is triggered at its end: ``End of Batch``.
     """
-    stage, unit = re.fullmatch(STAGE_EVENT, event).groups()
+    stage, _, unit = event.removesuffix(")").rpartition(" (")
     return (END_OF_BATCH if stage == BATCH_DURATION else stage), _UNITS_NS[unit]
 
 

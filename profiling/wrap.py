@@ -8,21 +8,18 @@ code: of what it ran; 2: the tool is not there, or its output cannot be read.
 import argparse
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import orjson
-import psutil
 
 from profiling.checks import world_size_of
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.permission import check_permission
+from profiling.process_tree import run_tree
 from profiling.steps_of_tools import run_step
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, check_mode, tool, why_not_installed, why_not_on_a_cpu
@@ -92,11 +89,11 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     directory.mkdir(parents=True, exist_ok=True)
     command = module.wrap([sys.executable, *arguments], directory, options)
     variables = module.environment(directory, options) if hasattr(module, "environment") else {}
-    code = _run(command, {**os.environ, **variables})
+    code = run_tree(command, {**os.environ, **variables})
     for _ in range(_TRIES - 1):
         if code and getattr(module, "PROGRAM_MAY_NOT_START", False) and not any(directory.iterdir()):
             print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
-            code = _run(command, {**os.environ, **variables})
+            code = run_tree(command, {**os.environ, **variables})
     if hasattr(module, "outputs"):
         check_permission(name, module.outputs(directory))
     if code == 0:
@@ -106,28 +103,6 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
             # A report may hold the whole environment of the process, secrets included.
             shutil.rmtree(directory)
     return code
-
-
-def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    child = subprocess.Popen(command, env=dict(environment))
-    # Who ends the run, or asks where it hangs, asks this process; the tool must hear of it, to end in order.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda heard, _: _hand_on(heard, child.pid))
-    code = child.wait()
-    return 128 - code if code < 0 else code
-
-
-def _hand_on(number: int, child: int) -> None:
-    """Send a signal to a process and to all that it started.
-
-    tau_exec is a shell that waits for the rank: alone it would end, and leave the rank training. They have no
-    process group of their own, so that who kills this process's group leaves none of them behind.
-    """
-    with suppress(psutil.NoSuchProcess):
-        first = psutil.Process(child)
-        for process in (first, *first.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
 
 
 def collect_output(name: str, directory: Path, options: Options) -> list[str]:

@@ -360,9 +360,20 @@ def test_findings_of_a_rank_name_it_and_those_of_the_run_are_alike(tmp_path):
     assert heads[:2] == ["TAU: 2 ranks", "TAU: mode io"]
     assert heads[2].startswith("rank 1: 1 timers have negative exclusive times")
     assert "built without -iowrapper" in findings[0][1]
-    write_text(tmp_path / "wrapped", [Thread(0, 0, timers_of("Forward Pass", "read()"))])
-    list(stream(tmp_path / "wrapped", heard := [], 0, mode="io"))
-    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "timer", "says"),
+    [
+        ("io", "read()", "built without -iowrapper"),
+        ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]", "and no sample"),
+    ],
+)
+def test_a_mode_that_recorded_nothing_of_its_own_is_a_finding(mode, timer, says, tmp_path):
+    for name, timers in (("without", ["Forward Pass"]), ("with", ["Forward Pass", timer])):
+        write_text(tmp_path / name, [Thread(0, 0, timers_of(*timers))])
+        list(stream(tmp_path / name, heard := [], 0, mode=mode))
+        assert (len(heard) == 1 and says in heard[0]) if name == "without" else heard == []
 
 
 def test_snapshots_whose_clock_went_back_are_a_finding(tmp_path):
