@@ -5,8 +5,8 @@ configuration, with the medians and the central 95 % of repetitions (columns ``.
 percentiles, not confidence intervals: they say how much runs differ).
 
     mpi_s            inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks, s
-    messages         how many messages those functions sent, summed over ranks
-    volume_mb        their bytes, 1e6
+    messages         how many messages these four functions sent, summed over ranks
+    volume_mb        the bytes of these messages, 1e6
 """
 
 from typing import Any
@@ -20,9 +20,16 @@ from analysis.study import Failure, Source, Study
 from analysis.tau import batches_of, fields_of_table, query_table, table_of, with_known_size
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.run import ID_FIELDS
-from profiling.errors import UserError
+from profiling.errors import UserError, no_command
 
-FUNCTIONS = ("mpi_allreduce", "mpi_bcast", "mpi_gather", "mpi_allgather")
+# The functions whose time and messages count -> what TAU calls the event of their messages.
+_EVENTS = {
+    "mpi_allreduce": "Message size for all-reduce",
+    "mpi_bcast": "Message size for broadcast",
+    "mpi_gather": "Message size for gather",
+    "mpi_allgather": "Message size for all-gather",
+}
+FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
 FIGURES = ("mpi_s", "messages", "volume_mb")
 
 _TIME = """
@@ -31,7 +38,7 @@ where function in {functions!r} group by all
 """
 _SIZES = """
 select {fields}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {table}
-where function like 'Message size for %' group by all
+where function in {events!r} group by all
 """
 # Of a run of our own: TAU's names as it wrote them, call paths left out (they repeat what is in the timers).
 _OWN = {
@@ -39,11 +46,11 @@ _OWN = {
 select coalesce(sum(inclusive_ns), 'nan'::double) / 1e9 as mpi_s from read_parquet($paths)
 where replace(lower(trim(function::varchar)), '()', '') in {FUNCTIONS!r}
 """,
-    "atomics": """
+    "atomics": f"""
 select coalesce(sum(count), 'nan'::double) as messages,
     coalesce(sum(count * mean), 'nan'::double) / 1e6 as volume_mb
 from read_parquet($paths)
-where event::varchar like 'Message size for %' and event::varchar not like '% : %'
+where trim(event::varchar) in {EVENTS!r}
 """,
 }
 
@@ -89,8 +96,9 @@ def rows(study: Study) -> Rows:
                     )
                     continue
                 sql = query.format(
-                    fields=fields_of_table(study, path), table=table_of(study, path), functions=FUNCTIONS
-                )
+                    fields=fields_of_table(study, path), table=table_of(study, path), functions=FUNCTIONS,
+                    events=EVENTS,
+                )  # fmt: skip
                 table = with_known_size(study, path, query_table(study, path, sql))
             except UserError as error:
                 paths.remove(path)
@@ -146,3 +154,7 @@ def _shown(made: Rows) -> list[Column]:
         Column("messages", spread("messages")),
         Column("MB", spread("volume_mb")),
     ]
+
+
+if __name__ == "__main__":
+    no_command("analysis.messages", "analysis.communication")

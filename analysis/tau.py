@@ -17,7 +17,7 @@ from analysis.efficiency import sortable
 from analysis.study import Failure, Study
 from analysis.terminal import Rows
 from jobs.run import ID_FIELDS, Run
-from profiling.errors import UserError
+from profiling.errors import UserError, no_command
 
 TAU_COLUMNS = (
     "repetitions", "repetitions_kept", "application_s", "epoch_duration_s", "base_nodes",
@@ -256,3 +256,7 @@ def _mean_row(members: Rows) -> dict[str, Any]:
         else:
             row[name] = sum(values) / len(values)
     return row
+
+
+if __name__ == "__main__":
+    no_command("analysis.tau", "analysis.scaled")

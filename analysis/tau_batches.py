@@ -1,18 +1,19 @@
 """How long does a batch take, by what TAU recorded of a run?
 
-    python -m analysis.tau_batches PROFILE                         a file of TAU, or a folder of one run's
+    python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or files of TAU
     python -m analysis.tau_batches PROFILE --startup PROFILE ...   beside runs of one batch each
 
 A row a rank and estimator, the best first:
 
-    estimator   event: mean of the event "Batch Duration"; timers: mean of the timers "Batch 0", "Batch 1",
-                ...; marks: from one snapshot at the end of a batch to the next; stages: the stages' timers
-                over the batches (what lies between them is missing, a note says so); difference:
-                (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one batch
+    estimator   event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the
+                timers "Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next;
+                stages: the stages' timers (or events) divided by the number of batches (what lies between
+                them is missing, a note says so); difference: (T_N - T_1) / (N - 1), T the application's
+                time, T_1 its median of one batch
     batches     over how many
     batch_ms    of a batch, ms
     batch_ms_low, batch_ms_high   its 95 % interval, ms. Of the difference it is that of start-up, which no
-                two runs have alike: Student's t over the runs of one batch
+                two runs have alike: Student's t over the runs of one batch, three or more
     preferred   the best there is. The difference is that only where nothing better was recorded
 """
 
@@ -20,20 +21,17 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from analysis import output
+from analysis.tau_profile import Profile
 from analysis.terminal import Answer, Rows
-from profiling import convert
 from profiling.errors import UserError, run_command
-from profiling.tables import BACKWARD, FORWARD, UPDATE
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tau_markers import STAGE_EVENT, stage_of_event
 
 COLUMNS = ("rank", "estimator", "batches", "batch_ms", "batch_ms_low", "batch_ms_high", "preferred")
-_APPLICATION = ".TAU application"
-_EVENT = re.compile(r"^Batch Duration \((ns|us|ms|s)\)$")
-_UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 _NORMAL_95 = 1.96
@@ -42,47 +40,29 @@ BETWEEN_STAGES = (
     "timers, and nothing here times or marks a whole batch"
 )
 
+NOISE = (
+    "a difference below zero is no duration: start-up differed by more than the batches took, and what is "
+    "left is noise"
+)
+_LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 times it
+
 Estimate = tuple[int, float, float, float]  # batches; ns, low, high
-
-
-class Profile:
-    """A run's timers and events by rank; times in ns, those of the same name on several threads summed.
-
-    Raises:
-        UserError: no profile of TAU, or damaged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        converted = convert.read(path, "tau")
-        self.path, self.findings = path, converted.findings
-        self.timers: dict[int, dict[str, tuple[float, float]]] = {}  # calls, inclusive
-        self.events: dict[int, list[dict[str, Any]]] = {}
-        self.marks: dict[int, list[int]] = {}  # when the first thread ended each batch
-        for row in converted.tables["intervals"].to_pylist():
-            mine = self.timers.setdefault(row["rank"], {})
-            if row["function"] == _APPLICATION and row["thread"]:
-                continue  # other threads' applications are parts of the first one's
-            calls, took = mine.get(row["function"], (0.0, 0.0))
-            mine[row["function"]] = (calls + (row["calls"] or 0), took + (row["inclusive_ns"] or 0))
-        for row in converted.tables["atomics"].to_pylist():
-            self.events.setdefault(row["rank"], []).append(row)
-        for row in converted.tables["markers"].to_pylist() if "markers" in converted.tables else ():
-            if row["thread"] == 0:
-                self.marks.setdefault(row["rank"], []).append(row["start_ns"])
-
-    def application_ns(self, rank: int) -> float:
-        """How long the whole run took; NaN if TAU did not say."""
-        return self.timers.get(rank, {}).get(_APPLICATION, (0, math.nan))[1]
 
 
 def of_event(profile: Profile, rank: int) -> Estimate | None:
     """By an event that the program triggers with each batch's duration."""
+    found = _stage_events(profile, rank).get(END_OF_BATCH)
+    return _with_error(*found) if found else None
+
+
+def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float, float]]:
+    """Stage (``End of Batch``: the whole batch) -> count, mean and standard deviation in ns, of its event."""
+    found = {}
     for row in profile.events.get(rank, ()):
-        found = _EVENT.match(row["event"])
-        if found and row["count"]:
-            unit = _UNITS_NS[found[1]]
-            return _with_error(int(row["count"]), row["mean"] * unit, (row["std"] or 0) * unit)
-    return None
+        if re.match(STAGE_EVENT, row["event"]) and row["count"]:
+            stage, unit_ns = stage_of_event(row["event"])
+            found[stage] = int(row["count"]), row["mean"] * unit_ns, (row["std"] or 0) * unit_ns
+    return found
 
 
 def of_timers(profile: Profile, rank: int) -> Estimate | None:
@@ -99,7 +79,9 @@ def of_marks(profile: Profile, rank: int) -> Estimate | None:
 
 def of_stages(profile: Profile, rank: int) -> Estimate | None:
     """By the stages that were timed in every batch; what their scatter is TAU does not keep."""
-    stages = [profile.timers[rank][name] for name in _STAGES if name in profile.timers[rank]]
+    timed = [profile.timers[rank][name] for name in _STAGES if name in profile.timers[rank]]
+    events = _stage_events(profile, rank)
+    stages = timed or [(count, count * mean) for name, (count, mean, _) in events.items() if name in _STAGES]
     batches = max((calls for calls, _ in stages), default=0)
     if not batches:
         return None
@@ -120,7 +102,7 @@ def of_difference(
     if not len(took) or not batches or batches < 2 or math.isnan(whole):
         return None
     value = (whole - float(np.median(took))) / (batches - 1)
-    if len(took) == 1:
+    if len(took) < _LEAST_STARTS:
         return batches, value, math.nan, math.nan
     from scipy import stats
 
@@ -189,7 +171,8 @@ def main() -> int:
         )
     title = "The duration of a batch, by what TAU recorded"
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
-    notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else [])]
+    negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
+    notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]
     return output.emit(Answer(made, COLUMNS, title=title, notes=notes), None, arguments)
 
 

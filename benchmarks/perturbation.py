@@ -3,10 +3,10 @@
 A real training on this machine, as a sweep would start it: for each tool a run under it and the same run
 without a profiler (its twin), by turns, so many times over. A run's step time is the median over the batches
 that are recorded (the later half) of its slowest rank; a pair's ratio is the profiled run's over its twin's,
-and the figure is the median over pairs with its 95 % bootstrap interval. Beside it the same of each run's
-fastest tenth of batches, on which the neighbours of a shared machine tell least. Horovod's timeline is of two
-ranks under Horovod, its twin too. Tools that are not here are listed with what python -m jobs.doctor says of
-them.
+and the figure is the median over pairs with its 95 % bootstrap interval (of six pairs or more). Beside it the
+same of each run's fastest tenth of batches, on which the neighbours of a shared machine tell least. Horovod's
+timeline is of two ranks under Horovod, its twin too. Tools that are not here are listed with what
+python -m jobs.doctor says of them.
 
     python -m benchmarks.perturbation --pairs 9          (10 minutes on two quiet cores)
 """
@@ -50,6 +50,8 @@ HOROVOD = {"gpus_per_node": 2, "backend": "horovod"}
 _PROGRAMS = {"tau": "tau_exec", "horovod": "horovod"}
 LIMIT_S = 600.0
 SEED, RESAMPLES = 0, 10_000
+# Fewer pairs bound no median with 95 %: even their whole range misses it with a chance of 2 / 2^pairs.
+LEAST_PAIRS = 6
 MEASURES = {"median": 50, "fastest_tenth": 10}  # percentiles of a run's steps
 
 
@@ -83,7 +85,7 @@ def steps_ms(run: Run, out: Path) -> dict[str, float]:
         UserError: the run failed; the message has its last line.
     """
     out.mkdir(parents=True)
-    command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out)]
+    command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}"]
     command = wrapped(run.profile, command, out, run.device, run.first_attributed, False)
     log = out / "log.txt"
     ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(LIMIT_S), ROOT)
@@ -114,13 +116,15 @@ def pair(name: str, number: int, folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def summary(pairs: Sequence[Mapping[str, Mapping[str, float]]], measure: str) -> dict[str, float]:
-    """Medians over pairs of a measure in ms, and of its ratio with the 95 % interval."""
+def summary(pairs: Sequence[Mapping[str, Mapping[str, float]]], measure: str) -> dict[str, float | None]:
+    """Medians over pairs of a measure in ms, and of its ratio with the 95 % interval (None: too few)."""
     both = {which: np.array([one[which][measure] for one in pairs]) for which in ("without", "with")}
     ratios = both["with"] / both["without"]
-    drawn = np.random.default_rng(SEED).choice(ratios, (RESAMPLES, len(ratios)))
-    low, high = interval(np.median(drawn, axis=1))
     medians = {f"{which}_ms": float(np.median(values)) for which, values in both.items()}
+    low = high = None
+    if len(ratios) >= LEAST_PAIRS:
+        drawn = np.random.default_rng(SEED).choice(ratios, (RESAMPLES, len(ratios)))
+        low, high = interval(np.median(drawn, axis=1))
     return {**medians, "ratio": float(np.median(ratios)), "low": low, "high": high}
 
 
@@ -137,16 +141,19 @@ def as_markdown(report: Mapping[str, Any]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for name, one in report["tools"].items():
-        ratios = [
-            f"{found['ratio']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
-            for found in (one[measure] for measure in MEASURES)
-        ]
+        ratios = [_ratio(one[measure]) for measure in MEASURES]
         step = one["median"]
         cells = [name, one["ranks"], f"{step['without_ms']:.1f}", f"{step['with_ms']:.1f}", *ratios]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     if report["absent"]:
         lines += ["", "Not here:", "", *(f"- {name}: {why}" for name, why in report["absent"].items())]
     return "\n".join(lines) + "\n"
+
+
+def _ratio(found: Mapping[str, Any]) -> str:
+    if found["low"] is None:
+        return f"{found['ratio']:.3f}"
+    return f"{found['ratio']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from jobs.flags import make_parser
 from jobs.machine import Machine, this_machine, versions
+from jobs.tau_here import TauHere, look_at_tau
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.tools import TOOLS, cupti, tool
 
@@ -98,12 +99,23 @@ def _launchers() -> list[Finding]:
 def _profilers() -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
     programs = [tool(name) for name in TOOLS if tool(name).program]
-    tools = [_tool("profilers", one.program, [one.program, *one.version], one.install) for one in programs]
+    tools = [
+        _tau(look_at_tau())
+        if one.program == "tau_exec"
+        else _tool("profilers", one.program, [one.program, *one.version], one.install)
+        for one in programs
+    ]
     return [
         Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
         *tools,
         _cupti(cupti.why_not()),
     ]
+
+
+def _tau(tau: TauHere | None) -> Finding:
+    if tau is None:
+        return Finding("profilers", "tau_exec", False, "not on the PATH", tool("tau").install)
+    return Finding("profilers", "tau_exec", tau.serves, tau.detail, "" if tau.serves else tool("tau").install)
 
 
 def _cupti(why_not: str) -> Finding:

@@ -34,7 +34,7 @@ class Execution:
         """What every rank of a run executes, under its profiler where that watches from outside."""
         raw = ["--keep-raw"] if self.keep_raw else []
         out = directory.absolute()
-        command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(out), *raw]
+        command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}", *raw]
         return wrapped(
             run.profile, command, out, run.device, run.first_attributed, self.keep_raw,
             run.profile_mode, run.profile_kernels,

@@ -11,7 +11,7 @@ from typing import Literal
 
 Kind = Literal[
     "out of memory", "time limit", "node failure", "disk full", "rank crash", "hang", "launcher error",
-    "wrong use", "wrong result",
+    "profiler error", "library error", "wrong use", "wrong result",
 ]  # fmt: skip
 
 # kind -> how often a point is tried again. What would only end in the same way is not.
@@ -41,6 +41,14 @@ _LAUNCHER = re.compile(
     r"|ssh: .*|daemon failed to report back|unable to reliably start|Permission denied \(publickey).*)$",
     re.MULTILINE,
 )
+# TAU's own last words: no binding for what was asked, another Python than it was built for, an abort.
+_PROFILER = re.compile(
+    r"^.*(?:No matching binding for|TAU Error: |TAU: Runtime overlap|TAU: pytau_stop: Stack error"
+    r"|module 'tau' not found).*$",
+    re.MULTILINE,
+)
+# The dynamic loader's, where a library was built for another MPI or CUDA than is found.
+_LIBRARY = re.compile(r"^.*(?:symbol lookup error: |error while loading shared libraries: ).*$", re.MULTILINE)
 _MISSING_HOST = re.compile(r"(?:Missing requested host|Remote host): +(\S+)")
 # srun's own way to end a step: what dies after this line was ended, and is not why.
 _ENDING = re.compile(r"^.*(?:Terminating StepId|CANCELLED AT|Force Terminated).*$", re.MULTILINE)
@@ -58,6 +66,10 @@ _HYDRA_DEATH = re.compile(
     r"BAD TERMINATION OF.*?(?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?P<node>[\w.-]+)\s*"
     r"=\s+(?:EXIT CODE: (?P<code>\d+)|KILLED BY SIGNAL: (?P<number>\d+))",
     re.DOTALL,
+)
+_LAST_WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (_PROFILER, "profiler error"),
+    (_LIBRARY, "library error"),
 )
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
 _OWN = "scaleprof: error: "
@@ -127,6 +139,9 @@ def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Fa
     if found := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(found[0]) + (f": {missing[1]}" if missing else ""), code)
+    for words, its_kind in _LAST_WORDS:
+        if found := words.search(log):
+            return Failure(its_kind, _line(found[0]), code, nodes)
     if code < 0:
         return Failure("rank crash", text, code, nodes)
     if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:

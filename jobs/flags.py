@@ -59,7 +59,9 @@ def run_from_flags(arguments: argparse.Namespace) -> Run:
 
 
 def to_flags(run: Run) -> list[str]:
-    """The flags that say ``run``; fields at their default are left out."""
+    """The flags that say ``run``, each one word, ``--name=value``; fields at their default are left out.
+
+    TAU up to 2.35.1 takes ``--profile WORD`` of any program for its own flag, "time only the group WORD".
+    """
     changed = [name for name, info in Run.model_fields.items() if getattr(run, name) != info.default]
-    pairs = [("--" + name.replace("_", "-"), as_text(getattr(run, name))) for name in changed]
-    return [token for pair in pairs for token in pair]
+    return [f"--{name.replace('_', '-')}={as_text(getattr(run, name))}" for name in changed]

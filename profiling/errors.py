@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
 _USERS_PLACE = (
@@ -57,6 +58,12 @@ def run_command(main: Callable[[], int | None]) -> None:
         )
         code = EXIT_WRONG_USE
     sys.exit(code)
+
+
+def no_command(name: str, instead: str) -> NoReturn:
+    """End ``python -m NAME`` of a module that is no command with a line that names the one that is."""
+    _complain(f"{name} is no command; what it finds is shown by: python -m {instead} DIR")
+    sys.exit(EXIT_WRONG_USE)
 
 
 def _complain(message: str) -> None:

@@ -11,9 +11,10 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tau_markers import tau_emitter
 
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
 # Set in the processes that a collector of NVTX starts.
@@ -28,6 +29,13 @@ class Emitter(Protocol):
     def pop(self, name: str) -> None: ...
 
     def mark(self, name: str) -> None: ...
+
+
+@runtime_checkable
+class BatchTimer(Protocol):
+    """An emitter that measures each batch: the first begins now, each other one where the one before ends."""
+
+    def begin(self) -> None: ...
 
 
 class Range:
@@ -59,6 +67,12 @@ class Markers:
         self._emitters = emitters
         self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES[:3])
 
+    def begin(self) -> None:
+        """Say that the first batch begins; each other one does where the one before ends."""
+        for emitter in self._emitters:
+            if isinstance(emitter, BatchTimer):
+                emitter.begin()
+
     def end_of_batch(self) -> None:
         """Mark the end of a batch."""
         for emitter in self._emitters:
@@ -82,7 +96,7 @@ def unlisten(emitter: Emitter) -> None:
 
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    found = (nvtx_emitter(environment), _torch(), _tau(), *_LISTENERS)
+    found = (nvtx_emitter(environment), _torch(), tau_emitter(), *_LISTENERS)
     return Markers([emitter for emitter in found if emitter is not None])
 
 
@@ -180,35 +194,3 @@ def _nvtx_of_library(environment: Mapping[str, str]) -> Emitter | None:
         library.nvtxRangePop,
         lambda text: library.nvtxMarkA(text.encode()),
     )
-
-
-# --- TAU ----------------------------------------------------------------------------------------------
-
-
-class Tau:
-    """TAU timers. They must be nested and closed: an open one would lose the thread's profile."""
-
-    def __init__(self, pytau: Any) -> None:
-        self._pytau = pytau
-        # Made once: an unknown id crashes the process.
-        self._timers = {name: pytau.profileTimer(name, "", "PYTORCH") for name in STAGES}
-
-    def push(self, name: str) -> None:
-        self._pytau.start(self._timers[name])
-
-    def pop(self, name: str) -> None:
-        self._pytau.stop(self._timers[name])
-
-    def mark(self, name: str) -> None:
-        # A timer that is stopped at once: its calls count the batches.
-        self.push(name)
-        self.pop(name)
-
-
-def _tau() -> Emitter | None:
-    """TAU's module imports only in a process that TAU has started."""
-    try:
-        import pytau
-    except ImportError:
-        return None
-    return Tau(pytau)

@@ -109,8 +109,8 @@ class Reading:
         )
 
     def tell_metric(self, name: str, path: Path) -> None:
-        """A metric is there that the tables do not hold."""
-        if name not in self._other_metrics:
+        """A metric is there that the tables do not hold; another clock is not worth a word."""
+        if name not in self._other_metrics and clock_of([name]) is None:
             self._other_metrics.add(name)
             self.findings.append(f"{path.name}: metric {name} is not wall time; it is not in the tables")
 

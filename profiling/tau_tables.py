@@ -17,10 +17,10 @@ from profiling.number_text import parse_texts
 from profiling.tables import as_table
 from profiling.tau_xml import Definitions, Profile, Section
 
-# Metrics that are wall time in microseconds, the usual one first.
+# Metrics that are wall time in microseconds, the usual one first. TAU takes and writes them in any case.
 _TIMES = (
-    "TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GETTIME",
-    "P_WALL_CLOCK_TIME",
+    "TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GET_TIME",
+    "CLOCK_GETTIME", "P_WALL_CLOCK_TIME",
 )  # fmt: skip
 _NS = 1000.0
 _LONGEST_US = 1e16
@@ -32,7 +32,8 @@ Each = int | np.ndarray  # one value for all rows, or one a row
 
 def clock_of(metrics: Sequence[str]) -> int | None:
     """Which of a profile's metrics is wall time; None if none is known to be."""
-    return next((metrics.index(name) for name in _TIMES if name in metrics), None)
+    upper = [name.upper() for name in metrics]
+    return next((upper.index(name) for name in _TIMES if name in upper), None)
 
 
 def thread_number(context: int, thread: int) -> int:

@@ -8,24 +8,19 @@ code: of what it ran; 2: the tool is not there, or its output cannot be read.
 import argparse
 import os
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import orjson
 
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.launched import read_launched
+from profiling.process_tree import run_tree
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_on_a_cpu
+from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_installed, why_not_on_a_cpu
 from profiling.tools.programs import check_permission, run_step
-
-if TYPE_CHECKING:
-    pass
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
@@ -66,7 +61,7 @@ def wrapped(
 
 
 def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, keep_raw: bool = False) -> int:
-    """Run Python under a tool as the rank that the environment says; the exit code.
+    """Run Python under a tool as one rank; the exit code.
 
     Raises:
         UserError: the tool is not on the PATH, records nothing of a CPU, or what it wrote cannot be read.
@@ -75,38 +70,28 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
         raise UserError(why)
-    rank = read_launched(os.environ).rank
-    directory = rank_directory(out, rank) / RAW
+    if why := why_not_installed(name, options.mode):
+        raise UserError(why)
+    directory = rank_directory(out, options.rank) / RAW
     directory.mkdir(parents=True, exist_ok=True)
     command = profiler.wrap([sys.executable, *arguments], directory, options)
-    if shutil.which(command[0]) is None:
-        raise UserError(f"profile {name} needs {command[0]} on the PATH (python -m jobs.doctor says how)")
     variables = profiler.environment(directory, options)
-    code = _run(command, {**os.environ, **variables})
+    code = run_tree(command, {**os.environ, **variables})
     for _ in range(_TRIES - 1):
         if code and profiler.may_not_start and not any(directory.iterdir()):
             print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
-            code = _run(command, {**os.environ, **variables})
+            code = run_tree(command, {**os.environ, **variables})
     check_permission(name, profiler.outputs(directory))
     if code == 0:
-        findings = collect_output(name, directory, rank, options)
-        add_findings(rank_directory(out, rank) / _REPORT, findings)
+        findings = collect_output(name, directory, options)
+        add_findings(directory.parent / _REPORT, findings)
         if not keep_raw:
             # A report may hold the whole environment of the process, secrets included.
             shutil.rmtree(directory)
     return code
 
 
-def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    child = subprocess.Popen(command, env=dict(environment))
-    # Who ends the run asks this process; the tool must hear of it, to end in order.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda heard, _: child.send_signal(heard))
-    code = child.wait()
-    return 128 - code if code < 0 else code
-
-
-def collect_output(name: str, directory: Path, rank: int, options: Options) -> list[str]:
+def collect_output(name: str, directory: Path, options: Options) -> list[str]:
     """Write the tables of what a tool wrote to ``directory`` beside it; what was found on the way.
 
     Raises:
@@ -116,12 +101,12 @@ def collect_output(name: str, directory: Path, rank: int, options: Options) -> l
     for step in profiler.finish(directory, options):
         run_step(step, name)
     outputs = [path for path in profiler.outputs(directory) if path.exists()]
-    if not outputs and rank and profiler.only_rank_0_writes:
+    if not outputs and options.rank and profiler.only_rank_0_writes:
         return []
     if not outputs:
         raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
     findings: list[str] = []
-    origin = Origin(rank, options.first_batch, options.world_size)
+    origin = Origin(options.rank, options.first_batch, options.world_size, options.mode)
     with Writer(directory.parent) as writer:
         for path in outputs:
             for table, piece in profiler.stream(path, findings, origin):
@@ -174,7 +159,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
-    options = Options(given.mode, given.kernels, given.first_batch, gpu, read_launched(os.environ).size)
+    me = read_launched(os.environ)
+    options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 
 

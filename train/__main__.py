@@ -69,14 +69,15 @@ def main() -> int:
     return EXIT_DONE
 
 
-# What profilers around this process set; they write when it ends in order.
+# What profilers around this process set; they write when it ends in order. TAU takes its LD_PRELOAD away,
+# but its module is found, and imported by the markers, only where it watches.
 _WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Container[str]) -> bool:
     """Whether nobody waits for this process to end in order: no profiler, and no MPI."""
     watched = run.profile != "none" or any(environment.get(name) for name in _WATCHERS)
-    return not watched and "mpi4py.MPI" not in modules and "horovod" not in modules
+    return not watched and not any(name in modules for name in ("pytau", "mpi4py.MPI", "horovod"))
 
 
 def leave_at_once() -> NoReturn:

@@ -51,6 +51,7 @@ def train(
     recordings = run.recordings
     model.train()
     clock.start()
+    markers.begin()
     # A batch's stages lie between its six ticks: load, forward, backward, update, end. What a profiler takes
     # to start lies between two batches, in none of them.
     for index in range(run.batches):

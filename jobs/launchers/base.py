@@ -8,7 +8,7 @@ from typing import Protocol
 from jobs.machine import Machine
 from jobs.run import GPU_LOADERS, Run
 from jobs.site import Site
-from profiling.tools import why_not_on_a_cpu
+from profiling.tools import why_not_installed, why_not_on_a_cpu
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,12 @@ class Launcher(Protocol):
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
 
 
-def why_node_cannot(run: Run, machine: Machine) -> str | None:
-    """Why a node like ``machine`` cannot hold its share of ``run``'s ranks; None if it can."""
+def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str | None:
+    """Why a node like ``machine`` cannot hold its share of ``run``'s ranks; None if it can.
+
+    Args:
+        contained: ranks run in a container, whose programs are not seen from outside.
+    """
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
@@ -56,6 +60,8 @@ def why_node_cannot(run: Run, machine: Machine) -> str | None:
         return f"loader {run.loader} needs a GPU, and this machine has none; dali-cpu does without"
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why
+    if not contained and (why := why_not_installed(run.profile, run.profile_mode)):
+        return why  # ranks have the PATH of this process
     if gpus and wanted > gpus:
         return f"{wanted} GPUs asked, but this machine has {gpus}"
     if not gpus and ranks > machine.cores:

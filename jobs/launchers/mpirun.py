@@ -143,7 +143,7 @@ class Mpirun:
         nodes, what = self._nodes()
         if run.nodes > max(1, len(nodes)):
             return f"{run.nodes} nodes asked, but {what}"
-        return why_node_cannot(run, self.machine)
+        return why_node_cannot(run, self.machine, self.site.container is not None)
 
     def _nodes(self) -> tuple[tuple[str, ...], str]:
         """The nodes there are, and the words for how many these are."""

@@ -63,7 +63,7 @@ class Slurm:
         if self.site.gpus_per_node and run.device != "cpu" and run.gpus_per_node > self.site.gpus_per_node:
             has = f"a node of {self.site.name} has {self.site.gpus_per_node}"
             return f"{run.gpus_per_node} GPUs asked, but {has}"
-        return why_node_cannot(run, self.machine)
+        return why_node_cannot(run, self.machine, self.site.container is not None)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()

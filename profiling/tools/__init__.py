@@ -4,6 +4,8 @@ Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, 
 its heavy imports belong inside its methods.
 """
 
+import shutil
+import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from profiling.tools.base import Capture, Converted, Options, Origin, Profiler, 
 
 __all__ = [
     "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode", "collect",
-    "open_capture", "rank_in", "tool", "why_not_on_a_cpu",
+    "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
 ]  # fmt: skip
 
 # name -> module and class
@@ -58,6 +60,16 @@ def why_not_on_a_cpu(name: str) -> str:
         return ""
     why = f"profile {name} records what a GPU does, and this run computes on the CPU"
     return f"{why}; torch and nsys record that"
+
+
+def why_not_installed(name: str, mode: str = "auto") -> str:
+    """What a tool that watches a rank from outside lacks on the PATH; "" if nothing."""
+    if not tool(name).wraps:
+        return ""
+    program = tool(name).wrap([sys.executable], Path(), Options(mode))[0]
+    if shutil.which(program) is not None:
+        return ""
+    return f"profile {name} needs {program} on the PATH (python -m jobs.doctor says how)"
 
 
 def open_capture(

@@ -21,6 +21,7 @@ class Options:
         first_batch: the process switches the recording on when this batch begins; 0: all is recorded.
         gpu: whether the rank computes on a GPU.
         world_size: how many ranks there are.
+        rank: which of them it is.
     """
 
     mode: str = "auto"
@@ -28,6 +29,7 @@ class Options:
     first_batch: int = 0
     gpu: bool = False
     world_size: int = 1
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class Origin:
         rank: that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0.
         first_batch: index of the batch with which the recording began; None: not known, taken for 0.
         world_size: of how many ranks it is one, so that missing collectives are found.
+        mode: in which of the tool's ``modes`` it was recorded.
     """
 
     rank: int | None = None
     first_batch: int | None = None
     world_size: int = 1
+    mode: str = "auto"
 
     def rank_of(self, path: Path) -> int | None:
         """The rank that is known, else what the name of ``path`` or of a folder it lies in says."""

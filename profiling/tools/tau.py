@@ -15,9 +15,13 @@ from profiling.tools.base import UNKNOWN, Converted, Options, Origin, Profiler
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TAUS = "mpi,python,pthread"  # what TAU must have been built with
+# What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
+# serial one else; TAU built with OpenMP has no "pthread" among its tags.
+_TAUS = "python"
 _OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
+_OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")
 _METRIC_FOLDER = "MULTI__"
+_A_TRACE = "a trace of TAU, which is not read here; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
@@ -25,7 +29,6 @@ class Tau(Profiler):
     """TAU, around a rank."""
 
     program = "tau_exec"
-    version = ("--help",)
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
     reads = True
@@ -46,17 +49,29 @@ class Tau(Profiler):
 
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
         """Where and what TAU writes: a text file a thread, for a merged one is not written without MPI."""
-        return {"PROFILEDIR": str(directory), "TAU_PROFILE_FORMAT": "profile"}
+        variables = {
+            "PROFILEDIR": str(directory),
+            "TAU_PROFILE_FORMAT": "profile",
+            # A trace of the user's asking would take the profile's place, and lie in the working folder.
+            "TAU_PROFILE": "1",
+            "TAU_TRACE": "0",
+            # TAU up to 2.35.0 with MPI crashes in a process that neither calls MPI nor was started by mpirun.
+            "TAU_SET_NODE": str(options.rank),
+        }
+        # TAU stops timing what is called often and takes no time, and then its pytau.stop ends another timer.
+        # In mode python that keeps the run from crawling, and the stages are events.
+        return variables if options.mode == "python" else {**variables, "TAU_THROTTLE": "0"}
 
     def outputs(self, directory: Path) -> list[Path]:
         """The folder with the threads' files."""
         return [directory]
 
     def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is a profile of TAU, by its first bytes."""
+        """Whether a file is a profile of TAU, by its first bytes; or a trace, by its name."""
         from profiling.tau_text import metric_of
 
-        return b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+        profile = b"<profile_xml>" in head[:4096] or metric_of(head) is not None
+        return profile or _OF_A_TRACE.match(path.name) is not None
 
     def bundle(self, path: Path) -> Path:
         """The folder of a run whose threads lie in files of their own; else the file itself."""
@@ -82,9 +97,9 @@ class Tau(Profiler):
         for file in files:
             try:
                 for name, piece in reading.pieces(file):
-                    if name == "intervals":
-                        tally.add(piece)
-                    yield name, piece
+                    if name == "atomics":
+                        tally.add_events(piece)
+                    yield name, tally.add(piece) if name == "intervals" else piece
             except UserError as error:
                 if len(files) == 1:
                     raise
@@ -95,7 +110,11 @@ class Tau(Profiler):
         yield from reading.markers(_END_OF_BATCH)
         reading.tell_copies()
         ranks = reading.ranks if origin.rank is None else min(reading.threads, 1)
-        findings += [f"{path.name}: {finding}" for finding in tally.findings(ranks, origin.world_size)]
+        whose = path.name if origin.rank is None else "TAU"
+        findings += [f"{whose}: {one}" for one in tally.of_run(ranks, origin.world_size, origin.mode)]
+        whose = path.name if origin.rank is None else f"rank {origin.rank}"
+        of_ranks = tally.of_ranks(ranks)
+        findings += [one if one.startswith(f"{whose} ") else f"{whose}: {one}" for one in of_ranks]
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """See :meth:`stream`; tables ``intervals`` and ``atomics`` are always there."""
@@ -110,12 +129,16 @@ class Tau(Profiler):
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
     """(the files to read, the folders of metrics that are not wall time)."""
     if not path.is_dir():
+        if _OF_A_TRACE.match(path.name):
+            raise UserError(f"{path} is {_A_TRACE}")
         return [path], []
     found = [file for file in path.iterdir() if _OF_A_THREAD.match(file.name) and file.is_file()]
     clock, *left = _wall_clock_first(path) or [path]
     if clock is not path:
         found += [file for file in clock.iterdir() if _OF_A_THREAD.match(file.name)]
     found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
+    if not found and any(_OF_A_TRACE.match(file.name) for file in path.iterdir()):
+        raise UserError(f"{path} holds {_A_TRACE}")
     if not found:
         raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
     return sorted(found, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left

@@ -1,9 +1,12 @@
 """A batch's duration by each of TAU's records, against what the programs themselves measured."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots
 
@@ -93,3 +96,54 @@ def test_the_difference_is_over_one_batch_less_and_stands_in_only_where_nothing_
     rows = answer(merged(tmp_path / "staged.xml", 30.0, batches=41), "--startup", *starts[:1])
     assert rows[0, "stages"]["preferred"] and rows[0, "stages"]["batch_ms"] == pytest.approx(50)
     assert rows[0, "difference"]["batch_ms_low"] is None  # of one start nothing is known of its scatter
+
+
+def tables_of_a_run(folder, rank, batches=4, timed=True):
+    """What a rank under TAU leaves: batches of 50 ms with stages of 40, as timers or as events."""
+    place = tables.rank_directory(folder, rank)
+    names = [".TAU application", *(["Forward Pass"] if timed else ["MPI_Init()"])]
+    timers = {"function": names, "calls": [1.0, float(batches)], "inclusive_ns": [9e9, batches * 4e7]}
+    shared = {"rank": [rank] * 2, "thread": [0] * 2}
+    tables.write(tables.as_table("intervals", {**shared, **timers}), place, "intervals")
+    events = {"event": ["Batch Duration (ns)", "Forward Pass (ns)"], "count": [float(batches)] * 2}
+    events |= {"mean": [5e7, 4e7], "std": [1e6, 0.0]}
+    tables.write(tables.as_table("atomics", {**shared, **events}), place, "atomics")
+    (place / "rank.json").write_text(json.dumps({"rank": rank, "findings": [f"rank {rank}: a finding"]}))
+    return place
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
+    for rank in (0, 1):
+        tables_of_a_run(tmp_path / "run", rank, timed=timed)
+    rows = answer(tmp_path / "run")
+    for rank in (0, 1):
+        event, stages = rows[rank, "event"], rows[rank, "stages"]
+        assert event["preferred"] and not stages["preferred"]
+        assert (event["batches"], event["batch_ms"], stages["batch_ms"]) == (4, 50, 40)
+        assert event["batch_ms_high"] - 50 == pytest.approx(1.96 / 2)  # 1 ms of scatter over 4 batches
+    assert "rank 1: a finding" in run(MODULE, tmp_path / "run").out
+    assert set(answer(tmp_path / "run" / "rank_0001")) == {(1, "event"), (1, "stages")}
+
+
+def test_a_sweep_is_no_run(tmp_path):
+    tables_of_a_run(tmp_path / "run", 0)
+    assert "1 runs under TAU; name one of them" in one_line_error(run(MODULE, tmp_path))
+
+
+def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tmp_path):
+    long = merged(tmp_path / "long.xml", 9.0)
+    starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9))]
+    (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
+    assert row["batch_ms"] < 0 and row["batch_ms_low"] is None and row["batch_ms_high"] is None
+    said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
+    assert "a difference below zero is no duration" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("module", ["analysis.tau", "analysis.messages"])
+def test_a_module_that_is_no_command_names_the_one_that_is(module, root):
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "DIR"], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+    assert f"{module} is no command; what it finds is shown by: python -m analysis." in ran.stderr

@@ -71,6 +71,49 @@ def test_kinds_of_failures(log, kind):
     assert explain(1, "srun ended with exit code 1", log).kind == kind
 
 
+# What TAU 2.33.2 to 2.35.2 and the loader print, the lines around them, and how the rank ends.
+NO_PYTHON = """
+Error: No matching binding for 'python mpi' in directory /opt/tau/x86_64/lib
+Available bindings (/opt/tau/x86_64/lib):
+  /opt/tau/x86_64/lib/shared-mpi-pthread
+"""
+OTHER_PYTHON = """
+TAU Error: TAU was compiled against Python 3.11.2, but version 3.12.1 was used at runtime. The compile and \
+runtime versions of Python must be identical.
+"""
+OTHER_MPI = """
+/usr/bin/python3: symbol lookup error: /usr/lib/x86_64-linux-gnu/libmpi_cxx.so.40: undefined symbol: \
+ompi_mpi_errors_throw_exceptions
+"""
+OVERLAP = """
+batch 1/8 loss 7.0112
+TAU: Runtime overlap: found Forward Pass (0x41407590) on the stack, but stop called on push [{markers.py}{6}]
+Fatal Python error: Aborted
+"""
+OLD_TAU = """
+TAU: pytau_stop: Stack error: profiler is NULL!
+  File "profiling/tau_markers.py", line 80, in pop
+SystemError: <built-in function stop> returned NULL without setting an exception
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "kind", "says"),
+    [
+        (NO_PYTHON, 1, "profiler error", "No matching binding for 'python mpi'"),
+        (OTHER_PYTHON.replace("\\\n", ""), 255, "profiler error", "compiled against Python 3.11.2"),
+        (OTHER_MPI.replace("\\\n", ""), 127, "library error", "ompi_mpi_errors_throw_exceptions"),
+        (OVERLAP, 134, "profiler error", "found Forward Pass"),
+        (OVERLAP, -6, "profiler error", "found Forward Pass"),
+        (OLD_TAU, 1, "profiler error", "profiler is NULL"),
+    ],
+)
+def test_a_profiler_that_cannot_serve_says_why_and_is_not_tried_again(log, code, kind, says):
+    failure = explain(code, "rank 0 ended with exit code 134", log)
+    assert (failure.kind, failure.exit_code) == (kind, code) and says in failure.text
+    assert "\n" not in failure.text and kind not in RETRIES
+
+
 def test_the_node_of_a_failure_is_named():
     full = "srun: error: n3: task 4: Exited with exit code 2\nOSError: [Errno 28] No space left on device"
     assert explain(1, "", full).nodes == ("n3",)

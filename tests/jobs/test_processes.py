@@ -79,6 +79,53 @@ def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number)
     _until(lambda: not still_running(marker))
 
 
+# A tool that is a shell, as tau_exec is, which waits for the rank and does not become it.
+SHELL = """#!/bin/sh
+while [ "$1" != "{python}" ]; do shift; done
+"$@"
+echo ended
+"""
+RANK = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60) # {marker}"])
+time.sleep(60) # {marker}
+"""
+WRAPPED_DRIVER = """
+import sys
+from pathlib import Path
+from jobs.launchers.base import Process
+from jobs.processes import Limits, run_processes
+run_processes([Process(sys.argv[2:])], Path(sys.argv[1]), Limits(60), Path("."))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+@pytest.mark.parametrize(
+    ("of_a_sweep", "number"),
+    [(False, signal.SIGTERM), (False, signal.SIGINT), (True, signal.SIGINT), (True, signal.SIGTERM),
+     (True, signal.SIGKILL)],
+)  # fmt: skip
+def test_nothing_under_a_profiler_that_is_a_shell_outlives_who_is_ended(
+    tmp_path, root: Path, of_a_sweep, number, monkeypatch
+):
+    tool = tmp_path / "bin" / "tau_exec"
+    tool.parent.mkdir()
+    tool.write_text(SHELL.format(python=sys.executable))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    command = [sys.executable, "-m", "profiling.wrap", "--tool", "tau", "--out", str(tmp_path)]
+    command += ["--device", "cpu", "--", "-c", RANK.format(marker=marker)]
+    if of_a_sweep:
+        command = [sys.executable, "-c", WRAPPED_DRIVER, str(tmp_path / "log"), *command]
+    first = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # The command itself, the wrapper, the shell, the rank and its child hold the marker.
+    _until(lambda: len(still_running(marker)) == 4 + of_a_sweep)
+    first.send_signal(number)
+    first.wait(20)
+    _until(lambda: not still_running(marker))
+
+
 def _until(condition, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

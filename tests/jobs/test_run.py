@@ -79,12 +79,12 @@ def test_an_id_with_all_fields_parses_back_to_the_same_run(run, repetition, exit
 def test_flags_parse_back_to_the_same_run(run):
     parser = make_parser("train", None)
     add_run_flags(parser)
-    assert run_from_flags(parser.parse_args(_joined(to_flags(run)))) == run
+    assert run_from_flags(parser.parse_args(to_flags(run))) == run
 
 
-def _joined(tokens: list[str]) -> list[str]:
-    # --data=-x: a value may begin with a dash
-    return [f"{flag}={value}" for flag, value in zip(tokens[::2], tokens[1::2], strict=True)]
+def test_each_flag_is_one_word_for_tau_takes_profile_and_the_next_word_for_its_own():
+    run = make_run({"profile": "tau", "profile_mode": "io", "data": "-x", "gpus_per_node": 2})
+    assert to_flags(run) == ["--gpus-per-node=2", "--profile=tau", "--data=-x", "--profile-mode=io"]
 
 
 @pytest.mark.parametrize(

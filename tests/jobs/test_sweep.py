@@ -13,7 +13,7 @@ import pytest
 from jobs import execute, store
 from jobs.execute import run_points
 from jobs.execution import Execution
-from jobs.launchers.base import Process
+from jobs.launchers.base import Process, why_node_cannot
 from jobs.launchers.local import Local
 from jobs.machine import Machine
 from jobs.points import Sweep, expand
@@ -139,6 +139,25 @@ def test_points_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
+
+
+def test_a_tool_that_is_not_on_the_path_is_known_before_its_points_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run = {"batches": 3, "batch": 2, "profile": ["none", "tau"]}
+    work = execution(tmp_path, run=run)
+    execute.print_plan(work, *expand(work.sweep))
+    said = capsys.readouterr()
+    missing = "1 point: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
+    assert missing in " ".join(said.err.split()) and "profiling.wrap" not in said.out
+    assert run_all(work) == 1
+    assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
+
+
+def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run = make_run({"profile": "tau", "profile_mode": "python"})
+    assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE) or "")
+    assert why_node_cannot(run, HERE, contained=True) is None
 
 
 def test_where_nothing_can_run_one_line_says_why(tmp_path):

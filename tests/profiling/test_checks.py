@@ -140,9 +140,9 @@ def test_what_a_launcher_says_reaches_the_reader(tmp_path):
     raw = tmp_path / "rank_0001" / "raw"
     raw.mkdir(parents=True)
     nvprof_database(raw / "nvprof.sql")
-    findings = collect_output("nvprof", raw, 1, Options(world_size=2))
+    findings = collect_output("nvprof", raw, Options(world_size=2, rank=1))
     assert any("one of 2 ranks, and no collective on its GPU" in one for one in findings)
-    assert not any("no collective" in one for one in collect_output("nvprof", raw, 1, Options()))
+    assert not any("no collective" in one for one in collect_output("nvprof", raw, Options(rank=1)))
 
 
 def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path):

@@ -5,8 +5,11 @@ import types
 
 import pytest
 
-from profiling import markers
+from jobs.flags import to_flags
+from jobs.run import make_run
+from profiling import markers, tau_markers
 from profiling.markers import STAGES, Markers, TorchRanges, open_markers
+from tests.profiling.fake_tau import FakeTau, PythonTimed
 
 
 class Log:
@@ -63,28 +66,96 @@ def test_torch_ranges_cost_nothing_while_no_profiler_is_on_and_survive_its_switc
     assert made == ["enter B", "leave B"]
 
 
-def test_tau_hears_timers_that_are_made_once_and_strictly_nested(monkeypatch):
-    stack, made, calls = [], [], []
-    tau = types.ModuleType("pytau")
-
-    def make(name, kind, group):
-        made.append((name, group))
-        return len(made) - 1
-
-    def stop(number):
-        assert stack.pop() == number, "TAU stops the top of its stack, whatever the id"
-        calls.append(number)
-
-    tau.profileTimer, tau.start, tau.stop = make, stack.append, stop
-    monkeypatch.setitem(sys.modules, "pytau", tau)
-    marks = open_markers({})
-    for _ in range(3):
-        for stage in (marks.forward, marks.backward, marks.update):
+def train_batches(marks, tau, batches):
+    """What the training loop tells, while stages take 50, 100 and 20 us and the rest of a batch 30."""
+    marks.begin()
+    for _ in range(batches):
+        tau.work(30)
+        for stage, us in ((marks.forward, 50), (marks.backward, 100), (marks.update, 20)):
             with stage:
-                pass
+                tau.work(us)
         marks.end_of_batch()
-    assert made == [(name, "PYTORCH") for name in STAGES]
-    assert [calls.count(number) for number in range(4)] == [3, 3, 3, 3] and not stack
+
+
+@pytest.fixture
+def under_tau(monkeypatch):
+    """Open markers in a process under a stand-in for TAU."""
+
+    def attach(tau, *modules):
+        monkeypatch.setitem(sys.modules, "pytau", tau)
+        for name in modules:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setattr(tau_markers.time, "perf_counter_ns", lambda: int(tau.now_us * 1000))
+        monkeypatch.setattr(markers, "_torch", lambda: None)
+        return open_markers({})
+
+    return attach
+
+
+def test_tau_hears_stages_as_timers_and_each_batch_as_an_event_with_its_duration(under_tau):
+    tau = FakeTau()
+    marks = under_tau(tau)
+    tau.work(5000)  # between the opening and the first batch
+    train_batches(marks, tau, 3)
+    assert tau.calls == dict.fromkeys(STAGES[:3], 3) and len(tau.stack) == 2
+    assert tau.took_us == {"Forward Pass": 150, "Backward Pass": 300, "Model Update": 60}
+    assert tau.values == {"Batch Duration (ns)": [200_000] * 3}
+
+
+def flags_of_a_run():
+    return to_flags(make_run({"profile": "tau", "profile_mode": "io"}))
+
+
+@pytest.mark.parametrize("arguments", [["--profile", "tau"], flags_of_a_run()])
+def test_no_flag_of_ours_keeps_stages_from_old_tau(under_tau, arguments):
+    tau = FakeTau(arguments)
+    train_batches(under_tau(tau), tau, 3)
+    assert set(tau.calls.values()) == {3} and len(tau.stack) == 2
+
+
+def test_the_stand_in_fails_as_old_tau_does_where_its_groups_are_off():
+    tau = FakeTau(["--profile", "tau"])
+    timer = tau.profileTimer("Forward Pass", "", "PYTORCH")
+    with pytest.raises(SystemError, match="returned NULL"):
+        for _ in range(3):
+            tau.start(timer)
+            tau.stop(timer)
+
+
+def test_the_flags_of_a_run_are_none_of_taus():
+    tau = FakeTau(flags_of_a_run())
+    tau.start(tau.profileTimer("MPI_Allreduce()", "", "MPI"))
+    assert tau.stack[-1] == "MPI_Allreduce()"
+
+
+def test_no_stage_ends_another_timer_where_tau_switches_short_ones_off(under_tau):
+    tau = FakeTau(throttle_calls=100)
+    train_batches(under_tau(tau), tau, 150)
+    assert set(tau.calls.values()) == {150} and tau.stack == [".TAU application", "taupreload_main"]
+    assert len(tau.values["Batch Duration (ns)"]) == 150
+    mark = tau.profileTimer("End of Batch", "", "PYTORCH")
+    for _ in range(103):  # a mark as a timer would have ended the program's own
+        tau.start(mark)
+        tau.stop(mark)
+    assert tau.stack == []
+
+
+@pytest.mark.parametrize("module", ["ctau_impl", "perfstubs"])
+def test_no_timer_outlives_its_function_where_tau_times_every_one(under_tau, module):
+    tau = FakeTau()
+    marks = under_tau(tau, module)
+    with PythonTimed(tau):
+        train_batches(marks, tau, 3)
+    durations = {"Forward Pass": 50_000, "Backward Pass": 100_000, "Model Update": 20_000}
+    durations["Batch Duration"] = 200_000
+    assert tau.values == {f"{name} (ns)": [took] * 3 for name, took in durations.items()}
+
+
+def test_the_stand_in_aborts_as_tau_python_does_where_a_timer_outlives_its_function(under_tau):
+    tau = FakeTau()
+    marks = under_tau(tau)
+    with pytest.raises(SystemExit, match="Runtime overlap"), PythonTimed(tau):
+        train_batches(marks, tau, 3)
 
 
 def test_nvtx_without_cuda_is_used_only_where_a_collector_is_attached(monkeypatch):

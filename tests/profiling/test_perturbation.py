@@ -41,4 +41,6 @@ def test_the_figure_is_the_median_of_ratios_of_pairs_not_the_ratio_of_medians():
     ]
     made = summary(pairs, "median")
     assert made["ratio"] == pytest.approx(1.2) and made["without_ms"] == 2
+    assert made["low"] is None and made["high"] is None  # three pairs bound no median with 95 %
+    made = summary(pairs * 2, "median")
     assert made["low"] == pytest.approx(1.1) and made["high"] == pytest.approx(1.3)

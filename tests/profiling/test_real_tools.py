@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.flags import to_flags
+from jobs.run import make_run
 from profiling.convert import read, recognise
 from profiling.tools import Options, tool
 from profiling.wrap import wrapped
@@ -45,30 +47,12 @@ def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path)
     )
 
 
-def train_under(name, out, *flags, batches=6, first=0, ranks=1, environment=()):
+def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, environment=()):
     """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
-    run = [
-        "-m",
-        "train",
-        "--model",
-        "resnet18",
-        "--batch",
-        "2",
-        "--batches",
-        str(batches),
-        "--image-size",
-        "32",
-        "--gpus-per-node",
-        str(ranks),
-        "--profile",
-        name,
-        "--attribute-from",
-        str(first),
-        "--out",
-        str(out),
-        *flags,
-    ]
-    command = wrapped(name, [sys.executable, *run], out, "cpu", first, True)
+    fields = {"model": "resnet18", "batch": 2, "batches": batches, "image_size": 32, "gpus_per_node": ranks,
+              "profile": name, "profile_mode": mode, "attribute_from": first}  # fmt: skip
+    run = ["-m", "train", *to_flags(make_run(fields)), f"--out={out}", *flags]
+    command = wrapped(name, [sys.executable, *run], out, "cpu", first, True, mode)
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1",
               "SCALEPROF_RENDEZVOUS": (out / "meet").absolute().as_uri(), **dict(environment)}  # fmt: skip
     out.mkdir(parents=True)
@@ -119,12 +103,18 @@ def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, fi
 
 
 @needs_tau
-def test_the_real_tau_times_every_stage_on_every_rank(tmp_path):
-    for rank, directory in enumerate(train_under("tau", tmp_path / "run", ranks=2)):
+@pytest.mark.parametrize("mode", tool("tau").MODES)
+def test_the_real_tau_times_every_stage_and_batch_on_every_rank(mode, tmp_path):
+    for rank, directory in enumerate(train_under("tau", tmp_path / "run", mode=mode, ranks=2)):
         intervals = pq.read_table(directory / "intervals.parquet").to_pandas()
+        atomics = pq.read_table(directory / "atomics.parquet").to_pandas().set_index("event")
         assert set(intervals["rank"]) == {rank}
         calls = intervals[intervals["thread"] == 0].set_index("function")["calls"]
-        assert calls["Forward Pass"] == calls["End of Batch"] == 6
+        forward = atomics["count"]["Forward Pass (ns)"] if mode == "python" else calls["Forward Pass"]
+        assert forward == atomics["count"]["Batch Duration (ns)"] == 6
+        batches = pq.read_table(directory / "batches.parquet").to_pandas()
+        own_ns = (batches["end_ns"] - batches["start_ns"]).mean()
+        assert atomics["mean"]["Batch Duration (ns)"] == pytest.approx(own_ns, rel=0.05)
 
 
 @pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed (make horovod)")

@@ -299,6 +299,7 @@ def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path):
         ("torch", {}, set(), False),
         ("none", {"LD_PRELOAD": "libTAU.so"}, set(), False),
         ("none", {"CUDA_INJECTION64_PATH": "libToolsInjection64.so"}, set(), False),
+        ("none", {}, {"pytau"}, False),
         ("none", {}, {"mpi4py.MPI"}, False),
         ("none", {}, {"horovod"}, False),
     ],

@@ -1,0 +1,116 @@
+"""Which TAU is on the PATH, and does it serve this Python and this MPI?
+
+What it was built with, its own ``tau-config`` says. Whether it serves is tried: it watches a Python that does
+nothing, alone, under mpirun, and function by function (``profile_mode: python``).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.failures import explain
+from jobs.launchers.mpirun import open_mpirun
+from jobs.run import make_run
+from jobs.site import Site
+from profiling.tools import Options, tool
+
+_TIMEOUT_S = 60
+_VERSION = "#define TAU_VERSION "
+# Of tau-config's tags: what it is for those who do not configure TAU.
+_PARTS = {"MPI": "MPI", "PYTHON": "Python", "PTHREAD": "threads", "OPENMP": "OpenMP", "CUPTI": "CUPTI"}
+
+
+@dataclass(frozen=True)
+class TauHere:
+    """What the TAU on the PATH is and does.
+
+    Attributes:
+        version: as it says itself; "" if it does not.
+        parts: what it was built with.
+        alone, under_mpirun, in_python: why it cannot watch this Python alone, as a rank of mpirun, and
+            function by function; "" if it can, None if that was not tried.
+    """
+
+    version: str
+    parts: tuple[str, ...]
+    alone: str
+    under_mpirun: str | None = None
+    in_python: str | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether ranks can run under it at all."""
+        return not self.alone
+
+    @property
+    def detail(self) -> str:
+        """It in one line."""
+        what = f"TAU {self.version}".strip() + f" with {', '.join(self.parts) or 'neither MPI nor Python'}"
+        if not self.serves:
+            return f"{what}; it cannot watch this Python: {self.alone}"
+        tried = {"under mpirun": self.under_mpirun, "in profile_mode python": self.in_python}
+        good = ["serves this Python", *(name for name, why in tried.items() if why == "")]
+        bad = [f"not {name}: {why}" for name, why in tried.items() if why]
+        return "; ".join([what, ", ".join(good), *bad])
+
+
+def look_at_tau(environment: Mapping[str, str] = os.environ) -> TauHere | None:
+    """The TAU on the PATH; None if there is none."""
+    program = shutil.which("tau_exec", path=environment.get("PATH"))
+    if program is None:
+        return None
+    config = str(Path(program).with_name("tau-config"))
+    tags = _ask([config, "--list-options"]).strip().split(",")
+    parts = tuple(name for tag, name in _PARTS.items() if tag in tags)
+    root = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line).get("TAUROOT", "")
+    alone = _try(["-c", "import pytau"], "auto", environment)
+    if alone:
+        return TauHere(_version(Path(root)), parts, alone)
+    mpirun = open_mpirun(Site(), environment)
+    under_mpirun = None
+    if "MPI" in parts and mpirun.kind is not None:
+        under_mpirun = _try(["-c", "import pytau"], "auto", environment, under_mpirun=True)
+    in_python = _try(["-c", "pass"], "python", environment)
+    return TauHere(_version(Path(root)), parts, alone, under_mpirun, in_python)
+
+
+def _version(root: Path) -> str:
+    header = root / "include" / "TAU.h"
+    lines = header.read_text(errors="replace").splitlines() if header.is_file() else []
+    return next((line.removeprefix(_VERSION).strip('" ') for line in lines if line.startswith(_VERSION)), "")
+
+
+def _ask(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _try(
+    arguments: Sequence[str], mode: str, environment: Mapping[str, str], under_mpirun: bool = False
+) -> str:
+    """Run Python under TAU as a rank would be; why that failed, in TAU's or the loader's words; "" if not."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(mode)
+        command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
+        variables = {**environment, **tool("tau").environment(Path(folder), options)}
+        if under_mpirun:
+            (process,) = open_mpirun(Site(), environment).processes(make_run({}), command, Path(folder))
+            command, variables = process.argv, {**variables, **process.environment}
+        try:
+            ended = subprocess.run(
+                command, env=variables, cwd=folder, capture_output=True, text=True, errors="replace",
+                timeout=_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if ended.returncode:
+            said = f"it ends with exit code {ended.returncode}"
+            return explain(ended.returncode, said, ended.stdout + ended.stderr).text
+        return "" if any(Path(folder).glob("profile.*")) else "it writes no profile"
