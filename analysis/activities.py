@@ -33,7 +33,7 @@ from analysis.load import load
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows
 from profiling import convert
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import UserError, run_command
 from profiling.printed_tables import ON_DEVICE
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares; give --shares too")
-    by = _levels(arguments.by)
+    by = output.parse_levels(arguments.by, LEVELS)
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
         if printed is not None:
@@ -146,14 +146,6 @@ def main() -> int:
     if arguments.shares:
         return _emit_shares(shares(found), study, arguments)
     return output.emit(_answer(found, by, arguments.top, arguments.format), study, arguments)
-
-
-def _levels(text: str | None) -> list[str]:
-    levels = [name.strip() for name in (text or "").split(",") if name.strip()]
-    for name in levels:
-        if name not in LEVELS:
-            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, LEVELS)}")
-    return levels
 
 
 def _answer(found: list[Profile], by: list[str], top: int | None, form: str) -> Answer:

@@ -36,7 +36,7 @@ from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows
 from jobs.run import Run
 from profiling import tables
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import UserError, run_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,18 +187,10 @@ def main() -> int:
         "--by", default="", metavar="LEVEL,...", help="rank, batch_index, stage [a row a run]"
     )
     arguments = parser.parse_args()
-    by = _levels(arguments.by)
+    by = output.parse_levels(arguments.by, LEVELS)
     study = load(arguments.path, arguments.peaks)
     made = rows(study, by)
     return output.emit(Answer(made, columns_of(by), parts=parts(made, by)), study, arguments)
-
-
-def _levels(text: str) -> list[str]:
-    levels = [name.strip() for name in text.split(",") if name.strip()]
-    for name in levels:
-        if name not in LEVELS:
-            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, LEVELS)}")
-    return levels
 
 
 def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:

@@ -111,10 +111,13 @@ class Point:
 # --- points -------------------------------------------------------------------------------------------
 
 
-def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
+def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
     """The points of a study, each with its base; runs that cannot be used are taken out of the study.
 
     They are found once a study and set of runs: several sections of a report ask for them.
+
+    Args:
+        scaling: by which bases are found; None: as :func:`choose_scaling` finds.
     """
     key = (scaling, *(source.id for source in study.sources))
     if key not in study.points:
@@ -124,7 +127,17 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
     return study.points[key]
 
 
-def _points(study: Study, scaling: Scaling) -> list[Point]:
+def choose_scaling(points: Sequence[Point]) -> Scaling:
+    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
+    return "strong" if count_compared(points, "strong") > count_compared(points, "weak") else "weak"
+
+
+def count_compared(points: Sequence[Point], scaling: Scaling) -> int:
+    """How many of the points have a base of fewer ranks."""
+    return sum(_base(point, points, scaling).world_size < point.world_size for point in points)
+
+
+def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     series = all_series(study)
     found: dict[tuple, Point] = {}
     for source in study.of_kind("run"):
@@ -140,8 +153,9 @@ def _points(study: Study, scaling: Scaling) -> list[Point]:
         _add_costs(study, point)
     _find_unsettled(study, points)
     _measure(study, points)
+    kind = scaling or choose_scaling(points)
     for point in points:
-        point.base = base_of(study, point, points, scaling)
+        point.base = base_of(study, point, points, kind)
     for finding in other_devices(points):
         study.find(finding)
     if any(point.timed_by == PROFILED for point in points):
@@ -221,6 +235,16 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
     One rank sends no gradients, so its precision of gradients is no matter: where a configuration has no
     point of one rank with its own, the one with any other stands in.
     """
+    base = _base(point, points, scaling)
+    if base.fields["grad"] != point.fields["grad"]:
+        study.find(
+            f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
+            f"with the one-rank point said to be {base.fields['grad']}"
+        )
+    return base
+
+
+def _base(point: Point, points: Sequence[Point], scaling: Scaling) -> Point:
     alike = [other for other in points if _key(other, scaling) == _key(point, scaling)]
     base = min(alike, key=lambda other: (*_size(other), other.fields["batches"] != point.fields["batches"]))
     if base.world_size > 1:
@@ -231,10 +255,6 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
         ]
         if ones:
             base = min(ones, key=lambda other: other.fields["grad"] != "fp32")
-            study.find(
-                f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
-                f"with the one-rank point said to be {base.fields['grad']}"
-            )
     return base
 
 

@@ -3,7 +3,7 @@
     python -m analysis.utilization DIR          a row a rank (and GPU) of each profiled run
     python -m analysis.utilization TRACE        of a trace: from its first kernel's start to its last's end
 
-Columns: ``id``, the fields of the run, ``rank``, ``device`` (-1: the CPU), ``device_name``, then
+Columns: ``id``, the fields of the run, ``rank``, ``gpu`` (its index; -1: the CPU), ``device_name``, then
 
     attributed_batches           batches that the profiler recorded; the figures are of their time only
     profiled_ms                  their time, ms
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OF_RANK = (
-    "rank", "device", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
+    "rank", "gpu", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
     "sm_efficiency_pct", "achieved_occupancy_pct", "communication_pct",
 )  # fmt: skip
 OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
@@ -169,7 +169,7 @@ def _of_rank(study: Study, source: Source, directory: Path) -> Rows:
     return [
         {
             "rank": rank,
-            "device": device,
+            "gpu": device,
             "attributed_batches": len(recorded),
             **of_device(kernels, windows, device < 0),
         }
@@ -245,7 +245,7 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
         whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
         if not length(whole):
             continue
-        made.append({"id": path.name, "device": device, **of_device(kernels, whole, device < 0)})
+        made.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not made:
         raise UserError(f"{path} holds no kernel with its time and duration")
     return made, converted.findings
@@ -269,7 +269,7 @@ def shown(made: Sequence[dict[str, Any]]) -> list[Column]:
     return [
         *(_field(name) for name in varying),
         Column("rank", lambda row: row.get("rank"), key=True),
-        Column("GPU", lambda row: row["device"] if row["device"] >= 0 else "CPU", key=True),
+        Column("GPU", lambda row: row["gpu"] if row["gpu"] >= 0 else "CPU", key=True),
         Column("GPU\nutil. %", percent("gpu_utilization_pct")),
         Column("est. SM\neff. %", percent("sm_efficiency_pct")),
         Column("est.\noccup. %", percent("achieved_occupancy_pct")),

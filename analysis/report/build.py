@@ -22,13 +22,12 @@ from analysis.report import (
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
-from analysis.scaling import Scaling, other_devices, points_of
+from analysis.scaling import other_devices, points_of
 from analysis.study import Study
 from analysis.terminal import Rows
-from analysis.verdict import Sentence, has_scaled, verdict
+from analysis.verdict import Sentence, verdict
 from jobs.store import Facts, Manifest
 
-KINDS: tuple[Scaling, ...] = ("weak", "strong")
 METHODS = (
     "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
     "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
@@ -90,15 +89,9 @@ def _page(study: Study) -> Page:
 
 
 def _rows(study: Study) -> tuple[Rows, Rows]:
-    """The rows of analysis.scaled, and those of runs of our own: by the kind of scaling that was measured."""
-    found = []
-    for scaling in KINDS:
-        rows = scaled.rows(study, _methods_for(study), scaling=scaling)
-        own = [row for row in rows if row.get("scaling")]
-        if not own or has_scaled(own):
-            return rows, own
-        found.append((rows, own))
-    return found[0]
+    """The rows of analysis.scaled, and those of runs of our own."""
+    rows = scaled.rows(study, _methods_for(study))
+    return rows, [row for row in rows if row.get("scaling")]
 
 
 def _of_lines(own: Rows, factors: Sequence[str]) -> list[str]:
@@ -151,7 +144,7 @@ def _of_own(
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
     first, *others = verdict(own, names, named, stragglers.rows_of(late))
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
-    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, own[0]["scaling"]))]
+    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, None))]
     return [first, *(Sentence(text, "left-out") for text in mixed), *others]
 
 
