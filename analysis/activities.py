@@ -17,9 +17,10 @@ Columns of the summary, as nvprof prints them:
     name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
 
 Columns of the shares, one row a GPU count, batch size and backend: ``gpus, batch, backend, runs, time_s,
-communication_pct, copies_pct, compute_pct``: of the time of GPU activities. Of a table that holds only the
-first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed
-percentages count, and ``time_s`` is that of all activities by them.
+communication_pct, copies_pct, compute_pct``: of the time of GPU activities; ``runs_differ``: in
+what else the runs of a row differ, whose times it sums (``model (resnet50, vgg16)``). Of a table that holds
+only the first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the
+printed percentages count, and ``time_s`` is that of all activities by them.
 """
 
 from collections import defaultdict
@@ -84,7 +85,8 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
             study.fail(source, str(error))
             continue
         fields = source.fields
-        found.append(Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend")))
+        point = source.world_size, fields.get("batch"), fields.get("backend")
+        found.append(Profile(source.id, rows, *point, fields))
     return found
 
 

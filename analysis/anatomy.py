@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import output
-from analysis.costs import find_untimed
+from analysis.costs import find_untimed, find_without_kernels
 from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
+from analysis.overlap import covered, union
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.terminal import Answer, Column, Part, Rows, digits
 from jobs.run import Run
 from profiling import tables
 from profiling.errors import UserError, run_command
@@ -86,20 +87,33 @@ def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     found = []
     launches = []
+    without = recorded = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue  # what was found when the run was read says so
         batches = _batches(study, source, directory)
         kernels = _kernels(directory)
         if batches["attributed"].any() and len(kernels["start_ns"]):
+            busy = _with_kernels(batches, kernels)
+            without, recorded = without + int((~busy).sum()), recorded + len(busy)
+            if not busy.any():
+                continue
+            batches = {name: column[busy] for name, column in batches.items()}
             rank = int(directory.name.rpartition("_")[2])
             found.append({"rank": rank, **of_rank(batches, kernels)})
             launches.append(_launches(batches, kernels))
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
+    find_without_kernels(study, source, without, recorded)
     _find_unknown(study, source, launches)
     find_untimed(study, source)
     return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
+
+
+def _with_kernels(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> np.ndarray:
+    """In which batches anything runs: one without was not idle, but not recorded."""
+    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
+    return covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
 
 
 def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -250,7 +264,10 @@ def _share(name: str) -> Any:
 
     def value(row: Any) -> str:
         took, wall = row[f"{name}_ms"], row["wall_ms"]
-        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and not math.isnan(took) else "-"
+        if not wall or math.isnan(took):
+            return "-"
+        shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
+        return f"{shown} ({100 * took / wall:.0f} %)"
 
     return value
 

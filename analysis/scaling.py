@@ -151,15 +151,17 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
             point.timed, point.timed_by = point.profiled, PROFILED
         point.bound = bound_of(study, point.timed[0][0])
         _add_costs(study, point)
-    _find_unsettled(study, points)
     _measure(study, points)
     kind = scaling or choose_scaling(points)
     for point in points:
         point.base = base_of(study, point, points, kind)
     for finding in other_devices(points):
         study.find(finding)
-    if any(point.timed_by == PROFILED for point in points):
+    alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
+    if any(one.attributed[one.steady].any() for one in alone):
         study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
+    elif alone:
+        study.find("some points have no unprofiled run: batches that the profiler did not record time them")
     return points
 
 
@@ -169,7 +171,7 @@ def other_devices(points: Sequence[Point]) -> list[str]:
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            found.append(f"runs of one point ({point.label}) are of different devices: {' and '.join(own)}")
+            found.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
         base = _devices(point.base) if point.base else own
         if base != own:
             found.append(
@@ -182,16 +184,6 @@ def other_devices(points: Sequence[Point]) -> list[str]:
 def _devices(point: Point) -> list[str]:
     runs = [source for source, _ in (*point.timed, *point.profiled)]
     return sorted({rank.device for run in runs if run.manifest for rank in run.manifest.ranks})
-
-
-def _find_unsettled(study: Study, points: Sequence[Point]) -> None:
-    runs = [one for point in points for one in point.timed if not one[1].attributed.any()]
-    unsettled = [source.id for source, one in runs if one.warmup and one.warmup >= len(one.step_ns) // 2]
-    if unsettled:
-        study.find(
-            f"{len(unsettled)} of {len(runs)} runs never settle (e.g. {unsettled[0]}): half of their batches "
-            "are dropped as warm-up, and the rest may drift; give them more batches"
-        )
 
 
 def _measure(study: Study, points: Sequence[Point]) -> None:

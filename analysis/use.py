@@ -163,23 +163,31 @@ def analytic_flops(point: Point) -> float | None:
 
 def _costs(points: Sequence[Point]) -> dict[str, Any]:
     known = [(point, point.cost) for point in points if point.cost]
-    flops = sum(cost.flops for _, cost in known)
-    moved = sum(cost.bytes for _, cost in known)
-    analytic = [analytic_flops(point) for point in points]
-    needed = sum(value for value in analytic if value) if all(analytic) else None
     row: dict[str, Any] = {
-        "tflop_per_batch": flops / len(known) / 1e12,
-        "flop_coverage_pct": 100 * flops / needed if needed else None,
+        "tflop_per_batch": None,
+        "flop_coverage_pct": None,
         "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
+        **{
+            name: None
+            for name in USE_COLUMNS
+            if name.startswith(("flops_efficiency", "bandwidth_efficiency"))
+        },
     }
-    for what, total, peak in (("flops", flops, "flops_per_s"), ("bandwidth", moved, "bytes_per_s")):
-        if not total:  # its tool knows no shapes, and no run lent them: that is not 0 %
-            row |= {name: None for name in USE_COLUMNS if name.startswith(f"{what}_efficiency")}
+    for what, of, peak in (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_per_s")):
+        # Its tool knows no shapes, and no run lent them: that is not 0 %.
+        credited = [(point, cost) for point, cost in known if getattr(cost, of)]
+        if not credited:
             continue
+        total = sum(getattr(cost, of) for _, cost in credited)
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
-            kernels = [(cost.kernel_ns / 1e9, getattr(point.bound, prefix + peak)) for point, cost in known]
+            kernels = [(cost.kernel_ns / 1e9, getattr(p.bound, prefix + peak)) for p, cost in credited]
             row[f"{what}_efficiency_of_kernels{beside}_pct"] = _over(total, kernels)
-        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in known], peak)
+        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in credited], peak)
+        if what == "flops":
+            analytic = [value for point, _ in credited if (value := analytic_flops(point))]
+            row["tflop_per_batch"] = total / len(credited) / 1e12
+            if len(analytic) == len(credited):
+                row["flop_coverage_pct"] = 100 * total / sum(analytic)
     return row
 
 
@@ -192,9 +200,15 @@ def findings(points: Sequence[Point]) -> list[str]:
         over = [share for share in shares if share > 100]
         if over:
             lines.append(
-                f"{len(over)} points reach up to {max(over):.0f} % of the datasheet's {what}, more than the "
-                "datasheet's peak: what is credited, or the peak (--peaks), is wrong"
+                f"{_points(len(over))} reach up to {max(over):.0f} % of the datasheet's {what}, more than "
+                "the datasheet's peak: what is credited, or the peak (--peaks), is wrong"
             )
+    used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
+    if used:
+        lines.append(
+            f"MFU is up to {max(used):.0f} % in {_points(len(used))}, more than the datasheet's peak: the "
+            "analytic count, or the peak (--peaks; of the precision in which it really computed), is wrong"
+        )
     return lines
 
 
@@ -205,6 +219,15 @@ def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
     if not off:
         return []
     return [
-        f"credited FLOPs are {min(off):.1f} to {max(off):.1f} % of the analytic count in {len(off)} points "
+        f"credited FLOPs are {_span(min(off), max(off))} % of the analytic count in {_points(len(off))} "
         f"(expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
     ]
+
+
+def _span(least: float, most: float) -> str:
+    texts = dict.fromkeys((f"{least:.1f}", f"{most:.1f}"))
+    return " to ".join(texts)
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' if count > 1 else ''}"

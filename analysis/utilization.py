@@ -5,7 +5,8 @@
 
 Columns: ``id``, the fields of the run, ``rank``, ``gpu`` (its index; -1: the CPU), ``device_name``, then
 
-    attributed_batches           batches that the profiler recorded; the figures are of their time only
+    attributed_batches           batches that the profiler recorded, with kernels; the figures are of their
+                                 time only
     profiled_ms                  their time, ms
     gpu_utilization_pct          of it, in which at least one kernel runs
     sm_efficiency_pct            estimated: of the multiprocessors, how many have a block, mean over it
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import figures, output
-from analysis.costs import find_untimed
+from analysis.costs import find_untimed, find_without_kernels
 from analysis.load import load
 from analysis.overlap import Intervals, covered, length, union
 from analysis.scaling import points_of
@@ -154,27 +155,32 @@ def by_device(table: "pa.Table") -> dict[int, Kernels]:
     return found
 
 
-def _of_rank(study: Study, source: Source, directory: Path) -> Rows:
+def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.ndarray]:
+    """A row a device of a rank, and which of its recorded batches have kernels, of which the figures are."""
     batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
-    windows = union(recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy())
-    if not length(windows):
-        return []
     table = tables.read(directory, "kernels", list(_READ))
     found = by_device(table)
     rank = int(directory.name.rpartition("_")[2])
     nowhere = table["device"].null_count
     if nowhere:
         study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
+    start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
+    busy = np.zeros(len(recorded) if found else 0, bool)
+    for kernels in found.values():
+        busy |= covered((start, end), union(*kernels.times)) > 0
+    if not busy.any():
+        return [], busy
+    windows = union(start[busy], end[busy])
     return [
         {
             "rank": rank,
             "gpu": device,
-            "attributed_batches": len(recorded),
+            "attributed_batches": int(busy.sum()),
             **of_device(kernels, windows, device < 0),
         }
         for device, kernels in found.items()
-    ]
+    ], busy
 
 
 # --- a study ------------------------------------------------------------------------------------------
@@ -202,13 +208,18 @@ def rows(study: Study) -> Rows:
 
 def _of_run(study: Study, source: Source) -> Rows:
     found: Rows = []
+    without = recorded = 0
     try:
         for directory in (path.parent for path in source.tables("kernels")):
-            found += _of_rank(study, source, directory)
+            rows_of_it, busy = _of_rank(study, source, directory)
+            found += rows_of_it
+            # A batch in which nothing ran was not idle, but not recorded.
+            without, recorded = without + int((~busy).sum()), recorded + len(busy)
     except UserError as error:
         study.fail(source, str(error))
         return []
     find_untimed(study, source)
+    find_without_kernels(study, source, without, recorded)
     if not found:
         study.find(
             f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
