@@ -43,6 +43,7 @@ FIGURES = (
 TAU_COLUMNS = ("tau_batch_ms",)
 _DRIFT = 0.2  # of the level, from the first third of a run to the last
 _FEWEST_TO_DRIFT = 12
+_LONGER = 1.01  # than a batch its stages cannot be, but by rounding
 _READ = ["batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
          "attributed"]  # fmt: skip
 
@@ -127,9 +128,14 @@ def _series(source: Source) -> Series:
             columns[name].append(read[name].to_numpy()[order])
     if any(not np.array_equal(index, columns["batch_index"][0]) for index in columns["batch_index"]):
         raise UserError("its ranks recorded different batches")
+    if len(np.unique(columns["batch_index"][0])) < count:
+        raise UserError("a batch is in its tables more than once")
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
     if (rank_ns <= 0).any():
         raise UserError("a batch in its tables ends before it starts")
+    in_stages = np.sum([columns[f"{name}_ns"] for name in STAGES], axis=0)
+    if (in_stages > _LONGER * rank_ns).any():
+        raise UserError("the stages of a batch in its tables take longer than the batch")
     if not np.sum(columns["images"]):
         raise UserError("its batches hold no images")
     attributed = np.any(columns["attributed"], axis=0)

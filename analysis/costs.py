@@ -174,7 +174,7 @@ def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
 
 _RUN = f"""
 with attributed as (
-    select rank, batch_index from read_parquet($batches) where attributed
+    select distinct rank, batch_index from read_parquet($batches) where attributed
 ), recorded as (
     select distinct rank, batch_index from read_parquet($kernels)
     semi join attributed using (rank, batch_index)

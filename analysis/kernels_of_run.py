@@ -39,7 +39,7 @@ group by {groups} order by sum(duration_ns) desc, {groups}
 """
 # Attributed batches that have kernels, and all of ranks that have some.
 _COUNTED = """
-with attributed as (select rank, batch_index from read_parquet($batches) where attributed),
+with attributed as (select distinct rank, batch_index from read_parquet($batches) where attributed),
 recorded as (
     select distinct rank, batch_index from read_parquet($kernels)
     semi join attributed using (rank, batch_index)

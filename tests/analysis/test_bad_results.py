@@ -13,6 +13,7 @@ import pytest
 from analysis.load import load
 from analysis.report.build import build
 from jobs import store
+from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
@@ -395,3 +396,22 @@ def test_one_run_alone(tmp_path: Path) -> None:
     (row,) = run("analysis.scaled", broken, "--format", "csv").csv
     assert (row["world_size"], row["base_world_size"]) == ("2", "2")
     assert row["timed_by"] == "profiled runs"
+
+
+@pytest.mark.parametrize(
+    ("column", "factor", "says"),
+    [("batch_index", 0.5, "more than once"), ("forward_ns", 5.0, "take longer than the batch")],
+)
+def test_tables_of_batches_that_contradict_themselves(tmp_path: Path, column, factor, says) -> None:
+    """Two rows of one batch, whose kernels would count twice; stages that add up to more than their batch."""
+    broken = write_run(tmp_path, run_of(gpus_per_node=2), Truth())
+    write_sweep(tmp_path, [run_of()])
+    for directory in broken.glob("rank_*"):
+        table = tables.read(directory, "batches").to_pandas()
+        table[column] = (table[column] * factor).astype("int64")
+        columns = {name: table[name].to_numpy() for name in table}
+        tables.write(tables.as_table("batches", columns), directory, "batches")
+    for command in ("scaled", "batches"):
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert ran.code == 1 and f"{broken.name}: " in ran.err and says in ran.err
+        assert {row["gpus_per_node"] for row in ran.csv} == {"1"}
