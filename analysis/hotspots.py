@@ -27,7 +27,7 @@ VTune measures functions, which are no operators: they are rows of their own (``
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import costs, hotspot_runs, output
+from analysis import costs, hotspot_runs, output, roofline
 from analysis.hotspot_counters import METRICS, by_kernel
 from analysis.hotspot_runs import TOOLS as TOOLS
 from analysis.kernels_of_run import kernels_of
@@ -53,8 +53,6 @@ COLUMNS = (
 )  # fmt: skip
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
-# No kernel passes its roof; clocks and measured peaks are some per cent off.
-ABOVE_PCT = 110.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
 SHORT_US = 10.0
 LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
@@ -66,14 +64,14 @@ def why(row: Mapping[str, Any]) -> str:
     dram = row.get("dram_utilization_pct")
     if dram is not None and dram >= NEAR_PCT:
         return _memory(f"memory, at {dram:.0f} % of its throughput", row)
-    if roof is not None and roof > ABOVE_PCT and row.get("bound") == "compute":
+    if roof is not None and roof > roofline.ABOVE_PCT and row.get("bound") == "compute":
         return f"not known: at {roof:.0f} % of the peak, its FLOPs or the peak (--peaks) are wrong"
     if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
         return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
     # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
     if (
         roof is not None
-        and NEAR_PCT <= roof <= ABOVE_PCT
+        and NEAR_PCT <= roof <= roofline.ABOVE_PCT
         and row.get("bound") == "bandwidth"
         and dram is None
     ):

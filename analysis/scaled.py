@@ -184,7 +184,9 @@ def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -
         sizes = {point.world_size for point in members}
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
         made.append({**fields, **figures(members, kind)})
-    order = list(group_by) or [*ID_FIELDS[2:], *_outside(), "world_size", "nodes"]
+    # Where the global batch is constant that of a GPU goes with the number of ranks.
+    apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
+    order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
     return sorted(made, key=lambda row: sortable([_rank_of(row.get(name)) for name in order]))
 
 

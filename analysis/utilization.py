@@ -17,7 +17,8 @@ Columns: ``id``, the fields of the run, ``rank``, ``gpu`` (its index; -1: the CP
 and of the run's configuration (unprofiled runs count, if there are any; time is that of the slowest rank):
 
     images_per_s                 of all ranks
-    speedup (_low, _high)        over one GPU of the same configuration, with its 95 % interval
+    speedup (_low, _high)        over one GPU of the same configuration (in a sweep of strong scaling, of the
+                                 same global batch), with its 95 % interval
 
 The three definitions are those of PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
 which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memory set.
@@ -231,7 +232,7 @@ def _of_run(study: Study, source: Source) -> Rows:
 def _speedups(study: Study) -> dict[str, dict[str, Any]]:
     """Images a second and speedup of each run's configuration, by the run's id."""
     made = {}
-    for point in points_of(study):
+    for point in points_of(study, None):
         all_of = figures.figures([point])
         row = {"images_per_s": all_of["images_per_s"]}
         if all_of["base_world_size"] == 1:

@@ -148,6 +148,7 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
     for scaling in ("strong", None):  # the only kind that compares any of these
         found = scaled.table(load(tmp_path), scaling=scaling)
         assert set(found["scaling"]) == {"strong"}
+        assert found["world_size"].tolist() == [1, 2, 4]
         # T(P0) P0 / (T(P) P)
         assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
     assert at(scaled.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
