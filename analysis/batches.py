@@ -108,10 +108,17 @@ class Series:
 def series_of(study: Study, source: Source) -> Series | None:
     """A run's batches; None, and the run is taken out, if a rank's table is missing, damaged or wrong."""
     try:
-        return _series(source)
+        found = _series(source)
     except UserError as error:
         study.fail(source, str(error))
         return None
+    longer = int((sum(found.rank_stages.values()) > _LONGER * found.rank_ns).sum())
+    if longer:
+        study.find(
+            f"{source.id}: {longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
+            "stages together: what is said of stages is wrong"
+        )
+    return found
 
 
 def _series(source: Source) -> Series:
@@ -133,9 +140,6 @@ def _series(source: Source) -> Series:
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
     if (rank_ns <= 0).any():
         raise UserError("a batch in its tables ends before it starts")
-    in_stages = np.sum([columns[f"{name}_ns"] for name in STAGES], axis=0)
-    if (in_stages > _LONGER * rank_ns).any():
-        raise UserError("the stages of a batch in its tables take longer than the batch")
     if not np.sum(columns["images"]):
         raise UserError("its batches hold no images")
     attributed = np.any(columns["attributed"], axis=0)

@@ -14,7 +14,8 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     batch_ms (_low, _high)           median batch of the job (its slowest rank's), ms
     p95_ms, p99_ms, max_ms           percentiles and maximum over the steady batches of all timed runs, ms
     images_per_s (_low, _high)       images of all ranks over the job's time
-    speedup, scaling_efficiency_pct (_low, _high)   images/s over the base point's; the same a rank, %
+    speedup, scaling_efficiency_pct (_low, _high)   images/s over the base point's; the same a rank, % (of a
+                                     group: of its points that are compared with another)
     base, base_world_size, base_images_per_s        that point: the smallest world size of the configuration
     loss_pct (_low, _high)           what is lost against ideal scaling from there: 100 - scaling efficiency
     loss_compute_pct, loss_exposed_communication_pct, loss_exposed_loader_pct, loss_exposed_copies_pct,

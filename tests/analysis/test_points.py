@@ -75,10 +75,20 @@ def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
     by_batch = run("analysis.scaled", tmp_path, "--group-by", "batch", "--format", "json").json
     # Over sizes that differ there is an efficiency (ideal time over time), but no one speedup.
     assert [row["batch"] for row in by_batch] == [16, 32]
-    ideal = 100 * (100 + 100 + 100) / (100 + 110 + 125)
+    ideal = 100 * (100 + 100) / (110 + 125)
     assert by_batch[1]["speedup"] is None
     assert by_batch[1]["scaling_efficiency_pct"] == pytest.approx(ideal, rel=0.01)
     assert by_batch[1]["scaling_efficiency_pct_low"] < ideal < by_batch[1]["scaling_efficiency_pct_high"]
+
+
+def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
+    """fp16 gradients are as fast as fp32 here; only fp32 has the point of one rank."""
+    runs = [run_of(gpus_per_node=size, grad=grad) for size in (1, 2, 4) for grad in ("fp32", "fp16")
+            if size > 1 or grad == "fp32"]  # fmt: skip
+    write_sweep(tmp_path, runs)
+    rows = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json").json
+    ideal = 100 * (100 + 100) / (110 + 125)
+    assert [row["scaling_efficiency_pct"] for row in rows] == pytest.approx([ideal, ideal], rel=0.005)
 
 
 @pytest.mark.parametrize("name", ["loader", "model", "seed", "batches", "network"])
