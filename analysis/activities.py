@@ -17,9 +17,10 @@ Columns of the summary, as nvprof prints them:
     name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
 
 Columns of the shares, one row a GPU count, batch size and backend: ``gpus, batch, backend, runs, time_s,
-communication_pct, copies_pct, compute_pct``: of the time of GPU activities. Of a table that holds only the
-first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed
-percentages count, and ``time_s`` is that of all activities by them.
+communication_pct, copies_pct, compute_pct``: of the time of GPU activities; ``runs_differ``: in
+what else the runs of a row differ, whose times it sums (``model (resnet50, vgg16)``). Of a table that holds
+only the first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the
+printed percentages count, and ``time_s`` is that of all activities by them.
 """
 
 from collections import defaultdict
@@ -33,7 +34,7 @@ from analysis.load import load
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows
 from profiling import convert
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import UserError, run_command
 from profiling.printed_tables import ON_DEVICE
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
             study.fail(source, str(error))
             continue
         fields = source.fields
-        found.append(Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend")))
+        point = source.world_size, fields.get("batch"), fields.get("backend")
+        found.append(Profile(source.id, rows, *point, fields))
     return found
 
 
@@ -137,7 +139,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares; give --shares too")
-    by = _levels(arguments.by)
+    by = output.parse_levels(arguments.by, LEVELS)
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
         if printed is not None:
@@ -146,14 +148,6 @@ def main() -> int:
     if arguments.shares:
         return _emit_shares(shares(found), study, arguments)
     return output.emit(_answer(found, by, arguments.top, arguments.format), study, arguments)
-
-
-def _levels(text: str | None) -> list[str]:
-    levels = [name.strip() for name in (text or "").split(",") if name.strip()]
-    for name in levels:
-        if name not in LEVELS:
-            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, LEVELS)}")
-    return levels
 
 
 def _answer(found: list[Profile], by: list[str], top: int | None, form: str) -> Answer:

@@ -6,11 +6,12 @@ The columns are explained in analysis/activities.py.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.hotspot_runs import TOOLS_FIELDS
 from analysis.terminal import Rows
 from profiling.classify import classify, short_name
 from profiling.errors import UserError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
-SHARES = ("gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct")
+SHARES = (
+    "gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct",
+    "runs_differ",
+)  # fmt: skip
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
 
@@ -36,6 +40,7 @@ class Profile:
     gpus: int | None = None
     batch: int | None = None
     backend: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
 
 
@@ -171,8 +176,19 @@ def shares(found: Iterable[Profile]) -> Rows:
         part = {kind: sum(row["time_s"] for row in activities if row["class"] in kind)
                 for kind in (("communication",), _COPIES)}  # fmt: skip
         communication, copies = (100 * time_s / total if total else None for time_s in part.values())
-        rows.append(_share(point, len(members), total, communication, copies))
+        differ = _differ([member.fields for member in members])
+        rows.append(_share(point, len(members), total, communication, copies, differ))
     return rows
+
+
+def _differ(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """In what else runs differ whose times are summed: ``model (resnet50, vgg16)``; None: in nothing."""
+    found = []
+    for name in runs[0]:
+        values = dict.fromkeys(str(run.get(name)) for run in runs)
+        if len(values) > 1 and name not in TOOLS_FIELDS:
+            found.append(f"{name} ({', '.join(values)})")
+    return "; ".join(found) or None
 
 
 def _in_order(group: tuple[tuple, list[Profile]]) -> tuple[int, int, str]:
@@ -186,10 +202,11 @@ def _share(
     time_s: float,
     communication: float | None,
     copies: float | None,
+    differ: str | None = None,
 ) -> dict[str, Any]:
     known = communication is not None and copies is not None
     compute = 100 - communication - copies if known else None  # type: ignore[operator]
-    return dict(zip(SHARES, (*point, runs, time_s, communication, copies, compute), strict=True))
+    return dict(zip(SHARES, (*point, runs, time_s, communication, copies, compute, differ), strict=True))
 
 
 def printed_shares(path: Path) -> Rows | None:

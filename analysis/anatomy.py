@@ -33,15 +33,15 @@ import numpy as np
 
 from analysis import output
 from analysis.collectives import matched_of, ranks_of
-from analysis.costs import find_untimed
+from analysis.costs import find_untimed, find_without_kernels
 from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
-from analysis.overlap import Intervals
+from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.terminal import Answer, Column, Part, Rows, digits
 from jobs.run import Run
 from profiling import tables
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import UserError, run_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,17 +93,24 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     found = []
     launches = []
     transfers = _transfers(study, source)
+    without = recorded = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue  # what was found when the run was read says so
         batches = _batches(study, source, directory)
         kernels = _kernels(directory)
         if batches["attributed"].any() and len(kernels["start_ns"]):
+            busy = _with_kernels(batches, kernels)
+            without, recorded = without + int((~busy).sum()), recorded + len(busy)
+            if not busy.any():
+                continue
+            batches = {name: column[busy] for name, column in batches.items()}
             rank = int(directory.name.rpartition("_")[2])
             found.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
             launches.append(_launches(batches, kernels))
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
+    find_without_kernels(study, source, without, recorded)
     _find_unknown(study, source, launches)
     find_untimed(study, source)
     return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
@@ -122,6 +129,12 @@ def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
         one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
         for one, ns in zip(ranks, lasted, strict=True)
     }
+
+
+def _with_kernels(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> np.ndarray:
+    """In which batches anything runs: one without was not idle, but not recorded."""
+    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
+    return covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
 
 
 def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -211,18 +224,10 @@ def main() -> int:
         "--by", default="", metavar="LEVEL,...", help="rank, batch_index, stage [a row a run]"
     )
     arguments = parser.parse_args()
-    by = _levels(arguments.by)
+    by = output.parse_levels(arguments.by, LEVELS)
     study = load(arguments.path, arguments.peaks)
     made = rows(study, by)
     return output.emit(Answer(made, columns_of(by), parts=parts(made, by)), study, arguments)
-
-
-def _levels(text: str) -> list[str]:
-    levels = [name.strip() for name in text.split(",") if name.strip()]
-    for name in levels:
-        if name not in LEVELS:
-            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, LEVELS)}")
-    return levels
 
 
 def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
@@ -290,8 +295,10 @@ def _share(name: str) -> Any:
 
     def value(row: Any) -> str:
         took, wall = row[f"{name}_ms"], row["wall_ms"]
-        known = took is not None and not math.isnan(took)
-        return f"{took:.2f} ({100 * took / wall:.0f} %)" if wall and known else "-"
+        if not wall or took is None or math.isnan(took):
+            return "-"
+        shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
+        return f"{shown} ({100 * took / wall:.0f} %)"
 
     return value
 

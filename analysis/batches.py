@@ -41,6 +41,9 @@ FIGURES = (
     "images_per_s", "load_ms", "forward_ms", "backward_ms", "update_ms", "attributed_ms", "startup_s",
 )  # fmt: skip
 TAU_COLUMNS = ("tau_batch_ms",)
+_DRIFT = 0.2  # of the level, from the first third of a run to the last
+_FEWEST_TO_DRIFT = 12
+_LONGER = 1.01  # than a batch its stages cannot be, but by rounding
 _READ = ["batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
          "attributed"]  # fmt: skip
 
@@ -105,10 +108,17 @@ class Series:
 def series_of(study: Study, source: Source) -> Series | None:
     """A run's batches; None, and the run is taken out, if a rank's table is missing, damaged or wrong."""
     try:
-        return _series(source)
+        found = _series(source)
     except UserError as error:
         study.fail(source, str(error))
         return None
+    longer = int((sum(found.rank_stages.values()) > _LONGER * found.rank_ns).sum())
+    if longer:
+        study.find(
+            f"{source.id}: {longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
+            "stages together: what is said of stages is wrong"
+        )
+    return found
 
 
 def _series(source: Source) -> Series:
@@ -125,6 +135,8 @@ def _series(source: Source) -> Series:
             columns[name].append(read[name].to_numpy()[order])
     if any(not np.array_equal(index, columns["batch_index"][0]) for index in columns["batch_index"]):
         raise UserError("its ranks recorded different batches")
+    if len(np.unique(columns["batch_index"][0])) < count:
+        raise UserError("a batch is in its tables more than once")
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
     if (rank_ns <= 0).any():
         raise UserError("a batch in its tables ends before it starts")
@@ -141,7 +153,43 @@ def _series(source: Source) -> Series:
 def all_series(study: Study) -> dict[str, Series]:
     """The batches of every run that has them, by id; runs whose tables cannot be read are taken out."""
     found = {source.id: series_of(study, source) for source in study.of_kind("run")}
-    return {name: series for name, series in found.items() if series is not None}
+    known = {name: series for name, series in found.items() if series is not None}
+    _find_unsettled(study, known)
+    return known
+
+
+def _find_unsettled(study: Study, series: dict[str, Series]) -> None:
+    """Say which runs reach no steady level: of these a median, or images/s, is that of no pace they keep."""
+    unrecorded = {name: one for name, one in series.items() if not one.attributed.any()}
+    never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
+    if never:
+        study.find(
+            f"{len(never)} of {len(unrecorded)} runs never settle (e.g. {never[0]}): half of their batches "
+            "are dropped as warm-up, and the rest may drift; give them more batches"
+        )
+    drifting = [
+        (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None
+    ]
+    if drifting:
+        name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
+        study.find(
+            f"{len(drifting)} of {len(series)} runs drift (most {name}: the last third of its batches takes "
+            f"{change:.2f} times as long as the first): a median, or images/s, is of no level that they keep"
+        )
+
+
+def drift(steady_ns: np.ndarray) -> float | None:
+    """The last third of a series over its first, by medians, if that is a change of level; else None.
+
+    A change counts from a fifth on, if the middle halves of the two thirds are apart.
+    """
+    if len(steady_ns) < _FEWEST_TO_DRIFT:
+        return None
+    third = len(steady_ns) // 3
+    first, last = (np.percentile(part, [25, 50, 75]) for part in (steady_ns[:third], steady_ns[-third:]))
+    apart = first[0] > last[2] or last[0] > first[2]
+    change = float(last[1] / first[1])
+    return change if apart and abs(change - 1) > _DRIFT else None
 
 
 def rows(study: Study) -> Rows:

@@ -31,10 +31,10 @@ class Costs:
     """Of one batch of one rank, mean over the attributed batches (ns, FLOP, bytes).
 
     Attributes:
-        batches: attributed batches (of all ranks) in the table.
+        batches: attributed batches (of all ranks) that have kernels.
         kernel_ns: time of the model's kernels, launch by launch.
         counted_ns: that of launches to which FLOPs are credited.
-        flops, bytes: credited to them.
+        flops, bytes: credited to them; 0: not known.
         loader_ns, communication_ns, copy_ns: the classes apart.
     """
 
@@ -50,7 +50,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a rank's device could do FLOP/s and bytes/s, by datasheet and as measured (None: unknown)."""
+    """What a rank's device could do, FLOP/s and bytes/s, by datasheet and as measured (None: unknown).
+
+    Of ranks on different devices ``device`` names all and the datasheet's peak is the mean over ranks.
+    """
 
     device: str
     flops_per_s: float | None
@@ -65,21 +68,38 @@ class Bound:
 def bound_of(study: Study, source: Source) -> Bound:
     """The peaks beside which a run's figures stand."""
     manifest = source.manifest
-    device = manifest.ranks[0].device if manifest else peaks.REFERENCE_DEVICE
+    devices = [rank.device for rank in manifest.ranks] if manifest else [peaks.REFERENCE_DEVICE]
     precision = str(source.fields.get("compute") or "fp32")
-    found = peaks.find(device, study.own_peaks)
-    if found is None and device.lower() != "cpu":
-        study.find(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
-    if found is not None and precision not in found.flops_per_s:
-        study.find(f"{found.name} has no datasheet peak for {precision}")
-    flops, moved = _measured(study, source, precision) if manifest else (None, None)
+    kinds = list(dict.fromkeys(devices))
+    if len(kinds) > 1:
+        study.find(
+            f"{source.id}: its ranks ran on {' and '.join(kinds)}: the datasheet's peak is the mean of theirs"
+        )
+    sheets = {device: _datasheet(study, device, precision) for device in kinds}
     return Bound(
-        device,
-        found.flops_per_s.get(precision) if found else None,
-        found.bytes_per_s if found else None,
-        flops,
-        moved,
+        " and ".join(kinds),
+        _mean([sheets[device][0] for device in devices]),
+        _mean([sheets[device][1] for device in devices]),
+        *(_measured(study, source, precision) if manifest else (None, None)),
     )
+
+
+def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
+    """FLOP/s and bytes/s of a device; None, and a finding, where they are not known."""
+    found = peaks.find(device, study.own_peaks)
+    if found is None:
+        if device.lower() != "cpu":
+            study.find(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+        return None, None
+    if precision not in found.flops_per_s:
+        study.find(f"{found.name} has no datasheet peak for {precision}")
+    return found.flops_per_s.get(precision), found.bytes_per_s
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def published_bound(study: Study) -> tuple[float, float]:
@@ -154,14 +174,19 @@ def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
 
 _RUN = f"""
 with attributed as (
-    select rank, batch_index from read_parquet($batches) where attributed
+    select distinct rank, batch_index from read_parquet($batches) where attributed
+), recorded as (
+    select distinct rank, batch_index from read_parquet($kernels)
+    semi join attributed using (rank, batch_index)
 ), launches as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
         "class"::varchar as class, {IS_MODEL} as model
     from {{launches}} semi join attributed using (rank, batch_index)
     where duration_ns >= 0
 )
-select (select count(*) from attributed), sum(ns) filter (model), sum(ns) filter (model and flops > 0),
+select (select count(*) from recorded),
+    (select count(*) from attributed where rank in (select rank from recorded)),
+    sum(ns) filter (model), sum(ns) filter (model and flops > 0),
     sum(flops) filter (model), sum(bytes) filter (model),
     sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
     sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
@@ -180,14 +205,26 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     if values is None:
         return None
     find_untimed(study, source)
-    count, *sums = values[0]
+    # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
+    count, attributed, *sums = values[0]
     if not count or sums[0] is None:
         study.find(f"{source.id}: its kernels belong to no attributed batch, so no cost is counted")
         return None
-    # Only ranks that have a table of kernels count: attribution may be on for some ranks alone.
+    find_without_kernels(study, source, attributed - count, attributed)
     # One rank of DataParallel has the kernels of all its GPUs.
-    share = len(kernels) / len(batches) * source.gpus_per_rank
-    return Costs(count, *(float(value or 0) / (count * share) for value in sums))
+    cost = Costs(count, *(float(value or 0) / (count * source.gpus_per_rank) for value in sums))
+    if source.fields["profile"] == "torch" and not cost.flops:
+        study.find(f"{source.id}: no launch is credited with FLOPs, so efficiencies of these are not known")
+    return cost
+
+
+def find_without_kernels(study: Study, source: Source, without: int, batches: int) -> None:
+    """Say how many attributed batches (of ranks that have kernels) hold no kernel: figures leave them out."""
+    if without:
+        study.find(
+            f"{source.id}: {without} of {batches} recorded batches hold no kernel (was the recording cut, or "
+            "is its clock another?): they are left out"
+        )
 
 
 def find_untimed(study: Study, source: Source) -> None:

@@ -203,6 +203,5 @@ def edges_of(batches: dict[str, np.ndarray]) -> np.ndarray:
     for place, stage in enumerate(STAGES[:-1]):
         edges[:, place + 1] = edges[:, place] + batches[f"{stage}_ns"]
     edges[:, -1] = batches["end_ns"]
-    # Rounding may put the end of the last stage a nanosecond after the batch's.
-    edges[:, -2] = np.minimum(edges[:, -2], edges[:, -1])
-    return edges
+    # Rounding may put the end of the last stage after the batch's by a nanosecond, a damaged row by any time.
+    return np.minimum(edges, edges[:, -1:])

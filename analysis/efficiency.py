@@ -14,7 +14,8 @@ Columns: the fields of --group-by, then
 The default (corrected) method takes the model's kernels of attributed batches, launch by launch, sums costs
 over a group first and forms ratios last; it adds flops_efficiency_of_measured_pct and
 bandwidth_efficiency_of_measured_pct (over the peaks measured on the machine), kernel_ms_per_batch,
-loader_ms_per_batch and attributed_batches. The published one takes all launches, groups by kernel name and
+loader_ms_per_batch and attributed_batches (those that have kernels). Rates are of the runs whose FLOPs or
+bytes are known, empty where none are. The published one takes all launches, groups by kernel name and
 takes plain means of ratios; it is for PyProf tables.
 """
 
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import output
-from analysis.costs import bound_of, costs_of, published_bound
+from analysis.costs import Bound, Costs, bound_of, costs_of, published_bound
 from analysis.launches import per_table
 from analysis.load import load, no_result
 from analysis.study import Source, Study
@@ -124,33 +125,42 @@ def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
     made = []
     for key in sorted(groups, key=sortable):
         of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
-        time = sum(cost.kernel_ns for cost, _ in of_group)
-        counted = sum(cost.counted_ns for cost, _ in of_group)
-        flops = sum(cost.flops for cost, _ in of_group)
-        moved = sum(cost.bytes for cost, _ in of_group)
-
-        def over(total: float, name: str, of_group: list = of_group) -> float | None:
-            """``total`` over what the devices could have done in the kernels' time, %."""
-            peaks = [getattr(bound, name) for _, bound in of_group]
-            if not all(peaks):
-                return None
-            could = sum(cost.kernel_ns * peak for (cost, _), peak in zip(of_group, peaks, strict=True)) / 1e9
-            return 100 * total / could if could else None
-
+        # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
+        credited = [(cost, bound) for cost, bound in of_group if cost.flops]
+        moving = [(cost, bound) for cost, bound in of_group if cost.bytes]
+        flops = sum(cost.flops for cost, _ in credited)
+        moved = sum(cost.bytes for cost, _ in moving)
+        rate, bandwidth = _over_time(flops, credited), _over_time(moved, moving)
+        counted = _over_time(sum(cost.counted_ns for cost, _ in credited), credited)
         made.append({
             **dict(zip(group_by, key, strict=True)),
-            "compute_efficiency_pct": 100 * counted / time if time else None,
-            "tflops_per_s": flops / time / 1e3 if time else None,
-            "bandwidth_gb_per_s": moved / time if time else None,
-            "bandwidth_efficiency_pct": over(moved, "bytes_per_s"),
-            "flops_efficiency_pct": over(flops, "flops_per_s"),
-            "flops_efficiency_of_measured_pct": over(flops, "measured_flops_per_s"),
-            "bandwidth_efficiency_of_measured_pct": over(moved, "measured_bytes_per_s"),
-            "kernel_ms_per_batch": time / len(of_group) / 1e6,
+            "compute_efficiency_pct": None if counted is None else 100 * counted,
+            "tflops_per_s": None if rate is None else rate / 1e3,
+            "bandwidth_gb_per_s": bandwidth,
+            "bandwidth_efficiency_pct": _over_peak(moved, moving, "bytes_per_s"),
+            "flops_efficiency_pct": _over_peak(flops, credited, "flops_per_s"),
+            "flops_efficiency_of_measured_pct": _over_peak(flops, credited, "measured_flops_per_s"),
+            "bandwidth_efficiency_of_measured_pct": _over_peak(moved, moving, "measured_bytes_per_s"),
+            "kernel_ms_per_batch": sum(cost.kernel_ns for cost, _ in of_group) / len(of_group) / 1e6,
             "loader_ms_per_batch": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
             "attributed_batches": sum(cost.batches for cost, _ in of_group),
         })  # fmt: skip
     return made
+
+
+def _over_time(total: float, runs: Sequence[tuple[Costs, Bound]]) -> float | None:
+    """``total`` over the time of the runs' kernels in ns; None without any."""
+    time = sum(cost.kernel_ns for cost, _ in runs)
+    return total / time if time else None
+
+
+def _over_peak(total: float, runs: Sequence[tuple[Costs, Bound]], name: str) -> float | None:
+    """``total`` over what the devices could have done in the kernels' time, %; None if that is not known."""
+    peaks = [getattr(bound, name) for _, bound in runs]
+    if not all(peaks):
+        return None
+    could = sum(cost.kernel_ns * peak for (cost, _), peak in zip(runs, peaks, strict=True)) / 1e9
+    return 100 * total / could if could else None
 
 
 def _key(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:

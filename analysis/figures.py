@@ -75,6 +75,8 @@ def _ends(resampled: np.ndarray | None, factor: float = 1.0) -> tuple[float, flo
 
 
 def _against_base(points: Sequence[Point]) -> dict[str, Any]:
+    # Base points are 100 % by definition: in a group they would make the others look better by being there.
+    points = [point for point in points if point.base not in (None, point)] or points
     bases = [point.base or point for point in points]
     row: dict[str, Any] = {
         "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",

@@ -27,7 +27,7 @@ VTune measures functions, which are no operators: they are rows of their own (``
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import costs, hotspot_runs, output
+from analysis import costs, hotspot_runs, output, roofline
 from analysis.hotspot_counters import METRICS, by_kernel
 from analysis.hotspot_runs import TOOLS as TOOLS
 from analysis.kernels_of_run import kernels_of
@@ -64,9 +64,17 @@ def why(row: Mapping[str, Any]) -> str:
     dram = row.get("dram_utilization_pct")
     if dram is not None and dram >= NEAR_PCT:
         return _memory(f"memory, at {dram:.0f} % of its throughput", row)
+    if roof is not None and roof > roofline.ABOVE_PCT and row.get("bound") == "compute":
+        return f"not known: at {roof:.0f} % of the peak, its FLOPs or the peak (--peaks) are wrong"
     if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
         return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
-    if roof is not None and roof >= NEAR_PCT and row.get("bound") == "bandwidth":
+    # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
+    if (
+        roof is not None
+        and NEAR_PCT <= roof <= roofline.ABOVE_PCT
+        and row.get("bound") == "bandwidth"
+        and dram is None
+    ):
         return _memory(f"memory, at {roof:.0f} % of its bandwidth by the bytes of its tensors", row)
     if (row.get("mean_us") or SHORT_US) < SHORT_US:
         return f"calls: each lasts {row['mean_us']:.1f} us, about what it takes to start one; merge some"
@@ -100,6 +108,13 @@ def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
     if row.get("bound") is None:
         return "not known: no counters, and no FLOPs or bytes or no peak beside which they stand"
     side = "arithmetic" if row["bound"] == "compute" else "memory"
+    if roof is not None and roof >= NEAR_PCT:
+        dram = row.get("dram_utilization_pct")
+        moved = "" if dram is None else f", which moved at {dram:.0f} % of its throughput"
+        return (
+            f"not the memory{moved}: its tensors alone would be {roof:.0f} % of the bandwidth, "
+            "so caches hold them"
+        )
     counted = "its counters show no unit near its peak" if row.get("counters") else "no counters were read"
     return f"nothing near a peak: at {digits(roof, 2)} % of the {side} roof above it; {counted}"
 

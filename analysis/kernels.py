@@ -199,7 +199,12 @@ def _difference(
 ) -> Answer:
     """Two runs beside each other; ``said`` is the title and what a and b are."""
     title, caption = said
-    a, b = (kernel_difference.side_of(each, _only(each), arguments.direction, by) for each in (study, other))
+    pair = _only(study), _only(other)
+    caption += _differ(*pair)
+    a, b = (
+        kernel_difference.side_of(each, source, arguments.direction, by)
+        for each, source in zip((study, other), pair, strict=True)
+    )
     for each, side in ((study, a), (other, b)):
         # A run without any kernel is not one of which all are gone; of a direction it may have none.
         if not side.kernels and (arguments.direction is None or not (a.kernels or b.kernels)):
@@ -211,10 +216,26 @@ def _difference(
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
     totals = kernel_difference.summary(made, a, b)
     kept, notes = _first(made, columns, arguments)
-    parts = kernel_difference.parts(kept, totals, said, naming(by))
+    parts = kernel_difference.parts(kept, totals, (title, caption), naming(by))
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_COLUMNS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
+
+
+def _differ(a: Source, b: Source) -> str:
+    """In what two runs differ, a line; empty: in nothing that a run's fields, or its devices, say."""
+    fields = [
+        f"{name} ({a.fields[name]}, {b.fields[name]})"
+        for name in a.fields
+        if name in b.fields and a.fields[name] != b.fields[name]
+    ]
+    devices = [
+        " and ".join(dict.fromkeys(rank.device for rank in one.manifest.ranks)) if one.manifest else ""
+        for one in (a, b)
+    ]
+    if devices[0] != devices[1] and all(devices):
+        fields.append(f"the device ({', '.join(devices)})")
+    return f"\na and b differ in {', '.join(fields)}" if fields else ""
 
 
 def _first(made: Rows, columns: Sequence[str], arguments: Any) -> tuple[Rows, list[str]]:

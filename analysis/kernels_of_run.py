@@ -37,6 +37,16 @@ select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(durat
 from launches where {wanted}
 group by {groups} order by sum(duration_ns) desc, {groups}
 """
+# Attributed batches that have kernels, and all of ranks that have some.
+_COUNTED = """
+with attributed as (select distinct rank, batch_index from read_parquet($batches) where attributed),
+recorded as (
+    select distinct rank, batch_index from read_parquet($kernels)
+    semi join attributed using (rank, batch_index)
+)
+select (select count(*) from recorded),
+    (select count(*) from attributed where rank in (select rank from recorded))
+"""
 
 
 def kernels_of(
@@ -178,15 +188,13 @@ def _run_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]]
         f"(select * from {borrowed.launches(study, source)} semi join "
         "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
     )
-    counted = (
-        "select count(*) from (select distinct rank, batch_index from read_parquet($kernels) semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
-    )
     paths = {"kernels": kernels, "batches": batches}
-    count = costs.query(study, source, counted, **paths)
+    count = costs.query(study, source, _COUNTED, **paths)
     if count is None or not count[0][0]:
         return None
+    recorded, attributed = count[0]
+    costs.find_without_kernels(study, source, attributed - recorded, attributed)
     found = costs.query(study, source, sql.format(launches=launches, counted="true"), **paths)
     costs.find_untimed(study, source)
     # One rank of DataParallel has the kernels of all its GPUs.
-    return None if found is None else (count[0][0] * source.gpus_per_rank, found)
+    return None if found is None else (recorded * source.gpus_per_rank, found)

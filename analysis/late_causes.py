@@ -20,9 +20,8 @@ from analysis.terminal import digits
 MOST = 0.5
 
 _KERNELS = f"""
-select rank, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
-    sum(duration_ns)::double as ns,
-    (select count(distinct batch_index) from read_parquet($batches) where attributed) as batches
+select rank, batch_index, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
+    sum(duration_ns)::double as ns
 from read_parquet($kernels)
 semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
 where {IS_MODEL} and duration_ns is not null
@@ -32,16 +31,30 @@ group by all
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """Of the kernels that all ranks launched equally often, by rank.
+    """Of the kernels that all ranks launched equally often, by rank and batch: (ranks, batches).
 
     Attributes:
-        over_ns: how much longer than on the others they take, in ns a batch; ratio: how many times as long.
-        borrowed: from another run of the point.
+        batch_index: of the batches.
+        own_ns: how long they take; over_ns: how much longer than on the others.
+        borrowed: from another run of the point, whose late batches are others.
     """
 
+    batch_index: np.ndarray
+    own_ns: np.ndarray
     over_ns: np.ndarray
-    ratio: np.ndarray
     borrowed: bool
+
+    def of(self, place: int, batches: np.ndarray) -> tuple[float, float]:
+        """What a rank's take longer than the others', ns a batch, and how many times as long they take.
+
+        Args:
+            batches: indices of those that count; of another run all do.
+        """
+        which = np.full(len(self.batch_index), True) if self.borrowed else np.isin(self.batch_index, batches)
+        if not which.any():
+            return 0.0, 1.0
+        own, over = self.own_ns[place, which].mean(), self.over_ns[place, which].mean()
+        return float(over), float(own / (own - over))
 
 
 def kernel_times(study: Study, source: Source) -> KernelTimes | None:
@@ -71,21 +84,21 @@ def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) 
     """Ranks compared in the kernels that all launched equally often; None if there are none.
 
     Args:
-        rows: ``rank, name, calls, ns``, a row a kernel of a rank, summed over ``batches``.
+        rows: ``rank, batch_index, name, calls, ns``, a row a kernel in a batch of a rank.
     """
     if not len(rows["rank"]):
         return None
     names, name = np.unique(rows["name"].astype(str), return_inverse=True)
+    batches, batch = np.unique(rows["batch_index"], return_inverse=True)
     calls = np.zeros((ranks, len(names)), dtype=np.int64)
-    times = np.zeros((ranks, len(names)))
-    calls[rows["rank"], name] = rows["calls"]
-    times[rows["rank"], name] = rows["ns"]
-    same = (calls == calls[0]).all(axis=0)
-    own = times[:, same].sum(axis=1) / rows["batches"][0]
-    if not own.all():
+    np.add.at(calls, (rows["rank"], name), rows["calls"])
+    same = (calls == calls[0]).all(axis=0)[name]
+    own = np.zeros((ranks, len(batches)))
+    np.add.at(own, (rows["rank"][same], batch[same]), rows["ns"][same])
+    whole = own.all(axis=0)  # of a batch that a rank did not record nothing can be said
+    if not whole.any():
         return None
-    over = over_others(own)
-    return KernelTimes(over, own / (own - over), borrowed)
+    return KernelTimes(batches[whole], own[:, whole], over_others(own[:, whole]), borrowed)
 
 
 @dataclass(frozen=True)
@@ -134,12 +147,14 @@ def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device
         return Cause(
             f"{device} or host", f"{stage}; a run of this point under a profiler (profile: torch) would tell"
         )
+    # A rank that is late at times is slow at these times; which those are in another run is not known.
+    over_ns, ratio = kernels.of(place, lateness.batch_index[when])
+    behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
     where = "in the profiled run of this point the" if kernels.borrowed else "the"
-    same = f"{where} same kernels take {kernels.ratio[place]:.2f} times as long as on the others"
-    if kernels.over_ns[place] >= MOST * late:
-        return Cause(
-            device, f"{same} (+{_ms(kernels.over_ns[place])} ms a batch), of {_ms(late)} ms lateness"
-        )
+    which = "" if kernels.borrowed or when.all() else " in the batches in which it is late"
+    same = f"{where} same kernels take {ratio:.2f} times as long as on the others{which}"
+    if over_ns >= MOST * behind:
+        return Cause(device, f"{same} (+{_ms(over_ns)} ms a batch), of {_ms(behind)} ms lateness")
     return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
 
 

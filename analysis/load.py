@@ -101,7 +101,7 @@ def _add_run(study: Study, directory: Path) -> None:
 
 def _find_missing_ranks(study: Study, source: Source) -> None:
     """Say of which ranks a profiled run has no kernels: its figures are of the others alone."""
-    there = {path.parent for path in source.tables("kernels")}
+    there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
         ranks = ", ".join(str(rank) for rank in missing)
@@ -109,6 +109,16 @@ def _find_missing_ranks(study: Study, source: Source) -> None:
             f"{source.id}: no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
             f"(of {source.ranks}): what is said of its kernels is of the other ranks"
         )
+
+
+def _has_rows(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path).num_rows > 0
+    except (pa.ArrowException, OSError):
+        return True  # it is damaged: who reads it says so
 
 
 def _attempted(name: str) -> str:

@@ -67,6 +67,19 @@ def parse_fields(text: str | None, others: Sequence[str] = (), flag: str = "--gr
     return list(dict.fromkeys(names))
 
 
+def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
+    """``"rank,stage"`` of ``--by`` as a list of levels, each once.
+
+    Raises:
+        UserError: no such level; the nearest is named.
+    """
+    levels = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in levels:
+        if name not in known:
+            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, known)}")
+    return list(dict.fromkeys(levels))
+
+
 def emit(answer: Answer, study: "Study | None", arguments: argparse.Namespace) -> int:
     """Write the answer as the flags ask, and what failed; returns the exit code.
 

@@ -15,6 +15,8 @@ from analysis.costs import IS_MODEL, Bound
 
 COLUMNS = ("intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct")
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
+# From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
+ABOVE_PCT = 110.0
 # Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.
 PLACED = f"{IS_MODEL} and bytes > 0 and not isnan(bytes) and duration_ns > 0"
 

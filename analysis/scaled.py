@@ -3,17 +3,19 @@
     python -m analysis.scaled DIR                                   results of a sweep, or reference files
     python -m analysis.scaled DIR --method corrected,published      both, a row each
     python -m analysis.scaled DIR --group-by batch,nodes --explain
-    python -m analysis.scaled DIR --scaling strong                  the global batch is constant
+    python -m analysis.scaled DIR --scaling strong                  the global batch is constant (by default
+                                                                    the kind that compares more points)
 
 A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs
 (a name with ..._low and ..._high has a 95 % interval in these columns):
 
-    scaling                          weak or strong
+    scaling                          weak (constant batch of a GPU) or strong (constant global batch)
     repetitions, timed_by            timed runs, and of which kind (unprofiled, if there are any)
     batch_ms (_low, _high)           median batch of the job (its slowest rank's), ms
     p95_ms, p99_ms, max_ms           percentiles and maximum over the steady batches of all timed runs, ms
     images_per_s (_low, _high)       images of all ranks over the job's time
-    speedup, scaling_efficiency_pct (_low, _high)   against the base point, whose pace on each rank is 100 %
+    speedup, scaling_efficiency_pct (_low, _high)   images/s over the base point's; the same a rank, % (of a
+                                     group: of its points that are compared with another)
     base, base_world_size, base_images_per_s        that point: the smallest world size of the configuration
     loss_pct (_low, _high)           what is lost against ideal scaling from there: 100 - scaling efficiency
     loss_compute_pct, loss_exposed_communication_pct, loss_exposed_loader_pct, loss_exposed_copies_pct,
@@ -30,7 +32,8 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     load_ms, forward_ms, backward_ms, update_ms     medians of the stages, mean over ranks, ms
     startup_s                        process start to first batch, s
     profiled_runs                    runs under a profiler
-    perturbation (_low, _high)       a batch that the profiler records over its unprofiled twin's
+    perturbation (_low, _high)       a batch that the profiler records over its unprofiled twin's (of several
+                                     profilers, those that recorded kernels)
     tflop_per_batch                  credited FLOPs of a rank's batch, 1e12
     flop_coverage_pct                these over the analytic count, %
     kernel_ms                        time of the model's kernels in a batch of a rank, ms
@@ -39,6 +42,7 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     flops_efficiency_of_batch_pct, bandwidth_efficiency_of_batch_pct (_low, _high)
                                      the same over the whole batch (what the reference called "scaled"), %
     mfu_pct (_low, _high)            analytic FLOPs over the whole batch and the datasheet's peak, %
+    use_note                         why efficiencies of the batch are above those of the kernels
     ..._of_measured_pct              each of these beside the peak measured on the machine, %
     exposed_communication_ms, overlapped_communication_ms
                                      collectives while nothing (something) is computed, ms a batch of a rank;
@@ -81,13 +85,21 @@ from profiling.heap import keep_freed_memory
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.scaling import Point, Scaling
+
 METHODS = ("corrected", "published")
 
 
 def rows(
-    study: Study, methods: Sequence[str] = ("corrected",), group_by: Sequence[str] = (), scaling: str = "weak"
+    study: Study,
+    methods: Sequence[str] = ("corrected",),
+    group_by: Sequence[str] = (),
+    scaling: "Scaling | None" = None,
 ) -> Rows:
     """The answer's rows, by method, then by configuration.
+
+    Args:
+        scaling: weak or strong; None: the kind that compares more points (analysis.scaling).
 
     Raises:
         UserError: nothing in the study can answer.
@@ -102,7 +114,7 @@ def rows(
 
 
 def table(
-    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: str = "weak"
+    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: "Scaling | None" = None
 ) -> "pd.DataFrame":
     """The same as a DataFrame; columns and units are in this file's docstring."""
     made = rows(study, method.split(","), group_by, scaling)
@@ -144,7 +156,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
 # --- corrected ----------------------------------------------------------------------------------------
 
 
-def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
+def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
     made = _of_runs(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
@@ -153,13 +165,15 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
     return made
 
 
-def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
+def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
     from analysis.figures import figures
     from analysis.loss import add_anatomies
-    from analysis.scaling import Point, points_of
+    from analysis.scaling import choose_scaling, points_of
     from analysis.use import findings
 
-    points = points_of(study, "strong" if scaling == "strong" else "weak")
+    points = points_of(study, scaling)
+    kind = scaling or choose_scaling(points)
+    _say_which(study, points, kind)
     add_anatomies(study, points)
     for finding in findings(points):
         study.find(finding)
@@ -172,9 +186,26 @@ def _of_runs(study: Study, group_by: Sequence[str], scaling: str) -> Rows:
         fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
         sizes = {point.world_size for point in members}
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**fields, **figures(members, "strong" if scaling == "strong" else "weak")})
-    order = list(group_by) or [*ID_FIELDS[2:], *_outside(), "world_size", "nodes"]
+        made.append({**fields, **figures(members, kind)})
+    # Where the global batch is constant that of a GPU goes with the number of ranks.
+    apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
+    order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
     return sorted(made, key=lambda row: sortable([_rank_of(row.get(name)) for name in order]))
+
+
+def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None:
+    """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
+    from analysis.scaling import count_compared
+
+    constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
+    other: Scaling = "weak" if kind == "strong" else "strong"
+    compared = {one: count_compared(points, one) for one in constant}
+    if compared[other]:
+        study.find(
+            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
+            f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
+            f"{constant[other]} (analysis.scaled --scaling {other})"
+        )
 
 
 def _rank_of(value: Any) -> Any:
@@ -223,8 +254,8 @@ def main() -> int:
     )
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
     parser.add_argument(
-        "--scaling", choices=("weak", "strong"), default="weak",
-        help="weak: the batch of a GPU is constant; strong: the global batch is [weak]",
+        "--scaling", choices=("weak", "strong"),
+        help="weak: the batch of a GPU is constant; strong: the global batch is [what compares more points]",
     )  # fmt: skip
     parser.add_argument("--explain", action="store_true", help="say what each correction moved, and why")
     arguments = parser.parse_args()

@@ -175,7 +175,20 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
         Column("profiled\n/ twin", _get("perturbation", 2)),
     ]
     of_what = "% of the datasheet's peak | of the peak measured" if both else "% of the peak measured"
-    return Part(f"Use of the device: {of_what}", own, columns, _peaks(own))
+    lines = [_peaks(own), *_use_notes(own, _who(own, group_by))]
+    return Part(f"Use of the device: {of_what}", own, columns, "\n".join(lines))
+
+
+def _use_notes(own: Rows, who: Sequence[Column]) -> list[str]:
+    """What is to be said of single rows, each named by what tells it apart."""
+    noted = [row for row in own if row.get("use_note")]
+    lines = []
+    for row in noted[:_MOST_BASES]:
+        named = (f"{column.header.replace(chr(10), ' ')} {column.value(row)}" for column in who)
+        lines.append(f"{', '.join(named)}: {row['use_note']}.")
+    if len(noted) > _MOST_BASES:
+        lines.append(f"and {len(noted) - _MOST_BASES} more (column use_note of the CSV)")
+    return lines
 
 
 def _peaks(own: Rows) -> str:

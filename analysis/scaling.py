@@ -111,10 +111,13 @@ class Point:
 # --- points -------------------------------------------------------------------------------------------
 
 
-def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
+def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
     """The points of a study, each with its base; runs that cannot be used are taken out of the study.
 
     They are found once a study and set of runs: several sections of a report ask for them.
+
+    Args:
+        scaling: by which bases are found; None: as :func:`choose_scaling` finds.
     """
     key = (scaling, *(source.id for source in study.sources))
     if key not in study.points:
@@ -124,7 +127,17 @@ def points_of(study: Study, scaling: Scaling = "weak") -> list[Point]:
     return study.points[key]
 
 
-def _points(study: Study, scaling: Scaling) -> list[Point]:
+def choose_scaling(points: Sequence[Point]) -> Scaling:
+    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
+    return "strong" if count_compared(points, "strong") > count_compared(points, "weak") else "weak"
+
+
+def count_compared(points: Sequence[Point], scaling: Scaling) -> int:
+    """How many of the points have a base of fewer ranks."""
+    return sum(_base(point, points, scaling).world_size < point.world_size for point in points)
+
+
+def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     series = all_series(study)
     found: dict[tuple, Point] = {}
     for source in study.of_kind("run"):
@@ -138,14 +151,17 @@ def _points(study: Study, scaling: Scaling) -> list[Point]:
             point.timed, point.timed_by = point.profiled, PROFILED
         point.bound = bound_of(study, point.timed[0][0])
         _add_costs(study, point)
-    _find_unsettled(study, points)
     _measure(study, points)
+    kind = scaling or choose_scaling(points)
     for point in points:
-        point.base = base_of(study, point, points, scaling)
+        point.base = base_of(study, point, points, kind)
     for finding in other_devices(points):
         study.find(finding)
-    if any(point.timed_by == PROFILED for point in points):
+    alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
+    if any(one.attributed[one.steady].any() for one in alone):
         study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
+    elif alone:
+        study.find("some points have no unprofiled run: batches that the profiler did not record time them")
     return points
 
 
@@ -155,7 +171,7 @@ def other_devices(points: Sequence[Point]) -> list[str]:
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            found.append(f"runs of one point ({point.label}) are of different devices: {' and '.join(own)}")
+            found.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
         base = _devices(point.base) if point.base else own
         if base != own:
             found.append(
@@ -168,16 +184,6 @@ def other_devices(points: Sequence[Point]) -> list[str]:
 def _devices(point: Point) -> list[str]:
     runs = [source for source, _ in (*point.timed, *point.profiled)]
     return sorted({rank.device for run in runs if run.manifest for rank in run.manifest.ranks})
-
-
-def _find_unsettled(study: Study, points: Sequence[Point]) -> None:
-    runs = [one for point in points for one in point.timed if not one[1].attributed.any()]
-    unsettled = [source.id for source, one in runs if one.warmup and one.warmup >= len(one.step_ns) // 2]
-    if unsettled:
-        study.find(
-            f"{len(unsettled)} of {len(runs)} runs never settle (e.g. {unsettled[0]}): half of their batches "
-            "are dropped as warm-up, and the rest may drift; give them more batches"
-        )
 
 
 def _measure(study: Study, points: Sequence[Point]) -> None:
@@ -221,6 +227,16 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
     One rank sends no gradients, so its precision of gradients is no matter: where a configuration has no
     point of one rank with its own, the one with any other stands in.
     """
+    base = _base(point, points, scaling)
+    if base.fields["grad"] != point.fields["grad"]:
+        study.find(
+            f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
+            f"with the one-rank point said to be {base.fields['grad']}"
+        )
+    return base
+
+
+def _base(point: Point, points: Sequence[Point], scaling: Scaling) -> Point:
     alike = [other for other in points if _key(other, scaling) == _key(point, scaling)]
     base = min(alike, key=lambda other: (*_size(other), other.fields["batches"] != point.fields["batches"]))
     if base.world_size > 1:
@@ -231,10 +247,6 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
         ]
         if ones:
             base = min(ones, key=lambda other: other.fields["grad"] != "fp32")
-            study.find(
-                f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
-                f"with the one-rank point said to be {base.fields['grad']}"
-            )
     return base
 
 

@@ -27,11 +27,13 @@ forward stages took longer than the others'.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from analysis import late_causes, output, statistics
 from analysis.batches import series_of
 from analysis.clocks import Calls
 from analysis.collectives import matched_of, ranks_of
-from analysis.late_verdicts import STRAGGLER, judge
+from analysis.late_verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.lateness import LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
 from analysis.load import load
 from analysis.study import Source, Study
@@ -173,7 +175,8 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
         "lateness_ms_high": median.high,
         "mean_lateness_ms": float(late.mean()),
         "late_pct": 100 * float(lateness.late[rank].mean()),
-        "last_pct": 100 * float((lateness.late_ns.argmax(axis=0) == rank).mean()),
+        # Where ranks come together none is last.
+        "last_pct": 100 * float((late > np.delete(lateness.late_ns, rank, axis=0).max(axis=0) / 1e6).mean()),
         "held_up_ms": float(lateness.alone_ns[rank].mean()) / 1e6,
     }
 
@@ -187,10 +190,22 @@ def columns_of(by_batch: bool = False) -> list[str]:
 
 
 def sentences(made: Rows) -> list[str]:
-    """The named ranks in words, a line each; one line if there is none."""
+    """The named ranks in words, a line each; one line if there is none, and what speaks against late ones."""
     named = [row for row in made if row["verdict"] == STRAGGLER]
     if not named:
-        return ["No rank is named: none was late by its own doing and again and again."]
+        late = [row for row in made if row["verdict"] in (CHANCE, TOO_FEW)]
+        if not late:
+            return ["No rank is named: none was late by its own doing and again and again."]
+        most = max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"])
+        why = (
+            "so few batches do not show that it repeats"
+            if most["verdict"] == TOO_FEW
+            else "equal ranks are late as often by chance"
+        )
+        return [
+            f"No rank is named. {most['id']}: rank {most['rank']} ({most['node']}) was late by "
+            f"{digits(most['mean_lateness_ms'], 3)} ms a batch (mean of {most['judged_batches']}), but {why}."
+        ]
     return [
         f"{row['id']}: rank {row['rank']} ({row['node']}) is late by {digits(row['mean_lateness_ms'], 3)} ms "
         f"a batch, in {row['late_pct']:.0f} % of the batches. "

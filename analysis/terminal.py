@@ -266,7 +266,8 @@ def with_interval(
         return digits(value) if places is None else f"{value:.{places}f}"
     if places is None:
         largest = max(abs(value), abs(low), abs(high))
-        places = max(0, 4 - max(1, math.floor(math.log10(largest)) + 1)) if largest else 1
+        before = math.floor(math.log10(largest)) + 1 if largest else 3
+        places = max(0, 4 - before) if before > 0 else 3 - before
     return f"{value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
 
 

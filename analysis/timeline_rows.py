@@ -50,8 +50,7 @@ def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
     recorded = Words(column["attributed"].astype(np.int32), ["batch", "recorded batch"])
     arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
     batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
-    # Whatever rounding or a damaged row does, no stage reaches beyond its batch.
-    edges = np.minimum(edges_of(column), end[:, None])
+    edges = edges_of(column)
     stages = Slices(
         np.zeros(rows * len(STAGES), np.int32),
         edges[:, :-1].ravel(),

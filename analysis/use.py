@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis import statistics
 from analysis.scaling import UNPROFILED, Point
+from analysis.terminal import digits
 
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
@@ -25,7 +26,7 @@ USE_COLUMNS = (
     "bandwidth_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct_low",
     "bandwidth_efficiency_of_batch_pct_high", "bandwidth_efficiency_of_batch_of_measured_pct",
     "mfu_pct", "mfu_pct_low", "mfu_pct_high", "mfu_of_measured_pct",
-    "exposed_communication_ms", "overlapped_communication_ms",
+    "use_note", "exposed_communication_ms", "overlapped_communication_ms",
     "device_name", "peak_tflops_per_s", "peak_gb_per_s", "measured_tflops_per_s", "measured_gb_per_s",
 )  # fmt: skip
 
@@ -50,6 +51,7 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     row |= _mfu(points)
     if points and all(point.cost for point in points):
         row |= _costs(points)
+        row["use_note"] = _above_kernels(points, row["kernel_ms"])
     talks = [point.communication for point in points]
     if talks and all(talks):
         row["exposed_communication_ms"] = float(np.mean([talk.exposed_ns for talk in talks if talk])) / 1e6
@@ -59,16 +61,32 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     return row
 
 
+def _recorded(point: Point) -> list[np.ndarray]:
+    """The batches that a profiler recorded, of each profiled run, ns.
+
+    Of runs that recorded kernels, where there are some: a tool that only reads counters runs each kernel many
+    times, and its batches say nothing of those in which kernels were timed.
+    """
+    runs = [(source, series.step_ns[series.attributed].astype(float)) for source, series in point.profiled]
+    with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
+    return [run for _, run in with_kernels or runs if len(run)]
+
+
+def _recorded_ns(point: Point) -> float:
+    """The median batch that a profiler recorded; NaN without one."""
+    runs = _recorded(point)
+    return float(np.median([np.median(run) for run in runs])) if runs else float("nan")
+
+
 def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
     """Duration of a batch that the profiler recorded over that of the unprofiled twin, with its interval."""
     recorded = twins = 0.0
     drawn: list[tuple[np.ndarray, np.ndarray | None]] = []
     for point in points:
-        runs = [series.step_ns[series.attributed].astype(float) for _, series in point.profiled]
-        runs = [run for run in runs if len(run)]
+        runs = _recorded(point)
         if not runs or point.timed_by != UNPROFILED:
             continue
-        recorded += float(np.median([np.median(run) for run in runs]))
+        recorded += _recorded_ns(point)
         twins += point.batch.value
         if point.scatter.freedom:
             own = statistics.run_resamples(runs, seed=point.seed + 1, between=point.scatter)
@@ -80,6 +98,28 @@ def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
         low, high = statistics.interval(sums[0] / sums[1])
     ratio = recorded / twins if twins else None
     return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
+
+
+def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:
+    """Why efficiencies of the batch are above those of its kernels; empty: they are not.
+
+    One device that works on one kernel at a time cannot do so. Kernels are timed in recorded batches, which
+    the profiler slows down, and batches in unprofiled ones; and kernels that run at the same time are summed.
+    """
+    batch_ms = float(np.mean([point.batch.value for point in points])) / 1e6
+    if kernel_ms <= batch_ms:
+        return ""
+    recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
+    above = (
+        "efficiencies of the batch are above those of the kernels, whose times add up to "
+        f"{digits(kernel_ms)} ms where a batch takes {digits(batch_ms)} ms"
+    )
+    if kernel_ms <= recorded_ms:
+        return (
+            f"{above}: they were timed in batches of {digits(recorded_ms)} ms, {recorded_ms / batch_ms:.2f} "
+            "times as long, so that those of the kernels are too low"
+        )
+    return f"{above}: several run at the same time (recorded batches take {digits(recorded_ms)} ms)"
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:
@@ -123,23 +163,31 @@ def analytic_flops(point: Point) -> float | None:
 
 def _costs(points: Sequence[Point]) -> dict[str, Any]:
     known = [(point, point.cost) for point in points if point.cost]
-    flops = sum(cost.flops for _, cost in known)
-    moved = sum(cost.bytes for _, cost in known)
-    analytic = [analytic_flops(point) for point in points]
-    needed = sum(value for value in analytic if value) if all(analytic) else None
     row: dict[str, Any] = {
-        "tflop_per_batch": flops / len(known) / 1e12,
-        "flop_coverage_pct": 100 * flops / needed if needed else None,
+        "tflop_per_batch": None,
+        "flop_coverage_pct": None,
         "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
+        **{
+            name: None
+            for name in USE_COLUMNS
+            if name.startswith(("flops_efficiency", "bandwidth_efficiency"))
+        },
     }
-    for what, total, peak in (("flops", flops, "flops_per_s"), ("bandwidth", moved, "bytes_per_s")):
-        if not total:  # its tool knows no shapes, and no run lent them: that is not 0 %
-            row |= {name: None for name in USE_COLUMNS if name.startswith(f"{what}_efficiency")}
+    for what, of, peak in (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_per_s")):
+        # Its tool knows no shapes, and no run lent them: that is not 0 %.
+        credited = [(point, cost) for point, cost in known if getattr(cost, of)]
+        if not credited:
             continue
+        total = sum(getattr(cost, of) for _, cost in credited)
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
-            kernels = [(cost.kernel_ns / 1e9, getattr(point.bound, prefix + peak)) for point, cost in known]
+            kernels = [(cost.kernel_ns / 1e9, getattr(p.bound, prefix + peak)) for p, cost in credited]
             row[f"{what}_efficiency_of_kernels{beside}_pct"] = _over(total, kernels)
-        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in known], peak)
+        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in credited], peak)
+        if what == "flops":
+            analytic = [value for point, _ in credited if (value := analytic_flops(point))]
+            row["tflop_per_batch"] = total / len(credited) / 1e12
+            if len(analytic) == len(credited):
+                row["flop_coverage_pct"] = 100 * total / sum(analytic)
     return row
 
 
@@ -152,9 +200,15 @@ def findings(points: Sequence[Point]) -> list[str]:
         over = [share for share in shares if share > 100]
         if over:
             lines.append(
-                f"{len(over)} points reach up to {max(over):.0f} % of the datasheet's {what}, more than the "
-                "datasheet's peak: what is credited, or the peak (--peaks), is wrong"
+                f"{_points(len(over))} reach up to {max(over):.0f} % of the datasheet's {what}, more than "
+                "the datasheet's peak: what is credited, or the peak (--peaks), is wrong"
             )
+    used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
+    if used:
+        lines.append(
+            f"MFU is up to {max(used):.0f} % in {_points(len(used))}, more than the datasheet's peak: the "
+            "analytic count, or the peak (--peaks; of the precision in which it really computed), is wrong"
+        )
     return lines
 
 
@@ -165,6 +219,15 @@ def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
     if not off:
         return []
     return [
-        f"credited FLOPs are {min(off):.1f} to {max(off):.1f} % of the analytic count in {len(off)} points "
+        f"credited FLOPs are {_span(min(off), max(off))} % of the analytic count in {_points(len(off))} "
         f"(expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
     ]
+
+
+def _span(least: float, most: float) -> str:
+    texts = dict.fromkeys((f"{least:.1f}", f"{most:.1f}"))
+    return " to ".join(texts)
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' if count > 1 else ''}"

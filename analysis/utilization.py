@@ -3,9 +3,10 @@
     python -m analysis.utilization DIR          a row a rank (and GPU) of each profiled run
     python -m analysis.utilization TRACE        of a trace: from its first kernel's start to its last's end
 
-Columns: ``id``, the fields of the run, ``rank``, ``device`` (-1: the CPU), ``device_name``, then
+Columns: ``id``, the fields of the run, ``rank``, ``gpu`` (its index; -1: the CPU), ``device_name``, then
 
-    attributed_batches           batches that the profiler recorded; the figures are of their time only
+    attributed_batches           batches that the profiler recorded, with kernels; the figures are of their
+                                 time only
     profiled_ms                  their time, ms
     gpu_utilization_pct          of it, in which at least one kernel runs
     sm_efficiency_pct            estimated: of the multiprocessors, how many have a block, mean over it
@@ -16,7 +17,8 @@ Columns: ``id``, the fields of the run, ``rank``, ``device`` (-1: the CPU), ``de
 and of the run's configuration (unprofiled runs count, if there are any; time is that of the slowest rank):
 
     images_per_s                 of all ranks
-    speedup (_low, _high)        over one GPU of the same configuration, with its 95 % interval
+    speedup (_low, _high)        over one GPU of the same configuration (in a sweep of strong scaling, of the
+                                 same global batch), with its 95 % interval
 
 The three definitions are those of PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
 which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memory set.
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import figures, output
-from analysis.costs import find_untimed
+from analysis.costs import find_untimed, find_without_kernels
 from analysis.load import load
 from analysis.overlap import Intervals, covered, length, union
 from analysis.scaling import points_of
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OF_RANK = (
-    "rank", "device", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
+    "rank", "gpu", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
     "sm_efficiency_pct", "achieved_occupancy_pct", "communication_pct",
 )  # fmt: skip
 OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
@@ -154,27 +156,32 @@ def by_device(table: "pa.Table") -> dict[int, Kernels]:
     return found
 
 
-def _of_rank(study: Study, source: Source, directory: Path) -> Rows:
+def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.ndarray]:
+    """A row a device of a rank, and which of its recorded batches have kernels, of which the figures are."""
     batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
-    windows = union(recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy())
-    if not length(windows):
-        return []
     table = tables.read(directory, "kernels", list(_READ))
     found = by_device(table)
     rank = int(directory.name.rpartition("_")[2])
     nowhere = table["device"].null_count
     if nowhere:
         study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
+    start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
+    busy = np.zeros(len(recorded) if found else 0, bool)
+    for kernels in found.values():
+        busy |= covered((start, end), union(*kernels.times)) > 0
+    if not busy.any():
+        return [], busy
+    windows = union(start[busy], end[busy])
     return [
         {
             "rank": rank,
-            "device": device,
-            "attributed_batches": len(recorded),
+            "gpu": device,
+            "attributed_batches": int(busy.sum()),
             **of_device(kernels, windows, device < 0),
         }
         for device, kernels in found.items()
-    ]
+    ], busy
 
 
 # --- a study ------------------------------------------------------------------------------------------
@@ -202,13 +209,18 @@ def rows(study: Study) -> Rows:
 
 def _of_run(study: Study, source: Source) -> Rows:
     found: Rows = []
+    without = recorded = 0
     try:
         for directory in (path.parent for path in source.tables("kernels")):
-            found += _of_rank(study, source, directory)
+            rows_of_it, busy = _of_rank(study, source, directory)
+            found += rows_of_it
+            # A batch in which nothing ran was not idle, but not recorded.
+            without, recorded = without + int((~busy).sum()), recorded + len(busy)
     except UserError as error:
         study.fail(source, str(error))
         return []
     find_untimed(study, source)
+    find_without_kernels(study, source, without, recorded)
     if not found:
         study.find(
             f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
@@ -220,7 +232,7 @@ def _of_run(study: Study, source: Source) -> Rows:
 def _speedups(study: Study) -> dict[str, dict[str, Any]]:
     """Images a second and speedup of each run's configuration, by the run's id."""
     made = {}
-    for point in points_of(study):
+    for point in points_of(study, None):
         all_of = figures.figures([point])
         row = {"images_per_s": all_of["images_per_s"]}
         if all_of["base_world_size"] == 1:
@@ -245,7 +257,7 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
         whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
         if not length(whole):
             continue
-        made.append({"id": path.name, "device": device, **of_device(kernels, whole, device < 0)})
+        made.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not made:
         raise UserError(f"{path} holds no kernel with its time and duration")
     return made, converted.findings
@@ -269,7 +281,7 @@ def shown(made: Sequence[dict[str, Any]]) -> list[Column]:
     return [
         *(_field(name) for name in varying),
         Column("rank", lambda row: row.get("rank"), key=True),
-        Column("GPU", lambda row: row["device"] if row["device"] >= 0 else "CPU", key=True),
+        Column("GPU", lambda row: row["gpu"] if row["gpu"] >= 0 else "CPU", key=True),
         Column("GPU\nutil. %", percent("gpu_utilization_pct")),
         Column("est. SM\neff. %", percent("sm_efficiency_pct")),
         Column("est.\noccup. %", percent("achieved_occupancy_pct")),

@@ -22,15 +22,14 @@ from analysis.report import (
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
 from analysis.report.views import FACTORS, called, varied
-from analysis.scaling import Scaling, other_devices, points_of
+from analysis.scaling import other_devices, points_of
 from analysis.sentences import Sentence
 from analysis.shared_cores import shared_cores
 from analysis.study import Study
 from analysis.terminal import Rows
-from analysis.verdict import has_scaled, verdict
+from analysis.verdict import verdict
 from jobs.store import Facts, Manifest
 
-KINDS: tuple[Scaling, ...] = ("weak", "strong")
 _FACTORS = [name for name in FACTORS if name != "world_size"]
 METHODS = (
     "Medians with 95 % intervals from resampled runs (block bootstrap inside a run); warm-up is detected, "
@@ -92,15 +91,9 @@ def _page(study: Study) -> Page:
 
 
 def _rows(study: Study) -> tuple[Rows, Rows]:
-    """The rows of analysis.scaled, and those of runs of our own: by the kind of scaling that was measured."""
-    found = []
-    for scaling in KINDS:
-        rows = scaled.rows(study, _methods_for(study), scaling=scaling)
-        own = [row for row in rows if row.get("scaling")]
-        if not own or has_scaled(own):
-            return rows, own
-        found.append((rows, own))
-    return found[0]
+    """The rows of analysis.scaled, and those of runs of our own."""
+    rows = scaled.rows(study, _methods_for(study))
+    return rows, [row for row in rows if row.get("scaling")]
 
 
 def _of_lines(own: Rows, factors: Sequence[str]) -> list[str]:
@@ -168,7 +161,7 @@ def _of_own(
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
     sentences = verdict(own, names, named, stragglers.rows_of(late), shared_cores(study))
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
-    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, own[0]["scaling"]))]
+    mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, None))]
     place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)
     return [*sentences[:place], *(Sentence(text, "left-out") for text in mixed), *sentences[place:]]
 

@@ -32,7 +32,7 @@ def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
 def rows_of(result: Result) -> Rows:
     """The data, by the number of layers; ``boundary`` says which tries are on either side of it."""
     one = [_row(result, key) for key in result.keys if not _SPLIT.fullmatch(key[0])]
-    one.sort(key=lambda row: row["convolutions"] + row["linears"])
+    one.sort(key=_layers)
     fit = [row for row in one if row["fits"]]
     wanting = [row for row in one if not row["fits"]]
     if fit:
@@ -76,6 +76,10 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
         "reason": result.note(key, "fits"),
         "why_free": "",
     }
+
+
+def _layers(row: dict[str, Any]) -> int:
+    return int(row["convolutions"] + row["linears"])
 
 
 def layer_bytes(fit: Rows) -> float | None:
@@ -163,6 +167,11 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
     if not inside or not outside:
         return ["The boundary was not found: every network that was tried fits, or none does."]
     lines = [f"{inside['network']} layers fit in one device, {outside['network']} do not."]
+    if _layers(inside) > _layers(outside):
+        lines = [
+            f"{outside['network']} layers do not fit in one device, though {inside['network']} do: that is "
+            f"no boundary of memory ({outside['reason'] or 'no reason was recorded'})."
+        ]
     if inside["step_ms"] is not None:
         lines.append(f"A step of {inside['network']} takes {digits(inside['step_ms'])} ms on one device.")
     chosen = [row for row in rows if row["chosen"]]

@@ -75,7 +75,9 @@ def _verdict(row: dict[str, Any]) -> str:
         said = f"are {spread} times as fast"
     elif row["gain_high"] < 1:
         said = f"are slower: {spread} times as fast"
-    else:
+    elif row["gain_low"] <= 1 <= row["gain_high"]:
         said = f"are not told apart in time ({spread})"
+    else:
+        said = f"are {spread} times as fast, by too few repetitions to be sure"
     same = "" if row["same_output"] else f"; the outputs differ by {row['largest_difference']:.3g}"
     return f"{what} {said}{same}."

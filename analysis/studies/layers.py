@@ -127,11 +127,20 @@ def sentence(row: Mapping[str, Any]) -> str:
         f"{row['layer']}: {digits(row['forward_ms'])} ms forward and {digits(row['backward_ms'])} ms backward"
     )
     places = [
-        f"{stage} {digits(share, 2)} % of what {row[f'{stage}_bound']} allows"
+        _of_roof(stage, row[f"{stage}_bound"], share)
         for stage in STAGES
         if (share := row[f"{stage}_roof_pct"] or row[f"{stage}_roof_of_measured_pct"])
     ]
     return f"{text}; {', '.join(places)}." if places else f"{text}."
+
+
+def _of_roof(stage: str, bound: str, share: float) -> str:
+    """How near a stage is to its roof; none passes it, but tensors in a cache move less than they hold."""
+    if share <= roofline.ABOVE_PCT:
+        return f"{stage} {digits(share, 2)} % of what {bound} allows"
+    if bound == roofline.BANDWIDTH:
+        return f"{stage} not bound by memory (its tensors would be {digits(share, 2)} % of the bandwidth)"
+    return f"{stage} at {digits(share, 2)} % of the peak, which is therefore not the device's"
 
 
 def _energy_absent(result: Result, key: Key) -> str:

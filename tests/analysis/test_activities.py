@@ -10,7 +10,7 @@ from analysis.report.activities import of_shares
 from analysis.report.build import build
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_run
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 from tests.profiling.samples import nsys_database, nvprof_database
 from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
 
@@ -107,6 +107,14 @@ def test_shares_of_our_runs_and_of_printed_summaries_mean_the_same(tmp_path):
             assert float(mine[name]) == pytest.approx(float(other[name]), rel=1e-6, abs=1e-6), (name, mine)
         nccl = {1: 0, 2: 20, 4: 40}[int(mine["gpus"])]
         assert float(mine["communication_pct"]) == pytest.approx(100 * nccl / (62 + nccl), rel=1e-6)
+
+
+def test_a_row_of_shares_says_in_what_its_runs_differ(tmp_path):
+    write_sweep(tmp_path, [run_of(profile="torch", model=model) for model in ("resnet50", "vgg16")])
+    (row,) = run(MODULE, tmp_path, "--shares", "--format", "csv").csv
+    assert (row["runs"], row["runs_differ"]) == ("2", "model (resnet50, vgg16)")
+    write_sweep(tmp_path / "one", [run_of(profile=profile) for profile in ("torch", "nsys")])
+    assert run(MODULE, tmp_path / "one", "--shares", "--format", "csv").csv[0]["runs_differ"] == ""
 
 
 def test_our_shares_have_the_columns_and_units_of_the_published_tables(shared_data, tmp_path):

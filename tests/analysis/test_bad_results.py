@@ -13,8 +13,9 @@ import pytest
 from analysis.load import load
 from analysis.report.build import build
 from jobs import store
+from profiling import tables
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
 
 COMMANDS = ("scaled", "batches", "efficiency", "kernels")
 
@@ -395,3 +396,32 @@ def test_one_run_alone(tmp_path: Path) -> None:
     (row,) = run("analysis.scaled", broken, "--format", "csv").csv
     assert (row["world_size"], row["base_world_size"]) == ("2", "2")
     assert row["timed_by"] == "profiled runs"
+
+
+def multiply(run_directory: Path, column: str, factor: float) -> None:
+    for directory in run_directory.glob("rank_*"):
+        table = tables.read(directory, "batches").to_pandas()
+        table[column] = (table[column] * factor).astype("int64")
+        columns = {name: table[name].to_numpy() for name in table}
+        tables.write(tables.as_table("batches", columns), directory, "batches")
+
+
+def test_a_batch_that_is_there_twice_takes_its_run_out(tmp_path: Path) -> None:
+    """Its kernels would count twice."""
+    broken = write_run(tmp_path, run_of(gpus_per_node=2), Truth())
+    write_sweep(tmp_path, [run_of()])
+    multiply(broken, "batch_index", 0.5)
+    for command in ("scaled", "batches"):
+        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
+        assert ran.code == 1 and f"{broken.name}: a batch is in its tables more than once" in ran.err
+        assert {row["gpus_per_node"] for row in ran.csv} == {"1"}
+
+
+def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path: Path) -> None:
+    broken = write_run(tmp_path, run_of(gpus_per_node=2, profile="torch"), Truth())
+    write_sweep_record(tmp_path)
+    multiply(broken, "forward_ns", 5.0)
+    ran = run("analysis.batches", tmp_path, "--format", "csv")
+    assert ran.code == 0 and "80 of 80 batches of its ranks are shorter than their stages together" in ran.err
+    rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
+    assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

@@ -20,6 +20,8 @@ from analysis import (
 from jobs.run import Run
 from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
+from tests.analysis.test_studies import layers
+from tests.analysis.test_tau_batches import merged
 
 COLUMNS = {
     scaled: (
@@ -75,12 +77,74 @@ def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> No
     assert not [name for name in quoted - printed if f'"{name}"' not in elsewhere]
 
 
-def test_columns_of_a_row_are_all_in_order_and_none_twice(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=n, profile=p) for n in (1, 2) for p in ("none", "torch")])
-    for command in ("scaled", "efficiency", "kernels", "batches"):
-        head = run(f"analysis.{command}", tmp_path, "--format", "csv").out.split("\n")[0].split(",")
-        assert len(head) == len(set(head))
-    head = run("analysis.scaled", tmp_path, "--format", "csv").out.split("\n")[0].split(",")
+ANSWERS = (
+    ("scaled", "--method", "corrected,published"),
+    ("scaled", "--group-by", "batch,world_size,batch"),
+    ("batches",),
+    ("anatomy", "--by", "rank,stage,rank"),
+    ("kernels", "--by", "kernel,class,kernel"),
+    ("kernels", "B"),
+    ("kernels", "B", "--summary"),
+    ("kernels", "B", "--metric", "flops-efficiency"),
+    ("communication",),
+    ("stragglers",),
+    ("stragglers", "--by", "batch"),
+    ("efficiency", "--group-by", "batch,world_size,batch"),
+    ("utilization",),
+    ("activities", "--by", "rank,batch_index,rank"),
+    ("activities", "--shares"),
+    ("factors",),
+    ("compare", "B"),
+    ("predict",),
+    ("expense",),
+    ("expense", "--by", "rank"),
+    ("hotspots",),
+    ("studies.__main__",),
+    ("tau_batches",),
+)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("results")
+    write_sweep(path, [run_of(gpus_per_node=n, profile=p) for n in (1, 2) for p in ("none", "torch")])
+    return path
+
+
+@pytest.mark.parametrize("given", ANSWERS, ids=" ".join)
+def test_no_answer_has_a_column_twice(given: tuple[str, ...], sweep: Path, tmp_path: Path) -> None:
+    command, *arguments = given
+    first = {
+        "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
+        "studies.__main__": lambda: layers(tmp_path / "layers"),
+        "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
+    }.get(command, lambda: sweep)()
+    other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
+    given = [other if word == "B" else word for word in arguments]
+    ran = run(f"analysis.{command}", first, *given, "--format", "csv")
+    assert ran.code == 0, ran.err
+    head = ran.out.split("\n")[0].split(",")
+    assert sorted(head) == sorted(set(head))
+    # Nor is a field of the run overwritten by a figure of the same name.
+    truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
+                    for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip
+    elsewhere = ("tau_batches", "studies.__main__")
+    for name in set(head) & set(truth) if command not in elsewhere else ():
+        values = {row[name] for row in ran.csv}
+        assert values <= truth[name] | {"", "none+torch"}, (name, values)
+
+
+def test_every_command_that_answers_in_columns_is_asked(root: Path) -> None:
+    emitting = {
+        ".".join(path.relative_to(root / "analysis").with_suffix("").parts)
+        for path in (root / "analysis").rglob("*.py")
+        if "output.emit(" in path.read_text()
+    }
+    assert emitting == {command for command, *_ in ANSWERS}
+
+
+def test_columns_of_a_row_are_all_in_order(sweep: Path) -> None:
+    head = run("analysis.scaled", sweep, "--format", "csv").out.split("\n")[0].split(",")
     assert head[0] == "method"
     wanted = [*figures.TIME_COLUMNS, *use.USE_COLUMNS]
     assert [name for name in head if name in wanted] == wanted

@@ -284,3 +284,14 @@ def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> 
 
 def _no_table() -> None:
     raise UserError("no table")
+
+
+def test_two_runs_say_in_what_they_differ(tmp_path: Path) -> None:
+    """Twice the images on another device are no slower kernel."""
+    first = write_run(tmp_path / "a", run_of(profile="torch"), Truth())
+    other = write_run(tmp_path / "b", run_of(profile="torch", batch=64), Truth(device="Tesla V100-SXM2-16GB"))
+    said = " ".join(run("analysis.kernels", first, other).out.split())
+    assert (
+        "a and b differ in batch (32, 64), the device (NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB)" in said
+    )
+    assert "differ in" not in run("analysis.kernels", first, first).out

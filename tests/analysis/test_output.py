@@ -218,3 +218,16 @@ def test_what_is_said_alike_of_several_runs_is_said_once():
     for finding in ("one: its clock is late", "no peak is known", "two: its clock is late", "two: no marks"):
         study.find(finding)
     assert study.notes() == ["2 runs: its clock is late", "no peak is known", "two: no marks"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        ((4.5e-3, 4.49e-3, 4.51e-3), "0.00450 [0.00449, 0.00451]"),
+        ((0.412, 0.4, 0.42), "0.412 [0.400, 0.420]"),
+        ((120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
+        ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
+    ],
+)
+def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
+    assert terminal.with_interval(*figures) == text

@@ -1,5 +1,6 @@
 """Corners of scaling: one size only, late ranks, runs that never settle, groups, how often intervals hold."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from analysis.load import load
 from analysis.report.build import build
 from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
 
 
 def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
@@ -74,10 +75,20 @@ def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
     by_batch = run("analysis.scaled", tmp_path, "--group-by", "batch", "--format", "json").json
     # Over sizes that differ there is an efficiency (ideal time over time), but no one speedup.
     assert [row["batch"] for row in by_batch] == [16, 32]
-    ideal = 100 * (100 + 100 + 100) / (100 + 110 + 125)
+    ideal = 100 * (100 + 100) / (110 + 125)
     assert by_batch[1]["speedup"] is None
     assert by_batch[1]["scaling_efficiency_pct"] == pytest.approx(ideal, rel=0.01)
     assert by_batch[1]["scaling_efficiency_pct_low"] < ideal < by_batch[1]["scaling_efficiency_pct_high"]
+
+
+def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
+    """fp16 gradients are as fast as fp32 here; only fp32 has the point of one rank."""
+    runs = [run_of(gpus_per_node=size, grad=grad) for size in (1, 2, 4) for grad in ("fp32", "fp16")
+            if size > 1 or grad == "fp32"]  # fmt: skip
+    write_sweep(tmp_path, runs)
+    rows = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json").json
+    ideal = 100 * (100 + 100) / (110 + 125)
+    assert [row["scaling_efficiency_pct"] for row in rows] == pytest.approx([ideal, ideal], rel=0.005)
 
 
 @pytest.mark.parametrize("name", ["loader", "model", "seed", "batches", "network"])
@@ -162,4 +173,52 @@ def test_repetitions_on_different_devices_are_said_to_be(tmp_path: Path) -> None
     assert "different devices" not in run("analysis.scaled", tmp_path, "--format", "csv").err
     write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
     said = run("analysis.scaled", tmp_path, "--format", "csv").err
-    assert "are of different devices: NVIDIA A100-SXM4-40GB and Tesla V100" in said
+    assert "ran on different devices: NVIDIA A100-SXM4-40GB and Tesla V100" in said
+
+
+def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_peaks(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=4, profile=profile) for profile in ("none", "torch")])
+    for path in tmp_path.glob("run_*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        for rank in manifest["ranks"][2:]:
+            rank["device"] = "Tesla V100-SXM2-16GB"
+        path.write_text(json.dumps(manifest))
+    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    (row,) = ran.json
+    assert row["device_name"] == "NVIDIA A100-SXM4-40GB and Tesla V100-SXM2-16GB"
+    assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
+    assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 0.74 / 0.06 / 17.6)
+    assert "the datasheet's peak is the mean of theirs" in ran.err
+
+
+@pytest.mark.parametrize("command", ["batches", "scaled"])
+def test_a_run_whose_pace_moves_throughout_is_said_to_drift(tmp_path: Path, command: str) -> None:
+    """From 300 to 100 ms a batch, never steady; and one that is."""
+    write_sweep(tmp_path, [run_of()], Truth(warmup=0))
+    assert "drift" not in run(f"analysis.{command}", tmp_path).out
+    path = next(tmp_path.glob("run_0_*/rank_0000"))
+    table = tables.read(path, "batches").to_pandas()
+    ends = table["start_ns"][0] + np.cumsum(np.linspace(300, 100, len(table)) * MS).astype(int)
+    table["start_ns"], table["end_ns"] = [table["start_ns"][0], *ends[:-1]], ends
+    tables.write(
+        tables.as_table("batches", {name: table[name].to_numpy() for name in table}), path, "batches"
+    )
+    said = " ".join(run(f"analysis.{command}", tmp_path).out.split())
+    assert "1 of 2 runs drift" in said and "takes 0.49 times as long" in said
+
+
+def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
+    truth = Truth(perturbation=2.0, noise_ms=0.1)
+    write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
+    ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
+    assert ran.json[0]["batch_ms"] == pytest.approx(100, rel=0.01)
+    assert "batches that the profiler did not record time them" in ran.err
+    write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
+    ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
+    assert ran.json[0]["batch_ms"] == pytest.approx(200, rel=0.01)
+    assert "their durations hold the profiler's own cost" in ran.err
+
+
+def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of()], Truth(training_flops_per_image=1e11))
+    assert "MFU is up to 164 % in 1 point" in run("analysis.scaled", tmp_path).out

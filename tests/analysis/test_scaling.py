@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from analysis import batches, efficiency, kernels, scaled
 from analysis.load import load
+from analysis.report.build import build
+from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 SIZES = (1, 2, 4)
 
@@ -133,16 +137,87 @@ def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
     assert row["startup_s"] == 5.0
 
 
+def strong_sweep(path: Path, *more, **truth) -> None:
+    """A constant global batch of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
+    runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
+    write_sweep(path, [*runs, *more], Truth(batch_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
+
+
 def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
-    truth = Truth(batch_ms={1: 100.0, 2: 60.0}, noise_ms=0.2)
-    runs = [run_of(gpus_per_node=1, batch=64), run_of(gpus_per_node=2, batch=32)]
-    write_sweep(tmp_path, runs, truth)
-    strong = at(scaled.table(load(tmp_path), scaling="strong"), 2)
-    assert strong["scaling"] == "strong"
-    # T(P0) P0 / (T(P) P)
-    assert strong["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
-    weak = at(scaled.table(load(tmp_path)), 2)
-    assert weak["base_world_size"] == 2
+    strong_sweep(tmp_path)
+    for scaling in ("strong", None):  # the only kind that compares any of these
+        found = scaled.table(load(tmp_path), scaling=scaling)
+        assert set(found["scaling"]) == {"strong"}
+        assert found["world_size"].tolist() == [1, 2, 4]
+        # T(P0) P0 / (T(P) P)
+        assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
+    assert at(scaled.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
+
+
+def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path) -> None:
+    strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
+    chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv")
+    # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
+    assert (
+        "efficiencies are of strong scaling: 2 of 4 points are compared with one of fewer ranks and the same "
+        "global batch; 1 have one with the same batch of a GPU (analysis.scaled --scaling weak)"
+    ) in chosen.err
+    assert {row["scaling"] for row in chosen.csv} == {"strong"}
+    page = build(load(tmp_path / "strong"))
+    assert "constant global batch" in next(s for s in page.sections if s.id == "table").tables[0].title
+    # Asked for what compares less, it says that there is more.
+    weak = run("analysis.scaled", tmp_path / "strong", "--scaling", "weak", "--format", "csv")
+    assert "efficiencies are of weak scaling: 1 of 4 points" in weak.err
+    write_sweep(tmp_path / "weak", [run_of(gpus_per_node=size) for size in SIZES])
+    plain = run("analysis.scaled", tmp_path / "weak")
+    assert "Weak scaling (constant batch of a GPU)" in plain.out and "--scaling" not in plain.out
+
+
+def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path) -> None:
+    """By median batches it would be 83 %; a batch in five of two ranks takes twice as long."""
+    strong_sweep(tmp_path, warmup=0)
+    for path in tmp_path.glob("run_*_config_1_2_*/rank_*"):
+        table = tables.read(path, "batches")
+        start, end = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+        slow = np.where(table["batch_index"].to_numpy() % 5 == 2, end - start, 0)
+        for name, more in (("end_ns", slow), ("backward_ns", slow)):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, table.schema.field(name), pa.array(table[name].to_numpy() + more))
+        tables.write(table, path, "batches")
+    row = at(scaled.table(load(tmp_path)), 2)
+    assert row["batch_ms"] == pytest.approx(60, rel=0.01)
+    assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
+    assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("truth", "says"),
+    [
+        # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
+        (Truth(batch_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
+        # 90 ms of kernels in 80 ms recorded just as fast: two streams.
+        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several run at the same time"),
+    ],
+)
+def test_an_efficiency_of_the_batch_above_that_of_its_kernels_says_why(
+    tmp_path: Path, truth: Truth, says: str
+) -> None:
+    write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert row["flops_efficiency_of_batch_pct"] > row["flops_efficiency_of_kernels_pct"]
+    assert says in row["use_note"]
+    assert says in run("analysis.scaled", tmp_path).out.replace("\n", " ")
+
+
+def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
+    """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
+    truth = Truth(noise_ms=0.1)
+    write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
+    counted = write_run(tmp_path, run_of(profile="ncu"), Truth(perturbation=50.0))
+    (counted / "rank_0000" / "kernels.parquet").unlink()
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert row["profiled_runs"] == 2
+    assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
 
 
 def test_without_a_point_of_one_rank_the_smallest_is_the_base(tmp_path: Path) -> None:

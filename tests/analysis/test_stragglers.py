@@ -24,11 +24,12 @@ from analysis.late_verdicts import (
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
-from analysis.stragglers import nodes_of, rows
+from analysis.stragglers import nodes_of, rows, sentences
+from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
 
 
 def named(made) -> dict[int, str]:
@@ -135,6 +136,35 @@ def test_a_rank_that_nobody_waits_for_is_not_named(tmp_path):
     write(tmp_path, Job(planted={4: Planted(forward=10.0, waits=False)}))
     made = rows(load(tmp_path))
     assert named(made) == {} and made[4]["verdict"] == NOBODY_WAITED
+
+
+def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
+    """Every third backward pass of rank 3 takes 15 ms longer, and all others wait in the allreduce for it."""
+    result = write(tmp_path, Job(), profile="torch")
+    for rank in range(8):
+        directory = tables.rank_directory(result, rank)
+        of_rank = tables.read(directory, "kernels").to_pylist()
+        for row in of_rank:
+            if row["batch_index"] % 3 == 0 and row["short_name"] != "conv_fprop":
+                collective = row["short_name"] == "ncclAllReduce"
+                if rank == 3 and collective:
+                    row["start_ns"] += 15 * MS
+                elif rank == 3 or collective:
+                    row["duration_ns"] += 15 * MS
+        columns = {name: [row[name] for row in of_rank] for name in of_rank[0]}
+        tables.write(tables.as_table("kernels", columns), directory, "kernels")
+    made = rows(load(tmp_path))
+    assert named(made) == {3: "GPU"}
+    assert "1.17 times as long" in made[3]["evidence"] and "in which it is late" in made[3]["evidence"]
+    # Which batches of an unprofiled run those were is not known: means are compared.
+    write(tmp_path, Job(planted={3: Planted(forward=15.0, every=3)}))
+    plain = [row for row in rows(load(tmp_path)) if row["profile"] == "none"]
+    assert named(plain) == {3: "GPU"} and "in the profiled run" in plain[3]["evidence"]
+
+
+def test_of_equal_ranks_none_is_last(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=2)])
+    assert {row["last_pct"] for row in rows(load(tmp_path))} == {0}
 
 
 # --- chance -------------------------------------------------------------------------------------------
@@ -244,7 +274,18 @@ def test_the_command_by_rank_and_by_batch(tmp_path):
 
 def test_nobody_is_named_in_words(tmp_path):
     write(tmp_path, Job())
-    assert "No rank is named" in run("analysis.stragglers", tmp_path).out
+    assert "No rank is named: none was late" in run("analysis.stragglers", tmp_path).out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"), [(TOO_FEW, "so few batches do not show"), (CHANCE, "equal ranks are late as often")]
+)
+def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
+    row = {"id": "run", "node": "a", "batch_ms": 100.0, "judged_batches": 5, "verdict": NO}
+    made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
+    made[1]["verdict"] = verdict
+    (line,) = sentences(made)
+    assert "rank 1 (a) was late by 29.8 ms a batch (mean of 5)" in line and says in line
 
 
 def test_one_rank_is_one_line(tmp_path):

@@ -19,8 +19,8 @@ def layers(directory, **planted):
     """A study of one layer: 2 ms forward and 4 ms backward, 1 GFLOP and 10 MB each."""
     directory.mkdir(parents=True)
     recorder = Recorder("layers", {"batch": 8}, directory)
-    recorder.quantity("peaks", "cpu", "flops_per_s", 1e12)
-    recorder.quantity("peaks", "cpu", "bytes_per_s", 10e9)
+    recorder.quantity("peaks", "cpu", "flops_per_s", planted.get("flops_per_s", 1e12))
+    recorder.quantity("peaks", "cpu", "bytes_per_s", planted.get("bytes_per_s", 10e9))
     recorder.quantity("peaks", "cpu", "idle_w", None, "RAPL is not on this machine")
     recorder.durations(LAYER, "cpu", "forward", np.full(10, 2_000_000))
     recorder.durations(LAYER, "cpu", "backward", [3_000_000, 5_000_000] * 5)
@@ -115,6 +115,31 @@ def test_damage_names_the_file(tmp_path):
         load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("flops_per_s", "bytes_per_s", "said"),
+    [
+        (1e12, 10e9, "forward 50 % of what compute allows"),
+        (1e12, 1e9, "forward not bound by memory (its tensors would be 500 % of the bandwidth)"),
+        (0.1e12, 10e9, "forward at 500 % of the peak, which is therefore not the device's"),
+    ],
+)
+def test_nothing_is_said_to_pass_its_roof(tmp_path, flops_per_s, bytes_per_s, said):
+    directory = layers(tmp_path / "one", flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
+    assert said in answers.answer(read(directory)).notes[0]
+
+
+def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
+    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", tmp_path / "gemm"))
+    for way, duration in (("separate", 3_000_000), ("merged", 1_500_000)):
+        recorder.durations(f"512 {way}", "cpu", "forward", np.full(3, duration))
+        figures = {"hidden": 512, "batch": 64, "gates": 4, "products": 4, "flops": 4e9}
+        for name, value in {**figures, "steps": 1, "same_output": 1, "largest_difference": 0}.items():
+            recorder.quantity(f"512 {way}", "cpu", name, value)
+    recorder.write(5, 3)
+    (said,) = answers.answer(read(tmp_path / "gemm")).notes
+    assert "are 2.00 times as fast, by too few repetitions" in said
+
+
 def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", tmp_path / "gemm"))
     for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
@@ -130,7 +155,7 @@ def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     assert made.notes[0].startswith("On cpu, hidden 512: 4 products merged into one are 1.50")
 
 
-def capacity(directory, balance):
+def capacity(directory, balance, fits=(False, True, True)):
     """3 layers fit in 100 MiB, of which 40 are taken before; 4 do not, and are laid over two devices."""
     directory.mkdir()
     recorder = Recorder("capacity", {"balance": balance}, directory)
@@ -146,9 +171,9 @@ def capacity(directory, balance):
         if "chosen" in more:
             recorder.quantity(case, device, "chosen", more["chosen"])
 
-    tried("2+2", "cpu", (2, 2), False, None)
-    tried("1+2", "cpu", (1, 2), True, 94, forward=3)
-    tried("1+1", "cpu", (1, 1), True, 80)
+    tried("2+2", "cpu", (2, 2), fits[0], None)
+    tried("1+2", "cpu", (1, 2), fits[1], 94, forward=3)
+    tried("1+1", "cpu", (1, 1), fits[2], 80)
     tried("2+2 split after 1", "cpu, device 0", (1, 0), True, 60, chosen=True, exchange=20)
     tried("2+2 split after 1", "cpu, device 1", (1, 2), True, 90, chosen=True)
     recorder.write(5, 10)
@@ -186,3 +211,9 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
         del result.quantities[key]
         result.durations.pop(key, None)
     assert answers.answer(result).notes[0].startswith("The boundary was not found")
+
+
+def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):
+    made = answers.answer(capacity(tmp_path / "one", "memory", fits=(False, True, False)))
+    assert made.notes[0].startswith("1+1 layers do not fit in one device, though 1+2 do")
+    assert "can't allocate memory" in made.notes[0]

@@ -1,0 +1,102 @@
+"""Recordings that hold only a part of a run: their figures are of what was recorded, and a line says so.
+
+Truth in all: 60 ms of kernels and 0.74 TFLOP a batch of a rank, 5 ms of exposed communication.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from profiling import tables
+from tests.analysis.commands import run
+from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
+
+LEFT_OUT = "recorded batches hold no kernel"
+
+
+def change(directory: Path, name: str, **columns) -> None:
+    """Replace columns of a rank's table, each by a function of the old values."""
+    table = tables.read(directory, name)
+    for column, new in columns.items():
+        place = table.schema.get_field_index(column)
+        values = pa.array(new(table[column].to_numpy(zero_copy_only=False)), table.schema.field(column).type)
+        table = table.set_column(place, table.schema.field(column), values)
+    tables.write(table, directory, name)
+
+
+def keep(directory: Path, batches: range) -> None:
+    table = tables.read(directory, "kernels")
+    tables.write(table.filter(np.isin(table["batch_index"].to_numpy(), batches)), directory, "kernels")
+
+
+def one_rank_alone(ranks: list[Path]) -> None:
+    (ranks[1] / "kernels.parquet").unlink()
+    change(ranks[1], "batches", attributed=np.zeros_like)
+
+
+def one_rank_without_rows(ranks: list[Path]) -> None:
+    keep(ranks[1], range(0))
+
+
+def cut(ranks: list[Path]) -> None:
+    for rank in ranks:
+        keep(rank, range(20, 28))
+
+
+def another_clock(ranks: list[Path]) -> None:
+    change(ranks[1], "kernels", start_ns=lambda at: at + 5 * 3600 * 1000 * MS)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says", "in_time"),
+    [
+        (one_rank_alone, "no kernels are there of rank 1 (of 2)", 20),
+        (one_rank_without_rows, "no kernels are there of rank 1 (of 2)", 20),
+        (cut, f"24 of 40 {LEFT_OUT}", 16),
+        (another_clock, f"20 of 40 {LEFT_OUT}", 20),
+    ],
+)
+def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_time: int) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile=profile) for profile in ("none", "torch")])
+    damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
+    ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json")
+           for name in ("scaled", "efficiency", "kernels", "anatomy", "utilization")}  # fmt: skip
+    (row,) = ran["scaled"].json
+    assert row["kernel_ms"] == pytest.approx(60)
+    assert row["tflop_per_batch"] == pytest.approx(0.74)
+    assert row["exposed_communication_ms"] == pytest.approx(5)
+    assert ran["efficiency"].json[0]["kernel_ms_per_batch"] == pytest.approx(60)
+    assert {row["kernel"]: row["ms_per_batch"] for row in ran["kernels"].json}["relu"] == pytest.approx(15)
+    # What was not recorded is no idle time, whatever else is.
+    (row,) = ran["anatomy"].json
+    assert row["attributed_batches"] == in_time
+    assert row["compute_ms"] == pytest.approx(60) and row["exposed_communication_ms"] == pytest.approx(5)
+    assert all(row["gpu_utilization_pct"] == pytest.approx(47.3, abs=0.5) for row in ran["utilization"].json)
+    # Costs go by batch and not by time: another clock does not matter there.
+    in_place = ("anatomy", "utilization")
+    assert all(says in ran[name].err for name in (in_place if damage is another_clock else ran))
+
+
+def test_flops_that_nobody_knows_are_not_zero(tmp_path: Path) -> None:
+    runs = [run_of(profile=profile) for profile in ("none", "nsys")]
+    write_sweep(tmp_path / "alone", runs, Truth(flops=0.0, bytes=0.0))
+    (row,) = run("analysis.efficiency", tmp_path / "alone", "--format", "json").json
+    assert row["kernel_ms_per_batch"] == pytest.approx(60)
+    unknown = ("compute_efficiency_pct", "tflops_per_s", "bandwidth_gb_per_s", "flops_efficiency_pct")
+    assert [row[name] for name in unknown] == [None] * 4
+    ran = run("analysis.scaled", tmp_path / "alone", "--format", "json")
+    assert (ran.json[0]["tflop_per_batch"], ran.json[0]["flop_coverage_pct"]) == (None, None)
+    assert "of the analytic count" not in ran.err
+    # Beside a run whose FLOPs are known, the rate is of that one.
+    write_sweep(tmp_path / "both", runs, Truth(flops=0.0, bytes=0.0))
+    write_sweep(tmp_path / "both", [run_of(gpus_per_node=2, profile="torch")])
+    (row,) = run("analysis.efficiency", tmp_path / "both", "--format", "json").json
+    assert row["tflops_per_s"] == pytest.approx(0.74 / 0.06)
+    assert row["compute_efficiency_pct"] == pytest.approx(50)
+
+
+def test_a_torch_run_without_any_credit_says_so(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0))
+    assert "no launch is credited with FLOPs" in run("analysis.scaled", tmp_path).out.replace("\n", " ")
