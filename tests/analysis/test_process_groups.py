@@ -313,7 +313,8 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline"]
+    "command",
+    ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline", "kernels", "efficiency"],
 )
 def test_batches_that_are_not_numbered_from_0_are_one_line(tmp_path, command):
     write(tmp_path, TENSOR)

@@ -210,10 +210,7 @@ def repeated(tables, times: int):
 
 
 def test_eight_real_ranks(shared_data):
-    """The step's first all-to-all waits for ranks 2, 6 and 7, and 0 before them: the others come 4.7 ms early.
-
-    One step repeats nothing.
-    """
+    """The step's first all-to-all waits for ranks 2, 6 and 7, and 0 before them; one step repeats nothing."""
     traces = sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))
     kernels = [read(path).tables["kernels"] for path in traces]
     kernels = [table.filter(pc.is_valid(table["batch_index"])) for table in kernels]
@@ -231,7 +228,8 @@ def test_eight_real_ranks(shared_data):
         assert (found.late_ns[[2, 6], -1] > 4_000_000).all() and found.late_ns[1, -1] < -5_000_000
         late = [rank for rank, (verdict, _) in enumerate(judge(found)) if verdict != NO]
         assert late == [0, 2, 6, 7]
-        assert {judge(found)[rank][0] for rank in late} == ({TOO_FEW} if times == 1 else {STRAGGLER})
+        # Half of eight ranks, in a handful of stretches: of equal ranks some would be late as often.
+        assert {judge(found)[rank][0] for rank in late} == ({TOO_FEW} if times == 1 else {CHANCE})
 
 
 # --- the command --------------------------------------------------------------------------------------
