@@ -116,13 +116,26 @@ def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]
         name: tuple(shapes[tuple(rank - group[0] for rank in group)]) if group else ()
         for name, group in members.items()
     }
-    keys = [
-        [(str(kind), shape_of[name]) for kind, name in zip(one.kind, one.group, strict=True)] for one in ranks
-    ]
+    found: dict[tuple[str, Shape], None] = {}
+    for one in ranks:
+        pairs = dict.fromkeys(zip(one.kind.tolist(), one.group.tolist(), strict=True))
+        found |= {(kind, shape_of[name]): None for kind, name in pairs}
     return [
-        (kind, shape, [np.array([one == (kind, shape) for one in mine], dtype=bool) for mine in keys])
-        for kind, shape in dict.fromkeys(key for mine in keys for key in mine)
+        (
+            kind,
+            shape,
+            [_of_shape(one, kind, [name for name in members if shape_of[name] == shape]) for one in ranks],
+        )
+        for kind, shape in found
     ]
+
+
+def _of_shape(calls: Calls, kind: str, groups: Sequence[str]) -> np.ndarray:
+    """Which of a rank's calls are of this kind, and of one of these groups."""
+    mine = set(calls.group.tolist()).intersection(groups)
+    return (calls.kind == kind) & np.logical_or.reduce(
+        [calls.group == name for name in mine] or [np.zeros(len(calls.kind), dtype=bool)]
+    )
 
 
 def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
