@@ -24,7 +24,7 @@ printed percentages count, and ``time_s`` is that of all activities by them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,16 +109,20 @@ def _of_folder(path: Path, by: Iterable[str]) -> Profile:
 
 def _of_file(path: Path, by: Iterable[str]) -> Profile:
     converted = convert.read(path)
-    return Profile(path.name, _rows(dict(converted.tables), path, by), findings=converted.findings)
+    rows = _rows(dict(converted.tables), path, by, converted.findings)
+    return Profile(path.name, rows, findings=converted.findings)
 
 
-def _rows(tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str]) -> Rows:
+def _rows(
+    tables: "dict[str, pa.Table | None]", path: Path, by: Iterable[str], findings: Sequence[str] = ()
+) -> Rows:
     kernels, intervals = tables.get("kernels"), tables.get("intervals")
     rows = of_kernels(kernels, by) if kernels is not None else []
     if not rows and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
         rows = of_summary(intervals, tables.get("atomics"))
     if not rows:
-        raise UserError(f"{path} holds no activities of a GPU and no operators with their times")
+        why = "".join(f"; {said}" for said in findings[:1])
+        raise UserError(f"{path} holds no activities of a GPU and no operators with their times{why}")
     return rows
 
 

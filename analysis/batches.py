@@ -133,10 +133,6 @@ def _series(source: Source) -> Series:
             raise UserError(f"rank {rank} recorded batches without their times")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
-    if any(not np.array_equal(index, columns["batch_index"][0]) for index in columns["batch_index"]):
-        raise UserError("its ranks recorded different batches")
-    if len(np.unique(columns["batch_index"][0])) < count:
-        raise UserError("a batch is in its tables more than once")
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
     if (rank_ns <= 0).any():
         raise UserError("a batch in its tables ends before it starts")

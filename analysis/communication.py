@@ -92,7 +92,10 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
             if by_rank and not first.batches:
                 study.find(f"{source.id}: rank {first.rank} has no attributed batch: it has no row")
                 continue
-            row = {"id": source.id, **source.fields, "collective": kind, **_described(shape)}
+            groups = tuple(group for group in shape if not by_rank or first.rank in group)
+            if shape and not groups:
+                continue  # the rank is in no such group
+            row = {"id": source.id, **source.fields, "collective": kind, **_described(groups)}
             row |= {"rank": first.rank} if by_rank else {}
             made.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
     return made
@@ -116,13 +119,26 @@ def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]
         name: tuple(shapes[tuple(rank - group[0] for rank in group)]) if group else ()
         for name, group in members.items()
     }
-    keys = [
-        [(str(kind), shape_of[name]) for kind, name in zip(one.kind, one.group, strict=True)] for one in ranks
-    ]
+    found: dict[tuple[str, Shape], None] = {}
+    for one in ranks:
+        pairs = dict.fromkeys(zip(one.kind.tolist(), one.group.tolist(), strict=True))
+        found |= {(kind, shape_of[name]): None for kind, name in pairs}
     return [
-        (kind, shape, [np.array([one == (kind, shape) for one in mine], dtype=bool) for mine in keys])
-        for kind, shape in dict.fromkeys(key for mine in keys for key in mine)
+        (
+            kind,
+            shape,
+            [_of_shape(one, kind, [name for name in members if shape_of[name] == shape]) for one in ranks],
+        )
+        for kind, shape in found
     ]
+
+
+def _of_shape(calls: Calls, kind: str, groups: Sequence[str]) -> np.ndarray:
+    """Which of a rank's calls are of this kind, and of one of these groups."""
+    mine = set(calls.group.tolist()).intersection(groups)
+    return (calls.kind == kind) & np.logical_or.reduce(
+        [calls.group == name for name in mine] or [np.zeros(len(calls.kind), dtype=bool)]
+    )
 
 
 def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
@@ -172,8 +188,8 @@ def _figures(
     moved = total(lambda place: ranks[place].bytes)
     figures: dict[str, Any] = {
         "calls_per_batch": calls / batches,
-        "mbyte_per_call": moved / calls / 1e6 if calls and moved else None,
-        "mbyte_per_batch": moved / batches / 1e6 if moved else None,
+        "mbyte_per_call": moved / calls / 1e6 if calls and moved > 0 else None,
+        "mbyte_per_batch": moved / batches / 1e6 if moved > 0 else None,
         "ms_per_batch": durations / batches / 1e6,
         "exposed_ms": exposed / batches / 1e6,
         "overlapped_ms": (once - exposed) / batches / 1e6,
@@ -193,7 +209,7 @@ def _figures(
 def _bandwidth(
     study: Study, source: Source, row: dict[str, Any], moved: float, transfer_ns: float
 ) -> dict[str, Any]:
-    if not moved or not transfer_ns:
+    if not moved > 0 or not transfer_ns:  # or a size is not known
         return {}
     ranks = row["group_size"]
     bus = moved / transfer_ns * bus_factor(row["collective"], ranks)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis import peaks
 from analysis.launches import batches_of, table_sums
 from analysis.study import Source, Study
+from profiling import tables
 from profiling.errors import UserError
 from profiling.tables import APART
 
@@ -240,7 +241,7 @@ def find_untimed(study: Study, source: Source) -> None:
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple] | None:
     """Rows of a query over a run's tables; None, and the run is taken out, if a table is damaged."""
-    return _queried(study, source, lambda: study.ask(sql, _as_text(paths)))
+    return _queried(study, source, lambda: study.ask(sql, _as_text(paths)), paths.get("batches", ()))
 
 
 def query_arrays(
@@ -249,7 +250,12 @@ def query_arrays(
     """The same, as arrays by column."""
     import numpy as np
 
-    found = _queried(study, source, lambda: study.connection.execute(sql, _as_text(paths)).fetchnumpy())
+    found = _queried(
+        study,
+        source,
+        lambda: study.connection.execute(sql, _as_text(paths)).fetchnumpy(),
+        paths.get("batches", ()),
+    )
     return None if found is None else {name: np.asarray(values) for name, values in found.items()}
 
 
@@ -257,11 +263,20 @@ def _as_text(paths: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
     return {name: [str(path) for path in value] for name, value in paths.items()}
 
 
-def _queried(study: Study, source: Source, ask: Callable[[], _Found]) -> _Found | None:
+def _queried(
+    study: Study, source: Source, ask: Callable[[], _Found], batches: Sequence[Path]
+) -> _Found | None:
     import duckdb
 
     try:
+        # A query joins kernels to batches by their number, and would not notice that it is wrong.
+        for path in [path for path in batches if path not in study.numbered]:
+            tables.read(path.parent, "batches", ["batch_index"])
+            study.numbered.add(path)
         return ask()
+    except UserError as error:
+        study.fail(source, str(error))
+        return None
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         study.fail(source, f"a table is damaged or truncated ({why}); run the point again")

@@ -118,7 +118,7 @@ def _corrected(study: Study, group_by: Sequence[str]) -> Rows:
         if source.id in costs:
             groups.setdefault(_key(source, group_by), []).append(source)
     if not groups:
-        raise UserError(
+        raise study.nothing(
             f"{study.path} holds no kernels with FLOPs: it needs runs under a profiler (profile: torch), "
             "or PyProf kernel tables"
         )

@@ -8,7 +8,8 @@ stage: the forward pass may begin with a broadcast), and the others waited as mu
 it was longer than its own. A backward pass that is itself slow is not seen there: that lateness is a lower
 bound.
 
-"The others" are the median of all other ranks, so that each rank of a slow node is late too.
+"The others" are the median of all other ranks (by a collective, of its process group), so that each rank of a
+slow node is late too.
 """
 
 from collections.abc import Sequence

@@ -91,6 +91,7 @@ class Study:
         anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
         begun: kernels that other threads read meanwhile, by file, direction and what they are grouped by
             (analysis.kernels_of_run).
+        numbered: the tables of batches whose numbers are right, as far as analysis.costs has looked.
         points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
 
@@ -111,6 +112,7 @@ class Study:
     begun: dict[tuple[Path, str | None, tuple[str, ...]], "Future[Any]"] = field(
         default_factory=dict, repr=False
     )
+    numbered: set[Path] = field(default_factory=set)
     points: dict[tuple, list["Point"]] = field(default_factory=dict)
 
     def of_kind(self, kind: Kind) -> list[Source]:

@@ -259,7 +259,8 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
             continue
         made.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not made:
-        raise UserError(f"{path} holds no kernel with its time and duration")
+        why = "".join(f"; {said}" for said in converted.findings[:1])
+        raise UserError(f"{path} holds no kernel with its time and duration{why}")
     return made, converted.findings
 
 

@@ -84,11 +84,11 @@ def of_process(distributed: Mapping[str, Any]) -> Message:
         distributed: the trace's ``distributedInfo``.
     """
     listed = distributed.get("pg_config")
-    several: dict[str, Message] = {}
+    several: dict[tuple[str, int], Message] = {}
     for one in listed if isinstance(listed, list) else []:
         if isinstance(one, dict) and (size := _count(one.get("pg_size"))) > 1:
             ranks = _ranks(one.get("ranks", ""))
-            several.setdefault(ranks, Message("", str(one.get("pg_name", "")), ranks, size))
+            several.setdefault((ranks, size), Message("", str(one.get("pg_name", "")), ranks, size))
     if len(several) > 1:
         return Message(group=ONE_OF_SEVERAL)
     return next(iter(several.values()), NOT_RECORDED)

@@ -70,7 +70,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a batch less": (a_batch_less, "recorded 39 of 40 batches"),
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
     "a time missing": (a_time_missing, "batches without their times"),
-    "other batches": (other_batches, "its ranks recorded different batches"),
+    "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or of another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
     "manifest of nothing": (

@@ -166,6 +166,16 @@ def test_one_rank_is_said_in_one_line(tmp_path):
     assert "runs of several ranks" in one_line_error(run("analysis.communication", tmp_path))
 
 
+def test_a_text_that_is_null_is_none(tmp_path):
+    """Arrow's own conversion makes the last text of it that it knows."""
+    columns = {"collective": [None, "allreduce", None, "barrier"], "start_ns": [1, 2, 3, 4]}
+    tables.write(tables.as_table("kernels", columns), tmp_path, "kernels")
+    table = tables.read(tmp_path, "kernels")
+    assert column_of(table, "collective").tolist() == columns["collective"]
+    assert column_of(table, "process_group").tolist() == [None] * 4
+    assert column_of(table, "start_ns").tolist() == [1, 2, 3, 4]
+
+
 # --- by node count ------------------------------------------------------------------------------------
 
 

@@ -187,6 +187,24 @@ def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
     assert "0,1 | 2,3" in shown and "0,2 | 1,3" in shown
 
 
+def test_by_rank_each_has_the_groups_that_it_is_in(tmp_path):
+    ends = Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="allgather")
+    made = communication.rows(write(tmp_path, (*TENSOR, ends)), by_rank=True)
+    assert [(row["rank"], row["collective"], row["group_ranks"]) for row in made] == [
+        (0, "allreduce", "0,1"), (1, "allreduce", "0,1"), (2, "allreduce", "2,3"), (3, "allreduce", "2,3"),
+        (0, "allgather", "0,3"), (3, "allgather", "0,3"),
+    ]  # fmt: skip
+    assert [row["wait_ms"] for row in made[4:]] == pytest.approx([0.5, 0])
+
+
+def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
+    """Its root may be gone before the others have come; ranks 0 and 3 share nothing else."""
+    study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
+    pairs, ends = communication.rows(study)
+    assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
+    assert any("broadcast: the clocks of its ranks are not known" in said for said in study.findings)
+
+
 def test_results_without_groups_are_read_as_of_one_group(tmp_path):
     everyone = Group("0", dict.fromkeys(range(4), (1.0,)), (1.4,))
     study = write(tmp_path, [everyone], recorded=False)
@@ -313,7 +331,8 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline"]
+    "command",
+    ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline", "kernels", "efficiency"],
 )
 def test_batches_that_are_not_numbered_from_0_are_one_line(tmp_path, command):
     write(tmp_path, TENSOR)

@@ -12,6 +12,7 @@ from analysis.utilization import Kernels
 from profiling import convert, tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.profiling.traces import Trace, tensors
 
 MODULE = "analysis.utilization"
 
@@ -165,3 +166,14 @@ def test_a_real_trace_by_every_nanosecond(shared_data):
 def test_results_without_a_profiler_are_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "needs a run under a profiler" in one_line_error(run(MODULE, tmp_path))
+
+
+@pytest.mark.parametrize("command", ["utilization", "activities"])
+def test_a_device_whose_events_are_not_known_is_no_cpu(tmp_path, command):
+    trace = Trace()
+    trace.host("aten::mm", 0, 10, more=tensors([2, 2], [2, 2]))
+    trace.events.append(
+        {"ph": "X", "cat": "mtia_ccp_events", "name": "fc", "pid": 17, "tid": 1, "ts": 20, "dur": 5}
+    )
+    said = one_line_error(run(f"analysis.{command}", trace.write(tmp_path / "trace.json")))
+    assert "mtia_ccp_events" in said and "CPU" not in said
