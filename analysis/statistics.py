@@ -155,20 +155,16 @@ class Scatter:
     freedom: int
 
 
-def scatter(points: Sequence[Sequence[float] | np.ndarray]) -> Scatter:
-    """The scatter between runs, pooled over points (each with its runs' figures, all positive).
+def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
+    """The scatter between the runs of one point, by its own runs' figures (all positive).
 
-    Two runs alone say nearly nothing of how much runs differ: an honest interval of theirs would be 13 times
-    as wide as one of many. The points of a sweep ran alike on one machine, so that their relative scatter is
-    taken to be one, as the error of a replicated experiment is (Montgomery, *Design and Analysis of
-    Experiments*, section 3.3).
+    Not pooled with other points: large points often scatter more than small ones, and two or three runs a
+    point have no power to show it. Pooled intervals of such a point hold the truth in two cases of three
+    (``python -m benchmarks.interval_coverage``).
     """
-    squares, freedom = 0.0, 0
-    for values in points:
-        logs = np.log(np.asarray(values, dtype=float))
-        squares += float(((logs - logs.mean()) ** 2).sum())
-        freedom += len(logs) - 1
-    return Scatter(float(np.sqrt(squares / freedom)), freedom) if freedom else Scatter(float("nan"), 0)
+    logs = np.log(np.asarray(values, dtype=float))
+    freedom = len(logs) - 1
+    return Scatter(float(logs.std(ddof=1)) if freedom > 0 else float("nan"), max(freedom, 0))
 
 
 def run_resamples(
@@ -188,7 +184,7 @@ def run_resamples(
         between: the scatter between runs; by default that of these runs.
     """
     values = np.array([float(statistic(run)) for run in runs])
-    known = between or scatter([values])
+    known = between or scatter(values)
     generator = np.random.default_rng(seed)
     sigma = known.sigma * np.sqrt(known.freedom / generator.chisquare(known.freedom, resamples))
     sigma = np.maximum(sigma, _inside_sigma(runs, values, statistic, seed))
@@ -211,20 +207,24 @@ def between_runs(
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    between: Scatter | None = None,
 ) -> Estimate:
     """The median over runs of a statistic of each run's batches, with its interval.
 
     Args:
         runs: the series of each repetition, after warm-up.
-        between: the scatter between runs; by default that of these runs.
     """
+    drawn = run_resamples(runs, statistic, resamples, seed) if len(runs) > 1 else None
+    return of_resamples(runs, statistic, drawn)
+
+
+def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.ndarray | None) -> Estimate:
+    """The same, its interval from what :func:`run_resamples` drew; None where there are no two runs."""
     if not runs:
         return Estimate(float("nan"), float("nan"), float("nan"), "no runs")
     value = float(np.median([float(statistic(run)) for run in runs]))
-    if len(runs) == 1:
+    if drawn is None:
         return Estimate(value, float("nan"), float("nan"), ONE_REPETITION)
-    return Estimate(value, *interval(run_resamples(runs, statistic, resamples, seed, between)))
+    return Estimate(value, *interval(drawn))
 
 
 ONE_REPETITION = "one repetition: how much runs differ is not known; repeat the point"
