@@ -6,8 +6,8 @@ A row a run. A step of a job ends when its slowest rank does, so the job's batch
 Columns: ``id``, the fields of the run, ``repetition``, then
 
     batches, warmup            batches done, and how many at the head were off the steady level (dropped)
-    batch_ms (_low, _high)     median of the steady ones, ms, and its 95 % interval inside the run (blocks of
-                               batches resampled; it says nothing of other runs)
+    batch_ms (_low, _high)     median of the steady ones, ms, and its 95 % interval inside the run (it says
+                               nothing of other runs; empty: too few batches, or too much alike)
     p95_ms, p99_ms, max_ms     percentiles and maximum, ms
     images_per_s               images of all ranks over the job's time for the steady batches
     load_ms, forward_ms, backward_ms, update_ms   medians of the stages (mean over ranks), ms
@@ -265,7 +265,8 @@ def main() -> int:
         "Batches of each run (ms; the job's batch ends with its slowest rank)",
         made,
         _shown(_varying(made), made),
-        "Intervals are of batches inside the run. Warm-up is left out of all figures.",
+        "Intervals are of batches inside the run; none: too few batches, or neighbours too much alike.\n"
+        "Warm-up is left out of all figures.",
     )
     answer = Answer(made, columns_of(made), parts=[part])
     return output.emit(answer, study, arguments)

@@ -5,19 +5,26 @@
     python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
 
 A row is a figure of a configuration: ``a`` and ``b`` (medians over runs), ``effect_pct`` (b over a, less 1,
-in percent) with its 95 % interval (_low, _high), ``p_value`` (Mann-Whitney, exact for few runs; corrected by
-Holm for all rows of its ``family``), ``runs_a``, ``runs_b``, and ``verdict``:
+in percent) with its 95 % interval (_low, _high: what the test would not reject; it takes 4 runs a side, or 3
+against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm for all rows of its
+``family``), ``runs_a``, ``runs_b``, and ``verdict``:
 
-    slower, faster      different at 5 %, and in which direction (more, less: where neither is better)
-    no difference       none found; ``detectable_pct`` is what these runs would have shown in 4 of 5 cases
+    slower, faster      different at 5 %, and in which direction
+    no difference       none found; ``detectable_pct`` is the slowdown of this figure alone that the test, so
+                        corrected, would have found in 4 of 5 cases, given how much these runs scatter
     too few runs        no result could have been significant with so many runs: repeat them
 
-Families are tested apart, each at 5 %: ``batch`` (the duration of a batch decides the exit code: 1 if one is
-slower by more than --threshold), ``stages`` and, for profiled runs, ``kernels``.
+``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct`` in 4 of 5 cases
+(empty: more than 20, or how much runs scatter is not known).
+
+Families are tested apart, each at 5 %: ``batch`` (the duration of a batch), ``combined`` (the durations of
+all configurations together, where there are several: the test stratified by configuration, the effect the
+median ratio of two runs of a configuration), ``stages`` and, for profiled runs, ``kernels``. ``batch`` and
+``combined`` decide the exit code: 1 if one is slower by more than --threshold. Where nothing differs that is
+so in 5 % of comparisons at most.
 """
 
 import argparse
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,27 +33,22 @@ import numpy as np
 
 from analysis import kernels, output
 from analysis.batches import STAGES, all_series
+from analysis.compare_rows import Key, Values, regressed, rows, sentence, telling
 from analysis.load import load
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.two_samples import SIGNIFICANCE, difference, least_p_value
-from analysis.variance import holm
 from jobs.flags import make_parser
 from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command
 
 COLUMNS = (
     "family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high", "p_value", "verdict",
-    "detectable_pct", "runs_a", "runs_b",
+    "detectable_pct", "runs_a", "runs_b", "runs_enough",
 )  # fmt: skip
 # In these the runs of one configuration may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
 
 MOST_NAMED = 6  # configurations that a note names
-
-Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
-Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
-
 
 # --- values -------------------------------------------------------------------------------------------
 
@@ -96,9 +98,9 @@ def _configurations(values: Values) -> set[Key]:
 def _find_alone(study: Study, a: Values, b: Values, paths: tuple[Path, Path]) -> None:
     """A finding where configurations are on one side only: nothing is said of them."""
     of_a, of_b = _configurations(a), _configurations(b)
-    telling = _telling([*of_a, *of_b])
+    fields = telling([*of_a, *of_b])
     for path, alone in zip(paths, (of_a - of_b, of_b - of_a), strict=True):
-        names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in telling) for key in alone)
+        names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         if names:
             study.find(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
@@ -145,63 +147,9 @@ def _say_if_apart(a: Study, b: Study) -> None:
 # --- the answer ---------------------------------------------------------------------------------------
 
 
-def rows(a: Values, b: Values) -> Rows:
-    """A row a figure that both have; see this file's docstring."""
-    common = [key for key in a if key in b]
-    fields = _telling([key for key, _, _ in common])
-    made: Rows = []
-    for each in common:
-        key, family, figure = each
-        found = difference(np.array(a[each]), np.array(b[each]))
-        made.append({
-            "family": family,
-            **{name: value for name, value in key if name in fields},
-            "figure": figure,
-            "a": float(np.median(a[each])),
-            "b": float(np.median(b[each])),
-            "effect_pct": found.effect_pct,
-            "effect_pct_low": found.low,
-            "effect_pct_high": found.high,
-            "p_value": found.p_value,
-            "detectable_pct": found.detectable_pct,
-            "runs_a": len(a[each]),
-            "runs_b": len(b[each]),
-        })  # fmt: skip
-    for family in dict.fromkeys(row["family"] for row in made):
-        members = [row for row in made if row["family"] == family]
-        corrected = holm([float(row["p_value"]) for row in members])
-        for row, p_value in zip(members, corrected, strict=True):
-            row["p_value"] = p_value
-            row["verdict"] = verdict(row, len(members))
-    return sorted(made, key=lambda row: ("batch", "stages", "kernels").index(row["family"]))
-
-
-def _telling(keys: Sequence[Key]) -> list[str]:
-    """The fields that tell configurations apart."""
-    return [name for name in Run.model_fields if len({dict(key).get(name) for key in keys}) > 1]
-
-
-def verdict(row: Mapping[str, Any], tests: int) -> str:
-    """A row's verdict in words; ``tests`` is how many its family holds."""
-    if tests * least_p_value(row["runs_a"], row["runs_b"]) > SIGNIFICANCE:
-        return "too few runs"
-    if not row["p_value"] <= SIGNIFICANCE:
-        return "no difference"
-    return "slower" if row["effect_pct"] > 0 else "faster"
-
-
 def columns_of(made: Rows) -> list[str]:
     fields = [name for name in Run.model_fields if any(name in row for row in made)]
     return [COLUMNS[0], *fields, *COLUMNS[1:]]
-
-
-def regressed(made: Rows, threshold_pct: float) -> Rows:
-    """The rows that decide the exit code: durations of batches that are longer than accepted."""
-    return [
-        row
-        for row in made
-        if row["family"] == "batch" and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
-    ]
 
 
 def main() -> int:
@@ -217,7 +165,7 @@ def main() -> int:
     if wrong := _no_batch(a, b, paths):
         raise UserError(wrong)
     worse = regressed(made, arguments.threshold)
-    notes = [_sentence(made, worse, arguments.threshold)]
+    notes = [sentence(a, b, made, arguments.threshold)]
     shown = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
     parts = [
         Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
@@ -243,31 +191,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _CAPTION = (
-    "Medians over runs; 95 % intervals resample runs; p: Mann-Whitney, corrected for the rows of a "
-    "family (Holm).\nKernels are listed where they differ; --format csv has all."
+    "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm); 95 % intervals: what\n"
+    "the test would not reject, from 4 runs a side on. Kernels are listed where they differ; the CSV has all."
 )
-
-
-def _sentence(made: Rows, worse: Rows, threshold_pct: float) -> str:
-    batches = [row for row in made if row["family"] == "batch"]
-    if worse:
-        most = max(worse, key=lambda row: row["effect_pct"])
-        low, high = most["effect_pct_low"], most["effect_pct_high"]
-        return (
-            f"{len(worse)} of {len(batches)} configurations are slower (by more than {threshold_pct:g} %), "
-            f"the worst by {most['effect_pct']:.1f} % [{low:.1f}, {high:.1f}]."
-        )
-    if not batches:
-        return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
-    few = sum(row["verdict"] == "too few runs" for row in batches)
-    if few:
-        return f"{few} of {len(batches)} configurations have too few runs to tell: repeat them (repetitions)."
-    faster = sum(row["verdict"] == "faster" for row in batches)
-    detectable = max((row["detectable_pct"] for row in batches), default=math.nan)
-    return (
-        f"No configuration is slower (by more than {threshold_pct:g} %), {faster} of {len(batches)} are "
-        f"faster; a slowdown of {detectable:.1f} % would have been found in 4 of 5 cases."
-    )
 
 
 def _shown(columns: Sequence[str]) -> list[Column]:

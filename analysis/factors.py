@@ -16,7 +16,8 @@ efficiency of each repetition, %. A row is a factor, or two factors together (``
                           signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, dB, by plain means as
                           the reference's; rank_by_signal
     omega_squared         share of the response's variance that is its own (analysis of variance, type II;
-                          Hays 1963), with 95 % interval (_low, _high: repetitions resampled)
+                          Hays 1963), with 95 % interval (_low, _high: of the noncentrality; it takes the
+                          runs of all configurations to scatter alike)
     f_value, p_value      its F test; p is corrected for the number of tests (Holm 1979)
 
 An interaction says that a factor's effect depends on another one; the main effects then hold on average only.
@@ -30,8 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis import output, statistics, tau
+from analysis import output, tau
 from analysis.batches import all_series
+from analysis.effect_size import omega_squared_interval
 from analysis.load import load
 from analysis.published import EPOCH_IMAGES
 from analysis.study import Study
@@ -46,7 +48,6 @@ COLUMNS = (
 )  # fmt: skip
 # In these the runs of one configuration may differ.
 _OF_A_RUN = ("profile", "attribute_from", "seed")
-_RESAMPLES = 500
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,9 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     terms: list[tuple[str, ...]] = [(name,) for name in varying]
     if repeated:
         terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
-    effects = _effects(cells, varying, terms, np.concatenate([cell.responses for cell in cells]))
-    ends = _intervals(cells, varying, terms) if repeated else {}
+    values = np.concatenate([cell.responses for cell in cells])
+    effects = analysis_of_variance(_columns(cells, varying), values, terms)
+    ends = {term: omega_squared_interval(effect) for term, effect in effects.items()} if repeated else {}
     corrected = holm([float(effects[term].p_value) for term in terms])
     made = [
         {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, terms)}
@@ -153,25 +155,9 @@ def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
     return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
 
 
-def _effects(
-    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]], values: np.ndarray
-) -> dict[tuple[str, ...], Effect]:
-    return analysis_of_variance(_columns(cells, varying), values, terms)
-
-
 def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
     """Factor -> its level in each repetition of each configuration."""
     return {name: [str(cell.fields.get(name)) for cell in cells for _ in cell.responses] for name in varying}
-
-
-def _intervals(
-    cells: Sequence[Cell], varying: Sequence[str], terms: Sequence[tuple[str, ...]]
-) -> dict[tuple[str, ...], tuple[float, float]]:
-    """95 % intervals of omega squared: the repetitions of each configuration are resampled."""
-    generator = np.random.default_rng(statistics.SEED)
-    drawn = [generator.choice(cell.responses, (_RESAMPLES, len(cell.responses))) for cell in cells]
-    effects = _effects(cells, varying, terms, np.concatenate(drawn, axis=1))
-    return {term: statistics.interval(effect.omega_squared) for term, effect in effects.items()}
 
 
 def _row(

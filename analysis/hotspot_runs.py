@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from analysis import costs
-from analysis.statistics import inside_run
+from analysis.statistics import mean_inside_run
 from analysis.study import Source, Study
 from jobs.run import Run
 from profiling.errors import UserError, did_you_mean
@@ -72,7 +72,7 @@ def _point(source: Source) -> tuple[Any, ...]:
 def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float, float]]:
     """95 % intervals of the time that kernels take a batch, ms, by short name and class.
 
-    Over the recorded batches of the run (blocks of them resampled); none where they are too few.
+    Over the recorded batches of the run; none where they are too few.
     """
     paths = {"kernels": timing.tables("kernels"), "batches": timing.tables("batches")}
     rows = costs.query(study, timing, _SUMS, **paths) or []
@@ -81,12 +81,8 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
     for name, kind, batch, milliseconds in rows:
         # A batch that did not launch a kernel spent no time in it.
         series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    found = {key: inside_run(values, _mean) for key, values in series.items()}
+    found = {key: mean_inside_run(values) for key, values in series.items()}
     return {key: (one.low, one.high) for key, one in found.items() if not one.note}
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    return values.mean(axis=-1)
 
 
 def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -> str:
@@ -98,7 +94,7 @@ def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -
     ranks = f"{timing.ranks} rank{'s' if timing.ranks > 1 else ''}"
     said = [f"Times: one run on {ranks}, {_batches(timing)}."]
     said.append(
-        "Their 95 % intervals are over these batches (blocks of them resampled), not over runs."
+        "Their 95 % intervals are over these batches, not over runs."
         if known
         else "Of so few batches there is no interval."
     )

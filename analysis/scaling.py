@@ -23,8 +23,8 @@ Scaling = Literal["weak", "strong"]
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 
-# From so many runs on a point's own scatter counts, and not that of all points.
-ENOUGH_RUNS = 6
+# Two runs give an interval this many times as wide as three do (medians, benchmarks.interval_coverage).
+TWO_RUNS_WIDER = 2.6
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
 # In these the runs of one point may differ.
@@ -96,16 +96,15 @@ class Point:
         """Of this point's resampling: points are resampled each for itself."""
         return statistics.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
 
-    def measure(self, batch: statistics.Scatter, rate: statistics.Scatter) -> None:
-        """Centre and resamples of the batch and of the rate, with the scatter between runs of each."""
-        self.scatter, seed = batch, self.seed
-        self.batch = statistics.between_runs(self.steps, seed=seed, between=batch)
-        self.rate = statistics.between_runs(self.paces, self.images_per_s, seed=seed, between=rate)
+    def measure(self) -> None:
+        """Centre, scatter between runs and resamples of the batch, and of the rate."""
+        steps, paces, seed = self.steps, self.paces, self.seed
+        self.scatter = statistics.scatter([float(np.median(run)) for run in steps])
         if len(self.timed) > 1:
-            self.batch_resamples = statistics.run_resamples(self.steps, seed=seed, between=batch)
-            self.rate_resamples = statistics.run_resamples(
-                self.paces, self.images_per_s, seed=seed, between=rate
-            )
+            self.batch_resamples = statistics.run_resamples(steps, seed=seed)
+            self.rate_resamples = statistics.run_resamples(paces, self.images_per_s, seed=seed)
+        self.batch = statistics.of_resamples(steps, statistics.median, self.batch_resamples)
+        self.rate = statistics.of_resamples(paces, self.images_per_s, self.rate_resamples)
 
 
 # --- points -------------------------------------------------------------------------------------------
@@ -187,22 +186,23 @@ def _devices(point: Point) -> list[str]:
 
 
 def _measure(study: Study, points: Sequence[Point]) -> None:
-    """Centres and intervals; the scatter between runs is pooled where a point has not enough of its own."""
-    batches = [[float(np.median(run)) for run in point.steps] for point in points]
-    rates = [[float(point.images_per_s(run)) for run in point.paces] for point in points]
-    pooled = statistics.scatter(batches), statistics.scatter(rates)
-    for point, *own in zip(points, batches, rates, strict=True):
-        alone = len(point.timed) >= ENOUGH_RUNS
-        point.measure(*((statistics.scatter([values]) for values in own) if alone else pooled))
-    if 0 < pooled[0].freedom < 4:
+    """Centres and intervals, and findings where the runs are too few or too different to say much."""
+    for point in points:
+        point.measure()
+    twice = [point for point in points if len(point.timed) == 2]
+    if twice:
         study.find(
-            f"only {pooled[0].freedom} repeated runs say how much runs differ, so intervals are wide: "
-            "more repetitions narrow them"
+            f"{len(twice)} of {len(points)} points ran twice: two runs tell little of how much runs differ, "
+            f"so that intervals are about {TWO_RUNS_WIDER:g} times as wide as with a third repetition"
         )
-    if pooled[0].freedom > 1 and pooled[0].sigma > WIDE_SCATTER:
+    apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
+    if apart:
+        worst = max(apart, key=lambda point: point.scatter.sigma)
         study.find(
-            f"runs of one point differ by {100 * np.expm1(pooled[0].sigma):.0f} % (standard deviation), so "
-            "intervals are wide: was the machine busy with something else?"
+            f"runs of one point differ by more than {100 * WIDE_SCATTER:.0f} % (standard deviation) in "
+            f"{len(apart)} of {len(points)} points, most in {worst.label} "
+            f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so intervals are wide: was the machine busy "
+            "with something else?"
         )
 
 

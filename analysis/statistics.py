@@ -1,9 +1,9 @@
 """How sure is a figure?
 
 After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of
-repetition is the run; batch durations inside a run are autocorrelated, so intervals inside a run resample
-blocks of batches, and intervals between runs the runs; the centre is the median; rates are work over total
-time.
+repetition is the run; batch durations inside a run are autocorrelated, so intervals inside a run count
+neighbours that are alike as fewer, and intervals between runs resample the runs; the centre is the median;
+rates are work over total time.
 
 Every resampling takes a seed; analysis.scaled prints the default :data:`SEED`.
 """
@@ -23,6 +23,7 @@ _MOST_ELEMENTS = 4_000_000
 _OFF_LEVEL_SIGMAS = 4.0
 _CLIP_SIGMAS = 8.0
 _SHORTEST_SERIES = 4
+_FEWEST_INDEPENDENT = 6  # 2 / 2**6 is the first below 5 %
 _INSIDE_RESAMPLES = 200  # for a standard error, which needs fewer than an interval
 _MOST_LOG = np.log(1e3)
 
@@ -130,16 +131,55 @@ def block_resamples(
     return found
 
 
-def inside_run(
-    values: np.ndarray, statistic: Statistic = median, resamples: int = RESAMPLES, seed: int = SEED
-) -> Estimate:
-    """A statistic of one run's batches, with an interval that says nothing of other runs."""
+def inside_run(values: np.ndarray) -> Estimate:
+    """The median of one run's batches, with an interval that says nothing of other runs.
+
+    The interval lies between two order statistics, as that of independent values does, for as many as
+    :func:`independent` says of the sides of the median on which values are. Where these are fewer than six
+    (no two values would hold the median in 95 % of cases) there is none.
+    """
     if not len(values):
         return Estimate(float("nan"), float("nan"), float("nan"), "no batches")
-    value = float(statistic(values))
-    if len(values) < _SHORTEST_SERIES:
-        return Estimate(value, float("nan"), float("nan"), f"only {len(values)} batches")
-    return Estimate(value, *interval(block_resamples(values, statistic, resamples, seed)))
+    from scipy import special
+
+    value = float(np.median(values))
+    many = independent(np.sign(values - value))
+    if many < _FEWEST_INDEPENDENT:
+        return Estimate(value, float("nan"), float("nan"), _few(values))
+    half = special.stdtrit(many - 1, (1 + LEVEL) / 2) / 2 / np.sqrt(many)
+    low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
+    return Estimate(value, float(low), float(high))
+
+
+def mean_inside_run(values: np.ndarray) -> Estimate:
+    """The mean of one run's batches, with Student's interval for as many as are as good as independent."""
+    from scipy import special
+
+    value, many = float(np.mean(values)), independent(values)
+    if len(values) < _SHORTEST_SERIES or many < 2:
+        return Estimate(value, float("nan"), float("nan"), _few(values))
+    half = float(special.stdtrit(many - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(many))
+    return Estimate(value, value - half, value + half)
+
+
+def _few(values: np.ndarray) -> str:
+    return f"only {len(values)} batches, too few or too much alike"
+
+
+def independent(values: np.ndarray) -> float:
+    """How many independent values would tell as much of a mean as these, of which neighbours are alike.
+
+    By the larger of two correlation times: what the series shows, and what its neighbours' correlation
+    implies were each value correlated with the one before only, with the bias of short series taken off
+    (Kendall 1954).
+    """
+    centred, count = values - values.mean(), len(values)
+    variance = float(centred @ centred)
+    if not variance:
+        return float(count)
+    neighbours = float(centred[1:] @ centred[:-1]) / variance
+    neighbours = min(max(neighbours + (1 + 3 * neighbours) / count, 0.0), 0.99)
+    return count / max((1 + neighbours) / (1 - neighbours), correlation_time(values))
 
 
 @dataclass(frozen=True)
@@ -155,20 +195,16 @@ class Scatter:
     freedom: int
 
 
-def scatter(points: Sequence[Sequence[float] | np.ndarray]) -> Scatter:
-    """The scatter between runs, pooled over points (each with its runs' figures, all positive).
+def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
+    """The scatter between the runs of one point, by its own runs' figures (all positive).
 
-    Two runs alone say nearly nothing of how much runs differ: an honest interval of theirs would be 13 times
-    as wide as one of many. The points of a sweep ran alike on one machine, so that their relative scatter is
-    taken to be one, as the error of a replicated experiment is (Montgomery, *Design and Analysis of
-    Experiments*, section 3.3).
+    Not pooled with other points: large points often scatter more than small ones, and two or three runs a
+    point have no power to show it. Pooled intervals of such a point hold the truth in two cases of three
+    (``python -m benchmarks.interval_coverage``).
     """
-    squares, freedom = 0.0, 0
-    for values in points:
-        logs = np.log(np.asarray(values, dtype=float))
-        squares += float(((logs - logs.mean()) ** 2).sum())
-        freedom += len(logs) - 1
-    return Scatter(float(np.sqrt(squares / freedom)), freedom) if freedom else Scatter(float("nan"), 0)
+    logs = np.log(np.asarray(values, dtype=float))
+    freedom = len(logs) - 1
+    return Scatter(float(logs.std(ddof=1)) if freedom > 0 else float("nan"), max(freedom, 0))
 
 
 def run_resamples(
@@ -188,7 +224,7 @@ def run_resamples(
         between: the scatter between runs; by default that of these runs.
     """
     values = np.array([float(statistic(run)) for run in runs])
-    known = between or scatter([values])
+    known = between or scatter(values)
     generator = np.random.default_rng(seed)
     sigma = known.sigma * np.sqrt(known.freedom / generator.chisquare(known.freedom, resamples))
     sigma = np.maximum(sigma, _inside_sigma(runs, values, statistic, seed))
@@ -211,20 +247,24 @@ def between_runs(
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    between: Scatter | None = None,
 ) -> Estimate:
     """The median over runs of a statistic of each run's batches, with its interval.
 
     Args:
         runs: the series of each repetition, after warm-up.
-        between: the scatter between runs; by default that of these runs.
     """
+    drawn = run_resamples(runs, statistic, resamples, seed) if len(runs) > 1 else None
+    return of_resamples(runs, statistic, drawn)
+
+
+def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.ndarray | None) -> Estimate:
+    """The same, its interval from what :func:`run_resamples` drew; None where there are no two runs."""
     if not runs:
         return Estimate(float("nan"), float("nan"), float("nan"), "no runs")
     value = float(np.median([float(statistic(run)) for run in runs]))
-    if len(runs) == 1:
+    if drawn is None:
         return Estimate(value, float("nan"), float("nan"), ONE_REPETITION)
-    return Estimate(value, *interval(run_resamples(runs, statistic, resamples, seed, between)))
+    return Estimate(value, *interval(drawn))
 
 
 ONE_REPETITION = "one repetition: how much runs differ is not known; repeat the point"

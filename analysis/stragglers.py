@@ -50,7 +50,6 @@ BATCH_COLUMNS = (
     "rank", "node", "batch_index", "lateness_ms", "behind_ms", "late",
     *(f"{name}_longer_ms" for name in PARTS),
 )  # fmt: skip
-_RESAMPLES = 500  # for an interval of each of many ranks
 
 
 # --- of a study ---------------------------------------------------------------------------------------
@@ -165,7 +164,7 @@ def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[in
 
 def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     late = lateness.late_ns[rank] / 1e6
-    median = statistics.inside_run(late, resamples=_RESAMPLES)
+    median = statistics.inside_run(late)
     return {
         "told_by": lateness.told_by,
         "judged_batches": len(late),

@@ -89,7 +89,9 @@ def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
         recorded += _recorded_ns(point)
         twins += point.batch.value
         if point.scatter.freedom:
-            own = statistics.run_resamples(runs, seed=point.seed + 1, between=point.scatter)
+            # One profiled run alone is taken to scatter as its unprofiled twins do.
+            between = point.scatter if len(runs) == 1 else None
+            own = statistics.run_resamples(runs, seed=point.seed + 1, between=between)
             drawn.append((own, point.batch_resamples))
     low = high = None
     known = [(own, twin) for own, twin in drawn if twin is not None]

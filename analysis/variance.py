@@ -12,10 +12,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Effect:
-    """One term of an analysis of variance; figures have the shape of the values, less its last axis."""
+    """One term of an analysis of variance; figures have the shape of the values, less its last axis.
+
+    The sums of squares (and degrees of freedom) of the term, of what all other terms explain beside it, and
+    of the error add up to that of all.
+    """
 
     sum_of_squares: np.ndarray
     freedom: int
+    rest_sum_of_squares: np.ndarray
+    rest_freedom: int
+    error_sum_of_squares: np.ndarray
+    error_freedom: int
     f_value: np.ndarray
     p_value: np.ndarray
     omega_squared: np.ndarray
@@ -54,7 +62,19 @@ def analysis_of_variance(
         # scipy.stats would take longer to import than a report's analysis of variance takes.
         # What explains nothing may come out a rounding error below 0.
         p_value = special.fdtrc(freedom, freedom_left, np.maximum(f_value, 0))
-        effects[term] = Effect(explained, freedom, f_value, np.asarray(p_value), omega)
+        # In type II a term's own part and the rest of the model's are orthogonal, whatever cells are missing.
+        rest = np.maximum(total - whole - explained, 0)
+        effects[term] = Effect(
+            sum_of_squares=explained,
+            freedom=freedom,
+            rest_sum_of_squares=rest,
+            rest_freedom=rank - 1 - freedom,
+            error_sum_of_squares=whole,
+            error_freedom=freedom_left,
+            f_value=f_value,
+            p_value=np.asarray(p_value),
+            omega_squared=omega,
+        )
     return effects
 
 

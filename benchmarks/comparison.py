@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from analysis.batches import all_series
-from analysis.compare import rows
+from analysis.compare_rows import rows
 from analysis.load import load
 from analysis.study import Study
 from analysis.two_samples import POWER, SIGNIFICANCE

@@ -75,7 +75,7 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
         "hovertemplate": "%{y}: %{x:.3f} of the variance<extra></extra>",
     }
     if all(row["omega_squared_low"] is not None for row in rows):
-        # A resampled interval need not hold the estimate where it is next to nothing.
+        # The estimate of next to nothing may lie below 0, where no share is.
         above = [max(row["omega_squared_high"] - row["omega_squared"], 0.0) for row in rows]
         below = [max(row["omega_squared"] - row["omega_squared_low"], 0.0) for row in rows]
         ends = {"type": "data", "symmetric": False, "array": above, "arrayminus": below}

@@ -11,7 +11,7 @@ from analysis.terminal import Answer
 from analysis.verdict import Sentence
 
 METHODS = (
-    "Medians with 95 % intervals from resampled repetitions (block bootstrap), after a warm-up that is not "
+    "Medians with 95 % intervals over repetitions, after a warm-up that is not "
     "counted; FLOP counts a multiply-add as 2; MiB is 2^20 bytes, GB 1e9. docs/studies.md says what every "
     "number means and how it was measured."
 )

@@ -1,10 +1,19 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.two_samples import detectable_pct, difference, least_p_value
+from analysis.two_samples import (
+    difference,
+    least_p_value,
+    null_counts,
+    rejected_counts,
+    runs_enough,
+    runs_needed,
+)
 from benchmarks.comparison import noise, share
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -63,7 +72,7 @@ def test_too_few_runs_are_said_to_be_too_few(tmp_path):
     write(tmp_path / "b", 150.0, repetitions=2)
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
     assert ran.code == 0 and {row["verdict"] for row in ran.csv} == {"too few runs"}
-    assert "repeat them" in ran.err
+    assert "Repeat them" in ran.err
 
 
 def test_one_run_has_an_effect_but_no_interval(tmp_path):
@@ -95,7 +104,109 @@ def test_a_negative_threshold_is_refused(before):
 def test_the_least_p_value_is_the_tests_own():
     for a, b in ((2, 2), (3, 4), (5, 5)):
         low, high = np.arange(a, dtype=float), 100 + np.arange(b, dtype=float)
-        assert stats.mannwhitneyu(low, high, method="exact").pvalue == pytest.approx(least_p_value(a, b))
+        assert stats.mannwhitneyu(low, high, method="exact").pvalue == pytest.approx(least_p_value([(a, b)]))
+
+
+@pytest.mark.parametrize(("runs_a", "runs_b"), [(1, 3), (4, 4), (5, 8), (12, 9)])
+def test_p_is_scipys_and_the_interval_ends_where_the_test_begins_to_reject(runs_a, runs_b):
+    generator = np.random.default_rng(runs_a)
+    a, b = np.exp(generator.normal(0, 0.01, runs_a)), np.exp(generator.normal(0.005, 0.01, runs_b))
+    found = difference([(a, b)])
+    assert found.p_value == pytest.approx(stats.mannwhitneyu(a, b, method="exact").pvalue)
+    if not rejected_counts(((runs_a, runs_b),), 0.05):
+        assert np.isnan([found.low, found.high, found.detectable_pct]).all()
+        return
+    for end, outwards in ((found.low, -1e-4), (found.high, 1e-4)):
+        for step, rejected in ((outwards, True), (-outwards, False)):
+            moved = b / (1 + (end + step) / 100)
+            assert (stats.mannwhitneyu(a, moved, method="exact").pvalue <= 0.05) == rejected
+
+
+def test_runs_that_are_equal_are_no_evidence():
+    a = np.array([100.0, 101.0, 101.0, 102.0])
+    found = difference([(a, a)])
+    assert found.p_value == 1 and found.low < 0 < found.high
+
+
+def test_the_null_of_several_configurations_is_that_of_all_orders():
+    """Two configurations of 2 and 2, 1 and 2 runs: every order of each is as likely."""
+    counts = np.zeros(4 + 2 + 1)
+    for first in itertools.combinations(range(4), 2):
+        for second in itertools.combinations(range(3), 1):
+            above = sum(b > a for a in first for b in set(range(4)) - set(first))
+            counts[above + sum(b > a for a in second for b in set(range(3)) - set(second))] += 1
+    assert null_counts(((2, 2), (1, 2))) == pytest.approx(counts / counts.sum())
+
+
+def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
+    """Six configurations, each 3 % slower, 4 runs a side: none can be found by itself."""
+    runs = [run_of(workers=workers) for workers in range(1, 7)]
+    write(tmp_path / "a", 100.0, repetitions=4, runs=runs)
+    write(tmp_path / "b", 103.0, repetitions=4, runs=runs, noise_ms=1.5)
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
+    verdicts = {row["family"]: row["verdict"] for row in ran.csv}
+    assert ran.code == 1 and verdicts["batch"] == "too few runs" and verdicts["combined"] == "slower"
+    (row,) = [row for row in ran.csv if row["family"] == "combined"]
+    assert float(row["effect_pct_low"]) < 3 < float(row["effect_pct_high"])
+    assert (row["runs_a"], row["runs_b"]) == ("24", "24")
+    assert "All together are slower" in ran.err and "5 runs a side would find" in ran.err
+    accepted = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5")
+    assert accepted.code == 0
+
+
+def test_one_configuration_has_no_combined_row(before, tmp_path):
+    shifted(tmp_path / "after", 100.0)
+    found = run("analysis.compare", before, tmp_path / "after", "--format", "csv").csv
+    assert "combined" not in {row["family"] for row in found}
+
+
+@pytest.mark.parametrize("scatters", [(1.0,) * 6, (0.3, 0.3, 0.3, 0.3, 6.0, 6.0)])
+def test_false_alarms_of_all_together(scatters):
+    generator = np.random.default_rng(8)
+    alarms = 0
+    for _ in range(400):
+        strata = [tuple(np.exp(generator.normal(0, each / 100, (2, 4)))) for each in scatters]
+        alarms += difference(strata).p_value <= 0.05
+    assert alarms / 400 <= 0.05 + 3 * 0.011  # and three standard errors
+
+
+@pytest.mark.parametrize("runs", [4, 5, 10])
+def test_the_interval_of_an_effect_holds_it_as_often_as_it_says(runs):
+    generator = np.random.default_rng(runs)
+    hits = 0
+    for _ in range(600):
+        a = 100 * np.exp(generator.normal(0, 0.01, runs))
+        b = 103 * np.exp(generator.normal(0, 0.02, runs))  # scatters more
+        found = difference([(a, b)])
+        hits += found.low <= 3 <= found.high
+    assert 0.95 - 0.027 <= hits / 600 <= 0.995  # three standard errors; a test of 4 runs has no level of 5 %
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_two_or_three_runs_have_no_interval_and_say_what_would_be_enough(tmp_path, runs):
+    write(tmp_path / "a", 100.0, repetitions=runs)
+    write(tmp_path / "b", 103.0, repetitions=runs, noise_ms=1.5)
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
+    row = rows(ran)["batch_ms"]
+    assert row["effect_pct_low"] == row["detectable_pct"] == "" and int(row["runs_enough"]) >= 4
+    assert f"{row['runs_enough']} runs a side would find a slowdown as large" in ran.err
+
+
+def test_the_fewest_runs_and_those_that_are_enough():
+    assert [runs_needed(tests) for tests in (1, 2, 6, 10)] == [4, 5, 5, 6]
+    generator = np.random.default_rng(1)
+    stratum = tuple(np.exp(generator.normal(0, 0.01, (2, 200))))
+    assert runs_enough(stratum, 50.0, 1) == 4 and runs_enough(stratum, 0.1, 1) is None
+    enough = runs_enough(stratum, 1.5, 1)
+    found = [
+        difference([(a, 1.015 * b)]).p_value <= 0.05
+        for a, b in np.exp(generator.normal(0, 0.01, (800, 2, enough)))
+    ]
+    assert 0.8 - 0.042 <= np.mean(found) <= 0.9
+
+
+def test_a_result_against_itself_is_said_to_be_the_same(before):
+    assert "hold the same runs" in run("analysis.compare", before, before).out
 
 
 def test_false_alarms_and_power():
@@ -111,13 +222,16 @@ def test_false_alarms_and_power():
     assert share(runs, 2, 50, seed=5, found=("faster",)) == 0
 
 
-def test_what_is_said_to_be_detectable_is_found_in_four_of_five_cases():
-    generator = np.random.default_rng(5)
+@pytest.mark.parametrize(("runs", "tests"), [(4, 1), (5, 1), (10, 1), (5, 6), (10, 6), (6, 10), (10, 10)])
+def test_what_is_said_to_be_detectable_is_found_in_four_of_five_cases(runs, tests):
+    """By this test, corrected for as many configurations; the slowdown is planted in these runs."""
+    generator = np.random.default_rng(runs)
     found = 0
-    for _ in range(150):
-        a, c = generator.normal(100, 1, (2, 10))
-        found += difference(a, c * (1 + detectable_pct(a, c) / 100)).p_value <= 0.05
-    assert 0.65 <= found / 150 <= 0.9
+    for _ in range(600):
+        a, b = generator.normal(100, 1, (2, runs))
+        slower = b * (1 + difference([(a, b)], tests).detectable_pct / 100)
+        found += tests * difference([(a, slower)]).p_value <= 0.05
+    assert 0.8 - 0.049 <= found / 600 <= 0.8 + 0.049  # three standard errors
 
 
 def test_a_before_and_an_after_that_do_not_mix_in_time_are_said_to_drift_together(before, tmp_path):

@@ -116,12 +116,12 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
     assert (total, hits >= 34) == (40, True)
 
 
-def test_few_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    assert "only 1 repeated runs say how much runs differ" in run("analysis.scaled", tmp_path).out
-    for repetition in range(2, 6):
-        write_run(tmp_path, run_of(), Truth(), repetition)
-    assert "repeated runs" not in run("analysis.scaled", tmp_path).out
+def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2)])
+    assert "2 of 2 points ran twice: two runs tell little" in run("analysis.scaled", tmp_path).out
+    for size in (1, 2):
+        write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
+    assert "ran twice" not in run("analysis.scaled", tmp_path).out
 
 
 def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(tmp_path: Path) -> None:

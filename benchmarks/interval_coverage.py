@@ -1,0 +1,373 @@
+"""python -m benchmarks.interval_coverage: how often do intervals called 95 % hold the truth?
+
+Simulated runs of known truth go through the analyses' own code: the batch and the scaling efficiency of
+analysis.scaled, the effect, the power and the false alarms of analysis.compare, omega squared of
+analysis.factors, the median batch of analysis.batches. Each of a kind that clusters produce: points that
+scatter alike or not, normal or heavy-tailed runs, a drift of the machine.
+
+    python -m benchmarks.interval_coverage                      (4 minutes of a core)
+    python -m benchmarks.interval_coverage --only compare       that part again; the others stay
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import statistics
+from analysis.batches import STAGES, Series
+from analysis.compare_rows import Values, regressed, rows
+from analysis.effect_size import omega_squared_interval
+from analysis.figures import figures
+from analysis.scaling import Point
+from analysis.study import Source
+from analysis.two_samples import SIGNIFICANCE, difference
+from analysis.variance import analysis_of_variance
+from benchmarks.child import RESULTS, facts, machine, write
+from jobs.run import Run
+from profiling.errors import EXIT_DONE, UserError, run_command
+
+NAME = "interval_coverage"
+RUNS = (2, 3, 5, 10)
+BATCHES = 12  # of a simulated run; they differ by 0.05 %, runs by more
+TRUE_MS = {1: 100.0, 2: 110.0, 4: 125.0, 8: 150.0}
+Rows = list[dict[str, Any]]
+
+
+# --- analysis.scaled ----------------------------------------------------------------------------------
+
+# Scatter between runs on 1, 2, 4 and 8 ranks, %.
+ALIKE, ONE_MORE, GROWING = (1.0, 1.0, 1.0, 1.0), (0.5, 0.5, 0.5, 6.0), (0.5, 1.0, 2.0, 4.0)
+SLOW_SHARE, SLOW_BY = 0.1, 5.0
+DRIFT_SIGMAS = 4.0
+
+
+def normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal; as all noises here its median is 0."""
+    return generator.standard_normal(shape)
+
+
+def heavy(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Student's t with 3 degrees of freedom."""
+    return generator.standard_t(3, shape)
+
+
+def slow_runs(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """One run in ten is slower by 5 standard deviations of the others."""
+    median = 0.1397  # of 0.9 N(0, 1) + 0.1 N(5, 1)
+    slow = generator.random(shape) < SLOW_SHARE
+    return generator.standard_normal(shape) + SLOW_BY * slow - median
+
+
+def drift(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """The machine slows down over the sweep, whose runs are in random order."""
+    places = generator.permutation(int(np.prod(shape))).reshape(shape) / (np.prod(shape) - 1) - 0.5
+    return DRIFT_SIGMAS * places + generator.standard_normal(shape)
+
+
+Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+KINDS: dict[str, tuple[tuple[float, ...], Noise]] = {
+    "points scatter alike, by 1 %": (ALIKE, normal),
+    "0.5 % on 1, 2, 4 ranks, 6 % on 8": (ONE_MORE, normal),
+    "0.5, 1, 2, 4 % on 1, 2, 4, 8 ranks": (GROWING, normal),
+    "heavy tails (Student's t, 3)": (ALIKE, heavy),
+    "one run in ten is slow": (ALIKE, slow_runs),
+    "drift of 4 %": (ALIKE, drift),
+}
+
+
+def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
+    """The points on 1 and 8 ranks, measured, of a simulated sweep on 1, 2, 4 and 8."""
+    scatter_pct, noise = KINDS[kind]
+    shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
+    points = []
+    for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
+        if ranks not in (1, 8):
+            continue
+        fields = Run(gpus_per_node=ranks, batches=BATCHES).model_dump()
+        point = Point(fields)
+        for number, shift in enumerate(of_point):
+            inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
+            took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
+            stages = dict.fromkeys(STAGES, np.zeros_like(took))
+            none = np.zeros(BATCHES, bool)
+            series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
+            point.timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
+        point.measure()
+        point.base = points[0] if points else point
+        points.append(point)
+    return points
+
+
+def of_scaled(sweeps: int) -> Rows:
+    """Coverage on 8 ranks, and of the efficiency from 1 to 8 ranks."""
+    made = []
+    for kind, runs in itertools.product(KINDS, RUNS):
+        generator = np.random.default_rng(runs)
+        batch, efficiency = [], []
+        for _ in range(sweeps):
+            row = figures([sweep(generator, kind, runs)[-1]])
+            batch.append((row["batch_ms_low"], row["batch_ms_high"], TRUE_MS[8]))
+            ends = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
+            efficiency.append((*ends, 100 * TRUE_MS[1] / TRUE_MS[8]))
+        made.append(
+            {"kind": kind, "runs": runs, "sweeps": sweeps}
+            | _share("batch", batch)
+            | _share("efficiency", efficiency)
+        )
+    return made
+
+
+def _share(name: str, ends: Sequence[tuple[float, float, float]]) -> dict[str, float]:
+    """How many of (low, high, truth) hold it, %, and the median width, % of the truth."""
+    low, high, truth = np.array(ends).T
+    held = (low <= truth) & (truth <= high)
+    width = np.median((high - low) / np.abs(truth))
+    return {f"{name}, held %": 100 * float(held.mean()), f"{name}, width %": 100 * float(width)}
+
+
+# --- analysis.compare ---------------------------------------------------------------------------------
+
+SIDES = {"A and B scatter by 1 %": (1.0, 1.0), "A by 1 %, B by 4 %": (1.0, 4.0)}
+EFFECT_PCT = 3.0
+
+
+def _medians(generator: np.random.Generator, noise: Noise, scatter_pct: float, runs: int) -> np.ndarray:
+    return 100 * np.exp(scatter_pct / 100 * noise(generator, (runs,)))
+
+
+def of_effects(comparisons: int) -> Rows:
+    """Coverage of the effect's interval."""
+    made = []
+    for (kind, sides), noise, runs in itertools.product(SIDES.items(), (normal, heavy), (2, 3, 4, 5, 10)):
+        generator = np.random.default_rng(runs)
+        ends = []
+        for _ in range(comparisons):
+            a, b = (_medians(generator, noise, each, runs) for each in sides)
+            found = difference([(a, b * (1 + EFFECT_PCT / 100))])
+            # The width in points of effect is that in percent of the batch.
+            ends.append((100 + found.low, 100 + found.high, 100 + EFFECT_PCT))
+        name = f"{kind}, {'normal' if noise is normal else 'heavy tails'}"
+        shared = _share("effect", ends)
+        none = not np.isfinite(shared["effect, width %"])
+        made.append({"kind": name, "runs a side": runs} | (dict.fromkeys(shared) if none else shared))
+    return made
+
+
+def _sets(
+    generator: np.random.Generator, noise: Noise, scatters_pct: Sequence[float], runs: int
+) -> tuple[Values, Values]:
+    """Two results of as many configurations, alike."""
+    both: tuple[Values, Values] = ({}, {})
+    for number, each in enumerate(scatters_pct):
+        key = ((("workers", str(number)),), "batch", "batch_ms")
+        for values in both:
+            values[key] = _medians(generator, noise, each, runs).tolist()
+    return both
+
+
+def of_power(comparisons: int) -> Rows:
+    """How often a configuration is found slower that is so by what its row says would be found."""
+    made = []
+    for noise, configurations, runs in itertools.product((normal, heavy), (1, 6, 10), (4, 5, 6, 10)):
+        generator = np.random.default_rng(runs)
+        hits, told = 0, []
+        for _ in range(comparisons):
+            a, b = (_medians(generator, noise, 1.0, runs) for _ in range(2))
+            told.append(difference([(a, b)], configurations).detectable_pct)
+            if not np.isfinite(told[-1]):
+                break
+            slower = difference([(a, b * (1 + told[-1] / 100))])
+            # Holm's correction of the one that differs.
+            hits += configurations * slower.p_value <= SIGNIFICANCE
+        known = np.isfinite(told).all()
+        made.append({
+            "noise": "normal" if noise is normal else "heavy tails",
+            "configurations": configurations,
+            "runs a side": runs,
+            "said to be found, %": float(np.median(told)) if known else None,
+            "found in % of cases": 100 * hits / comparisons if known else None,
+        })  # fmt: skip
+    return made
+
+
+def of_alarms(comparisons: int) -> Rows:
+    """How often something is said to differ where nothing does, and the exit code is 1; six slower by 3 %."""
+    made = []
+    scatters = {"all by 1 %": [1.0] * 6, "four by 0.3 %, two by 6 %": [0.3] * 4 + [6.0] * 2}
+    for (kind, scatters_pct), runs in itertools.product(scatters.items(), (2, 3, 4, 5, 10)):
+        generator = np.random.default_rng(runs)
+        combined = exits = found = 0
+        for _ in range(comparisons):
+            a, b = _sets(generator, normal, scatters_pct, runs)
+            alike = rows(a, b)
+            combined += any(
+                row["family"] == "combined" and row["verdict"] in ("slower", "faster") for row in alike
+            )
+            exits += bool(regressed(alike, 0))
+            slower = {key: [value * (1 + EFFECT_PCT / 100) for value in values] for key, values in b.items()}
+            found += bool(regressed(rows(a, slower), 0))
+        made.append({
+            "six configurations scatter": kind,
+            "runs a side": runs,
+            "all together called different, %": 100 * combined / comparisons,
+            "exit code 1, %": 100 * exits / comparisons,
+            "exit code 1 if all are 3 % slower, %": 100 * found / comparisons,
+        })  # fmt: skip
+    return made
+
+
+# --- analysis.factors ---------------------------------------------------------------------------------
+
+MAIN_AND_PAIR = [("a",), ("b",), ("a", "b")]
+# (levels of a, b, c; mean of a cell; terms; cells that are missing)
+DESIGNS: dict[str, tuple[tuple[int, ...], Callable[..., Any], list[tuple[str, ...]], tuple]] = {
+    "one factor": ((3,), lambda a: 1.5 * a, [("a",)], ()),
+    "two, no effect": ((2, 2), lambda a, b: 0.0 * a, MAIN_AND_PAIR, ()),
+    "two, small": ((2, 2), lambda a, b: 1.0 * a, MAIN_AND_PAIR, ()),
+    "two, large": ((2, 3), lambda a, b: 8.0 * a + 2 * b + 1.5 * a * b, MAIN_AND_PAIR, ()),
+    "three, large": (
+        (2, 2, 3),
+        lambda a, b, c: 10.0 * a + b + 0.7 * a * c,
+        [("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")],
+        (),
+    ),
+    "three, 2 of 12 cells missing": (
+        (2, 3, 2),
+        lambda a, b, c: 3.0 * a + b,
+        [("a",), ("b",), ("c",)],
+        ((0, 0, 0), (1, 2, 1)),
+    ),
+}
+REPETITIONS: dict[str, tuple[int, ...]] = {"2": (2,), "3": (3,), "5": (5,), "2 to 5": (2, 5, 3)}
+
+
+def design(name: str, repetitions: Sequence[int]) -> tuple[dict[str, list[int]], np.ndarray]:
+    """The columns of a design, and the true mean of each observation (the error's variance is 1)."""
+    levels, mean, _, missing = DESIGNS[name]
+    cells = [cell for cell in itertools.product(*map(range, levels)) if cell not in missing]
+    counts = [repetitions[place % len(repetitions)] for place in range(len(cells))]
+    observed = np.repeat(np.array(cells), counts, axis=0).T
+    return {"abc"[place]: list(column) for place, column in enumerate(observed)}, mean(*observed) + 0.0
+
+
+def of_factors(samples: int) -> Rows:
+    """Coverage of omega squared's interval, of every term."""
+    made = []
+    spreads = dict.fromkeys(REPETITIONS, 1.0) | {"3, scatter of 1 or 3": 3.0}
+    for name, (which, spread) in itertools.product(DESIGNS, spreads.items()):
+        columns, means = design(name, REPETITIONS.get(which, (3,)))
+        terms = DESIGNS[name][2]
+        generator = np.random.default_rng(1)
+        # Half of the configurations scatter more, where that is asked for.
+        cells = list(zip(*columns.values(), strict=True))
+        order = list(dict.fromkeys(cells))
+        sigma = np.array([spread if order.index(cell) % 2 else 1.0 for cell in cells])
+        sigma /= np.sqrt(np.mean(sigma**2))
+        truth = true_shares(columns, means, terms)
+        ends: dict[tuple[str, ...], list] = {term: [] for term in terms}
+        for _ in range(samples):
+            values = means + sigma * generator.standard_normal(len(means))
+            for term, effect in analysis_of_variance(columns, values, terms).items():
+                low, high = omega_squared_interval(effect)
+                ends[term].append((low, high, truth[term]))
+        for term in terms:
+            low, high, true = np.array(ends[term]).T
+            held = (low <= true + 1e-12) & (true <= high + 1e-12)
+            made.append({
+                "design": name,
+                "repetitions": which,
+                "term": " x ".join(term),
+                "true share": round(truth[term], 3),
+                "held, %": 100 * float(held.mean()),
+                "width": float(np.median(high - low)),
+            })  # fmt: skip
+    return made
+
+
+def true_shares(
+    columns: Mapping[str, Sequence[int]], means: np.ndarray, terms: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], float]:
+    """Omega squared of the population: a term's sum of squares over that of all and the error's, 1 a run."""
+    found = analysis_of_variance(columns, means, terms)
+    return {
+        term: max(0.0, float(effect.sum_of_squares))
+        / (float(effect.sum_of_squares + effect.rest_sum_of_squares) + len(means))
+        for term, effect in found.items()
+    }
+
+
+# --- analysis.batches ---------------------------------------------------------------------------------
+
+
+def of_batches(series: int) -> Rows:
+    """Coverage of the median's interval inside a run, whose batches are correlated with those before."""
+    made = []
+    for correlation, count in itertools.product((0.0, 0.3, 0.5, 0.8), (20, 50, 200)):
+        generator = np.random.default_rng(count)
+        ends = []
+        for _ in range(series):
+            values = generator.standard_normal(count)
+            for place in range(1, count):
+                values[place] = correlation * values[place - 1] + np.sqrt(1 - correlation**2) * values[place]
+            found = statistics.inside_run(100 + values)
+            ends.append((found.low, found.high, 100.0))
+        known = [each for each in ends if np.isfinite(each[0])]
+        row = {"correlation of neighbours": correlation, "batches": count}
+        made.append(row | {"with an interval, %": 100 * len(known) / series} | _share("batch", known))
+    return made
+
+
+# --- the result ---------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
+    "scaled": ("analysis.scaled: a batch on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
+    "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
+    "power": ("analysis.compare: what is said to be found in 4 of 5 cases", of_power, 1500),
+    "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
+    "factors": ("analysis.factors: interval of omega squared", of_factors, 200),
+    "batches": ("analysis.batches: interval of a median batch inside a run", of_batches, 400),
+}
+
+
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """The report as tables for people."""
+    lines = [
+        "# Do intervals hold the truth?", "",
+        f"`python -m benchmarks.{NAME}`: % of simulated cases whose 95 % interval holds the truth, and the",
+        f"median width of the intervals. {facts(report['machine'])}.", "",
+    ]  # fmt: skip
+    for name, (title, _, cases) in PARTS.items():
+        if found := report["parts"].get(name):
+            head = list(found[0])
+            lines += [f"## {title}", "", f"{cases} simulated cases a row.", ""]
+            lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+            lines += ["| " + " | ".join(_cell(row[key]) for key in head) + " |" for row in found] + [""]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return "none" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}", description=__doc__)
+    parser.add_argument("--only", metavar="PART,...", help=f"of {', '.join(PARTS)} [all]")
+    only = parser.parse_args().only
+    parts = only.split(",") if only else list(PARTS)
+    if unknown := [name for name in parts if name not in PARTS]:
+        raise UserError(f"--only: no part {unknown[0]!r}; {', '.join(PARTS)}")
+    file = RESULTS / f"{NAME}.json"
+    made = {name: PARTS[name][1](PARTS[name][2]) for name in parts}
+    last = json.loads(file.read_text())["parts"] if file.exists() else {}
+    report = {"machine": machine(["numpy", "scipy"]), "parts": last | made}
+    write(NAME, report, as_markdown(report))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_command(main)

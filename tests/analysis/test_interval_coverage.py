@@ -1,0 +1,91 @@
+"""Intervals hold planted truths as often as they say; benchmarks.interval_coverage has every kind."""
+
+import numpy as np
+import pytest
+
+from analysis.effect_size import omega_squared_interval
+from analysis.figures import figures
+from analysis.variance import analysis_of_variance
+from benchmarks.interval_coverage import (
+    DESIGNS,
+    REPETITIONS,
+    TRUE_MS,
+    design,
+    drift,
+    heavy,
+    normal,
+    slow_runs,
+    sweep,
+    true_shares,
+)
+
+
+@pytest.mark.parametrize("noise", [normal, heavy, slow_runs, drift])
+def test_the_truth_of_a_noise_is_its_median(noise):
+    assert np.median(noise(np.random.default_rng(1), (40_000,))) == pytest.approx(0, abs=0.025)
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_a_point_that_scatters_more_than_the_others_has_an_interval_as_wide_as_it_must_be(runs):
+    """0.5 % on 1, 2 and 4 ranks, 6 % on 8: the scatter of all points would hold the truth in 65 %."""
+    generator = np.random.default_rng(runs)
+    batches = efficiencies = 0
+    for _ in range(80):
+        row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs)[-1]])
+        batches += row["batch_ms_low"] <= TRUE_MS[8] <= row["batch_ms_high"]
+        low, high = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
+        efficiencies += low <= 100 * TRUE_MS[1] / TRUE_MS[8] <= high
+    assert batches / 80 >= 0.95 - 0.073 and efficiencies / 80 >= 0.95 - 0.073  # three standard errors
+
+
+def test_a_point_that_scatters_less_is_known_the_better():
+    """The large point's scatter is not lent to the small ones, whose intervals would be ten times as wide."""
+    generator = np.random.default_rng(1)
+    widths = []
+    for _ in range(30):
+        row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", 5)[0]])
+        widths.append((row["batch_ms_high"] - row["batch_ms_low"]) / TRUE_MS[1])
+    assert np.median(widths) < 0.02
+
+
+def test_a_simulated_sweep_scatters_as_its_kind_says():
+    small, large = sweep(np.random.default_rng(1), "0.5, 1, 2, 4 % on 1, 2, 4, 8 ranks", 40)
+    assert [100 * small.scatter.sigma, 100 * large.scatter.sigma] == pytest.approx([0.5, 4.0], rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "repetitions"), [("two, large", "2"), ("two, small", "5"), ("one factor", "2")]
+)
+def test_intervals_of_omega_squared_hold_the_share_as_often_as_they_say(name, repetitions):
+    columns, means = design(name, REPETITIONS[repetitions])
+    terms = DESIGNS[name][2]
+    truth = true_shares(columns, means, terms)
+    real = [term for term in terms if truth[term] > 0.01]
+    generator = np.random.default_rng(2)
+    held = 0
+    for _ in range(150):
+        found = analysis_of_variance(columns, means + generator.standard_normal(len(means)), terms)
+        for term in real:
+            low, high = omega_squared_interval(found[term])
+            held += low <= truth[term] <= high
+    error = 3 * np.sqrt(0.95 * 0.05 / 150 / len(real))
+    assert 0.95 - error <= held / 150 / len(real) <= min(1.0, 0.95 + error)
+
+
+def test_one_factor_has_the_interval_of_the_inverted_noncentral_f():
+    """The noncentralities of which F is the 97.5 and the 2.5 percentile, over these and the observations."""
+    from scipy import special
+
+    columns, means = design("one factor", (6,))
+    values = means + np.random.default_rng(3).standard_normal(len(means))
+    effect = analysis_of_variance(columns, values, [("a",)])["a",]
+    f_value, count = float(effect.f_value), len(means)
+    freedoms = effect.freedom, effect.error_freedom
+    ends = [special.ncfdtrinc(*freedoms, level, f_value) for level in (0.975, 0.025)]
+    exact = [end / (end + count) for end in ends]
+    assert omega_squared_interval(effect) == pytest.approx(exact, abs=0.04)
+
+
+def test_a_share_without_repetitions_has_no_interval():
+    effect = analysis_of_variance({"a": [0, 1, 2]}, np.array([1.0, 2.0, 4.0]), [("a",)])["a",]
+    assert np.isnan(omega_squared_interval(effect)).all()
