@@ -357,15 +357,6 @@ def test_no_forecast_where_curve_and_simulation_contradict_each_other(low, forec
     assert ("the curve says 50.0 to 100 images/s, the simulation 150 to 195" in said) != forecast
 
 
-def test_no_forecast_and_no_simulated_gain_where_something_speaks_against_it():
-    row, rows = point(4, 160.0, **lost(37.5, exposed_transfer=30.0)), [what_if("network=2x", 20.0)]
-    said = " ".join(
-        one.text for one in verdict([BASE, row], ["a", "b"], rows, no_forecast="ranks share cores")
-    )
-    assert "No forecast is given here: ranks share cores." in said
-    assert "would give" not in said and "simulated" not in said
-
-
 def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.predict for 8 ranks."""
     row = {"what_if": name, "ranks": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
