@@ -63,11 +63,14 @@ _ABOUT_LATE = {
     "that does not help",
 }
 _LATE_CAUSE = {
-    "GPU": "its GPU, on which the same kernels take longer",
-    "processor": "its processor, on which the same operators take longer",
-    "host": "its host, which launches the kernels late",
-    "loader": "its loader, which has the next batch late",
+    "GPU": "the GPU, on which the same kernels take longer than on the others",
+    "processor": "the processor, on which the same operators take longer than on the others",
+    "host": "the host, which launches the kernels late",
+    "loader": "the loader, which has the next batch late",
     "node": "the node, as all its ranks are late",
+    "GPU or host": "the GPU or the host; a run of this point under a profiler (profile: torch) would tell",
+    "processor or host": "the processor or the host; a run of this point under a profiler (profile: torch) "
+    "would tell",
 }
 _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks

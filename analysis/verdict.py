@@ -253,7 +253,7 @@ def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     if _is_strong(row):
         than = f"its share of that {than} would"
     return (
-        f"A batch with {row['called']} on {ranks_in_words(row['world_size'])} takes "
+        f"A batch ({row['called']}) on {ranks_in_words(row['world_size'])} takes "
         f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
         f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
     )

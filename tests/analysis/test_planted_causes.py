@@ -51,7 +51,7 @@ def test_a_slow_gpu_is_the_first_sentence_and_no_network_is_advised(slow_gpu):
     found = re.match(r"Rank 3 \(node0\) holds up the job: the other ranks wait ([\d.]+) ms", first.text)
     # The GPUs differ by 0.3 %, and runs by 0.8 %, of 122 ms.
     assert found and float(found[1]) == pytest.approx(planted_ms, abs=2.0)
-    assert "Likely cause: its GPU" in first.text and first.figure == "stragglers"
+    assert "Likely cause: the GPU" in first.text and first.figure == "stragglers"
     said = " ".join(one.text for one in rest)
     assert "fp16" not in said and "network" not in said and "waiting for rank 3 (node0) costs most" in said
 

@@ -190,7 +190,7 @@ def test_a_rank_that_most_runs_name_is_said_to_hold_up_the_others():
     assert (
         "Rank 3 (n1) holds up the job: the other ranks wait at least 8.00 ms per batch for it (5 % of" in said
     )
-    assert "show in 2 of 3 runs. Likely cause: its loader" in said
+    assert "show in 2 of 3 runs. Likely cause: the loader" in said
 
 
 def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted():
@@ -198,7 +198,7 @@ def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted(
     assert (
         "Ranks 0, 2 hold up the job: the other ranks wait at least 32.0 ms per batch for them (20 %" in said
     )
-    assert "Likely cause: its processor" in said
+    assert "Likely cause: the processor" in said
 
 
 def test_a_rank_that_is_on_another_node_each_time_is_not_called_by_one():
