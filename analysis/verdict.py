@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of
-from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss
+from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
+from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss, suspected
 from analysis.extrapolate import CONFIGURATION
 from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
@@ -61,8 +61,11 @@ def verdict(
     # The most ranks matter most; what is lost on fewer only is still lost.
     enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
     judged = worst if _lost(worst) >= enough else lowest
-    here = late_ranks(_of_point(late or [], judged))
+    of_runs = _of_point(late or [], judged)
+    here = late_ranks(of_runs)
     first, why = _why(called, judged, here, gains(judged, predicted or [], CONFIGURATION))
+    if any(sentence.cause in ("waits", "communication") for sentence in why):
+        why += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,

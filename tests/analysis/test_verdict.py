@@ -266,6 +266,16 @@ def test_stages_name_a_rank_where_too_few_batches_were_recorded():
     assert found is not None and found.ranks == (3,) and found.ms == 32.0 and found.by_collectives
 
 
+def test_ranks_that_may_be_late_by_chance_are_suspected_where_waiting_costs_most():
+    rows = [late("t", rank, "may be chance", mean_ms=6.0 + rank) | TRACED for rank in (4, 5)]
+    rows += [late("t", 6, "may be chance", mean_ms=1.0) | TRACED, late("t", 7, "no") | TRACED]
+    row = point(8, 160.0, **lost(37.5, exposed_wait=30.0))
+    said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], late=rows))
+    assert "waited for ranks 4, 5, for 11.0 ms per batch, which may be chance" in said
+    other = point(8, 160.0, **lost(37.5, compute=30.0))
+    assert "chance" not in " ".join(one.text for one in verdict([BASE, other], ["a", "b"], late=rows))
+
+
 def test_a_rank_that_stages_name_and_collectives_acquit_is_not_named():
     assert late_ranks(late_8(verdict="no", mean_lateness_ms=1.0)) is None
 
