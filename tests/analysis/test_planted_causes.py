@@ -56,6 +56,13 @@ def test_a_slow_gpu_is_the_first_sentence_and_no_network_is_advised(slow_gpu):
     assert "fp16" not in said and "network" not in said and "waiting for rank 3 (node0) costs most" in said
 
 
+def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_lateness(slow_gpu):
+    (section,) = [one for one in build(load(slow_gpu)).sections if one.id == "stragglers"]
+    assert "_torch_" in section.text
+    (trace,) = section.charts[0].figure["data"]
+    assert np.median(trace["z"][3]) == pytest.approx(30.5, abs=2.0)
+
+
 def test_the_loss_tells_transfer_from_wait(slow_gpu):
     (row,) = [row for row in scaled.rows(load(slow_gpu)) if row["world_size"] == 8]
     # Seven of eight ranks wait for 30.5 of 154 ms.
