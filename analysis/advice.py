@@ -3,7 +3,7 @@
 A change is advised if a simulation finds that it gains, or, where none was made, if it changes what costs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.causes import Late
@@ -63,11 +63,14 @@ _ABOUT_LATE = {
     "that does not help",
 }
 _LATE_CAUSE = {
-    "GPU": "its GPU, on which the same kernels take longer",
-    "processor": "its processor, on which the same operators take longer",
-    "host": "its host, which launches the kernels late",
-    "loader": "its loader, which has the next batch late",
+    "GPU": "the GPU, on which the same kernels take longer than on the others",
+    "processor": "the processor, on which the same operators take longer than on the others",
+    "host": "the host, which launches the kernels late",
+    "loader": "the loader, which has the next batch late",
     "node": "the node, as all its ranks are late",
+    "GPU or host": "the GPU or the host; a run of this point under a profiler (profile: torch) would tell",
+    "processor or host": "the processor or the host; a run of this point under a profiler (profile: torch) "
+    "would tell",
 }
 _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
@@ -122,6 +125,17 @@ def held_up(late: Late | None) -> list[Sentence]:
     return found
 
 
+def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:
+    """Ranks that others waited for, which may be chance: of :func:`analysis.causes.suspected`."""
+    if not ranks:
+        return []
+    text = (
+        f"In the traced runs the others waited for {_numbered(ranks)}, for {digits(ms, 3)} ms per batch, "
+        "which may be chance in so few recorded batches: record more (batches, attribute_from)."
+    )
+    return [Sentence(text, "stragglers")]
+
+
 def key_of(late: Late) -> str:
     """The cause of late ranks as in :class:`Sentence`: ``rank: GPU``, ``node``."""
     return "node" if late.cause == "node" else f"rank: {late.cause}"
@@ -131,9 +145,12 @@ def name_of(late: Late) -> str:
     """The late ranks in words: ``rank 3 (node0)``, ``node node1 (4 ranks)``."""
     if late.cause == "node" and late.node:
         return f"node {late.node} ({len(late.ranks)} ranks)"
-    numbers = ", ".join(str(rank) for rank in sorted(late.ranks)[:_MOST_NAMED])
-    more = len(late.ranks) - _MOST_NAMED
-    numbers += f" and {more} more" if more > 0 else ""
-    if len(late.ranks) > 1:
-        return f"ranks {numbers}"
-    return f"rank {numbers} ({late.node})" if late.node else f"rank {numbers}"
+    named = _numbered(late.ranks)
+    return f"{named} ({late.node})" if late.node and len(late.ranks) == 1 else named
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 2, 5``; of many the first, and how many more."""
+    numbers = ", ".join(str(rank) for rank in sorted(ranks)[:_MOST_NAMED])
+    more = len(ranks) - _MOST_NAMED
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}{f' and {more} more' if more > 0 else ''}"

@@ -34,7 +34,7 @@ import numpy as np
 from analysis import output
 from analysis.collectives import matched_of, ranks_of
 from analysis.costs import find_untimed, find_without_kernels
-from analysis.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
+from analysis.divide import BESIDE, EVERY, NOTHING, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
 from analysis.load import load
 from analysis.overlap import Intervals, covered, union
 from analysis.study import Source, Study
@@ -119,9 +119,9 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
 def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
     """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
     ranks = ranks_of(study, source)
-    if source.ranks > 1 and not any(len(one.kind) for one in ranks):
-        return {}
-    matched = matched_of(study, source, ranks) if ranks else None
+    if not any(len(one.kind) for one in ranks):
+        return {one.rank: NOTHING for one in ranks if source.ranks == 1}  # else they were not recorded
+    matched = matched_of(study, source, ranks)
     lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
     if not lasted or any(np.isnan(one).any() for one in lasted):
         return {}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.divide import finest
-from analysis.late_verdicts import STRAGGLER
+from analysis.late_verdicts import CHANCE, STRAGGLER, TOO_FEW
 from analysis.lateness import BY_COLLECTIVES, LATE_SHARE
 from analysis.terminal import Rows
 
@@ -85,6 +85,21 @@ def late_ranks(rows: Rows) -> Late | None:
         len({row["id"] for row in rows if row.get("told_by") == told_by}),
         max(causes, key=causes.count),
     )
+
+
+def suspected(rows: Rows) -> tuple[list[int], float]:
+    """The ranks that came late by enough in a traced run, and may have done so by chance; the longest, ms.
+
+    Args:
+        rows: of :func:`late_ranks`.
+    """
+    unsure = [
+        row for row in rows
+        if row.get("told_by") == BY_COLLECTIVES and row["verdict"] in (CHANCE, TOO_FEW)
+        and row["mean_lateness_ms"] >= LATE_SHARE * row["batch_ms"]
+    ]  # fmt: skip
+    longest = max((row["mean_lateness_ms"] for row in unsure), default=0.0)
+    return sorted({row["rank"] for row in unsure}), longest
 
 
 def _often(rows: Rows) -> dict[int, Rows]:

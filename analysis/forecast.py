@@ -54,13 +54,11 @@ def _same(value: Any, text: str) -> bool:
     return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
 
 
-def forecast(predicted: Rows, points: Rows, no_forecast: str) -> list[Sentence]:
-    """The change that would give most; or why nothing is said of it, where something was predicted."""
+def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
+    """The change that would give most; or that the methods contradict each other on it."""
     best = to_try(predicted, points)
     if best is None:
         return []
-    if no_forecast:
-        return [Sentence(f"No forecast is given here: {no_forecast}.", "prediction")]
     apart = disagreement(best, predicted)
     if apart:
         return [Sentence(f"No forecast is given here: {apart}.", "prediction")]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of
-from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss
+from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
+from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss, suspected
 from analysis.extrapolate import CONFIGURATION
 from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
@@ -34,7 +34,6 @@ def verdict(
     names: Sequence[str],
     predicted: Rows | None = None,
     late: Rows | None = None,
-    no_forecast: str = "",
 ) -> list[Sentence]:
     """How it scales, what limits it, who holds up the others, what to try.
 
@@ -43,7 +42,6 @@ def verdict(
         names: what each is called, in the same order.
         predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
         late: rows of ``analysis.stragglers`` of the runs of most ranks, with their run's ``id`` and fields.
-        no_forecast: why nothing is to be said of more ranks; empty: nothing speaks against it.
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
@@ -63,10 +61,11 @@ def verdict(
     # The most ranks matter most; what is lost on fewer only is still lost.
     enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
     judged = worst if _lost(worst) >= enough else lowest
-    here = late_ranks(_of_point(late or [], judged))
-    # What speaks against a forecast speaks against the gains that it promises.
-    simulated = [] if no_forecast or not predicted else predicted
-    first, why = _why(called, judged, here, gains(judged, simulated, CONFIGURATION))
+    of_runs = _of_point(late or [], judged)
+    here = late_ranks(of_runs)
+    first, why = _why(called, judged, here, gains(judged, predicted or [], CONFIGURATION))
+    if any(sentence.cause in ("waits", "communication") for sentence in why):
+        why += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
@@ -74,7 +73,7 @@ def verdict(
         *(_on_fewer(judged) if judged is not worst else []),
         *why,
         *others,
-        *forecast(predicted or [], called, no_forecast),
+        *forecast(predicted or [], called),
     ]
 
 
@@ -162,8 +161,8 @@ def _why(
         # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
         first = of_late if late and late.share_pct >= _least(row) else []
         text = (
-            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points are "
-            f"lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
+            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points "
+            f"are lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
         )
         return first, [Sentence(text, "scaling"), *([] if first else of_late)]
     base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
@@ -257,7 +256,7 @@ def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     if _is_strong(row):
         than = f"its share of that {than} would"
     return (
-        f"A batch with {row['called']} on {ranks_in_words(row['world_size'])} takes "
+        f"A batch ({row['called']}) on {ranks_in_words(row['world_size'])} takes "
         f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
         f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
     )

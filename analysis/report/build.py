@@ -55,7 +55,7 @@ def _page(study: Study) -> Page:
     fields = [source.fields for source in study.sources] or rows
     factors = varied(fields, _FACTORS)
     lines = _of_lines(own, factors)
-    predicted = prediction.predicted(study) if own else ""
+    predicted = _predicted(study) if own else ""
     judged = stragglers.judged(study) if own else None
     found = [
         sections.scaling(own, lines),
@@ -145,7 +145,12 @@ def opening(study: Study) -> list[Sentence]:
         return list(_of_reference(rows))
     factors = varied((source.fields for source in study.sources), _FACTORS)
     judged = stragglers.judged(study) or []
-    return _of_own(study, own, _of_lines(own, factors), prediction.predicted(study), judged)
+    return _of_own(study, own, _of_lines(own, factors), _predicted(study), judged)
+
+
+def _predicted(study: Study) -> Rows | str:
+    """What more ranks would give; or why that is not known."""
+    return shared_cores(study) or prediction.predicted(study)
 
 
 def _of_own(
@@ -159,7 +164,7 @@ def _of_own(
     names = [called(row, series) for row in own]
     rows = [] if isinstance(predicted, str) else predicted
     named = [{**row, "name": called(row, series) if series else ""} for row in rows]
-    sentences = verdict(own, names, named, stragglers.rows_of(late), shared_cores(study))
+    sentences = verdict(own, names, named, stragglers.rows_of(late))
     # An efficiency across devices is not one of scaling: who reads no further has to know it.
     mixed = [f"{text[0].upper()}{text[1:]}." for text in other_devices(points_of(study, None))]
     place = 1 + next((n for n, one in enumerate(sentences) if one.figure == "scaling"), 0)

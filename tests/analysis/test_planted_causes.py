@@ -51,9 +51,16 @@ def test_a_slow_gpu_is_the_first_sentence_and_no_network_is_advised(slow_gpu):
     found = re.match(r"Rank 3 \(node0\) holds up the job: the other ranks wait ([\d.]+) ms", first.text)
     # The GPUs differ by 0.3 %, and runs by 0.8 %, of 122 ms.
     assert found and float(found[1]) == pytest.approx(planted_ms, abs=2.0)
-    assert "Likely cause: its GPU" in first.text and first.figure == "stragglers"
+    assert "Likely cause: the GPU" in first.text and first.figure == "stragglers"
     said = " ".join(one.text for one in rest)
     assert "fp16" not in said and "network" not in said and "waiting for rank 3 (node0) costs most" in said
+
+
+def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_lateness(slow_gpu):
+    (section,) = [one for one in build(load(slow_gpu)).sections if one.id == "stragglers"]
+    assert "_torch_" in section.text
+    (trace,) = section.charts[0].figure["data"]
+    assert np.median(trace["z"][3]) == pytest.approx(30.5, abs=2.0)
 
 
 def test_the_loss_tells_transfer_from_wait(slow_gpu):

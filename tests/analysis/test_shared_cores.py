@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from analysis.load import load
-from analysis.report.build import opening
+from analysis.report.build import build
 from analysis.shared_cores import shared_cores
 from jobs import store
 from jobs.store import Manifest
@@ -43,6 +43,9 @@ def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
     assert ("all ranks share the" in said) == share and bool(said) == share
 
 
-def test_the_opening_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
-    said = " ".join(one.text for one in opening(plant(tmp_path)))
+def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
+    page = build(plant(tmp_path))
+    said = " ".join(one.text for one in page.summary)
     assert "would give" not in said and "simulated" not in said
+    (section,) = [one for one in page.sections if one.id == "prediction"]
+    assert section.text.startswith("Not known: all ranks share the 4 cores of h0") and not section.charts
