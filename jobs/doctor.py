@@ -40,7 +40,13 @@ class Finding:
 
 def examine(machine: Machine) -> list[Finding]:
     """All findings about this machine, in the order in which they are shown."""
-    return [*_hardware(machine), *_libraries(), *_loaders(machine), *_launchers(), *_profilers()]
+    return [
+        *_hardware(machine),
+        *_libraries(),
+        *_loaders(machine),
+        *_launchers(),
+        *_profilers(bool(machine.gpus)),
+    ]
 
 
 def _hardware(machine: Machine) -> list[Finding]:
@@ -106,10 +112,10 @@ def _launchers() -> list[Finding]:
     return [Finding("launchers", "local", True, "part of every installation"), *tools]
 
 
-def _profilers() -> list[Finding]:
+def _profilers(gpu: bool) -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
     tools = [
-        _tau(look_at_tau()) if name == "tau_exec" else _tool("profilers", name, *how)
+        _tau(look_at_tau(gpu=gpu)) if name == "tau_exec" else _tool("profilers", name, *how)
         for name, how in PROFILERS.items()
     ]
     return [

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
 _TRIES = 4
-# Of NVIDIA's driver; under Windows its own stands in for it.
-_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+# A GPU's own device; under Windows its driver's stands in for it. /dev/nvidiactl says nothing: CUDA programs,
+# nvprof among them, make it where root runs them without a GPU.
+_GPUS = ("/dev/nvidia[0-9]*", "/dev/dxg")
 # Of torchrun and our local launcher, Open MPI, MVAPICH, Slurm, MPICH and Intel MPI, in this order.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
 
@@ -180,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = given.arguments[given.arguments[:1] == ["--"] :]
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
-    gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
+    gpu = given.device == "gpu" or (given.device == "auto" and any(map(glob, _GPUS)))
     ranks, rank = world_size_of(os.environ), rank_of(os.environ)
     options = Options(given.mode, given.kernels, given.first_batch, gpu, ranks, rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
