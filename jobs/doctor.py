@@ -40,7 +40,13 @@ class Finding:
 
 def examine(machine: Machine) -> list[Finding]:
     """All findings about this machine, in the order in which they are shown."""
-    return [*_hardware(machine), *_libraries(), *_loaders(machine), *_launchers(), *_profilers()]
+    return [
+        *_hardware(machine),
+        *_libraries(),
+        *_loaders(machine),
+        *_launchers(),
+        *_profilers(bool(machine.gpus)),
+    ]
 
 
 def _hardware(machine: Machine) -> list[Finding]:
@@ -96,11 +102,11 @@ def _launchers() -> list[Finding]:
     return [Finding("launchers", "local", True, "part of every installation"), *tools]
 
 
-def _profilers() -> list[Finding]:
+def _profilers(gpu: bool) -> list[Finding]:
     torch = importlib.util.find_spec("torch") is not None
     programs = [tool(name) for name in TOOLS if tool(name).program]
     tools = [
-        _tau(look_at_tau())
+        _tau(look_at_tau(gpu=gpu))
         if one.program == "tau_exec"
         else _tool("profilers", one.program, [one.program, *one.version], one.install)
         for one in programs

@@ -59,8 +59,12 @@ class TauHere:
         return "; ".join([what, ", ".join(good), *bad])
 
 
-def look_at_tau(environment: Mapping[str, str] = os.environ) -> TauHere | None:
-    """The TAU on the PATH; None if there is none."""
+def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) -> TauHere | None:
+    """The TAU on the PATH; None if there is none.
+
+    Args:
+        gpu: it is to record what GPUs do, too.
+    """
     program = shutil.which("tau_exec", path=environment.get("PATH"))
     if program is None:
         return None
@@ -68,14 +72,14 @@ def look_at_tau(environment: Mapping[str, str] = os.environ) -> TauHere | None:
     tags = _ask([config, "--list-options"]).strip().split(",")
     parts = tuple(name for tag, name in _PARTS.items() if tag in tags)
     root = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line).get("TAUROOT", "")
-    alone = _try(["-c", "import pytau"], "auto", environment)
+    alone = _try(["-c", "import pytau"], Options(gpu=gpu), environment)
     if alone:
         return TauHere(_version(Path(root)), parts, alone)
     mpirun = open_mpirun(Site(), environment)
     under_mpirun = None
     if "MPI" in parts and mpirun.kind is not None:
-        under_mpirun = _try(["-c", "import pytau"], "auto", environment, under_mpirun=True)
-    in_python = _try(["-c", "pass"], "python", environment)
+        under_mpirun = _try(["-c", "import pytau"], Options(gpu=gpu), environment, under_mpirun=True)
+    in_python = _try(["-c", "pass"], Options("python", gpu=gpu), environment)
     return TauHere(_version(Path(root)), parts, alone, under_mpirun, in_python)
 
 
@@ -93,11 +97,10 @@ def _ask(command: Sequence[str]) -> str:
 
 
 def _try(
-    arguments: Sequence[str], mode: str, environment: Mapping[str, str], under_mpirun: bool = False
+    arguments: Sequence[str], options: Options, environment: Mapping[str, str], under_mpirun: bool = False
 ) -> str:
     """Run Python under TAU as a rank would be; why that failed, in TAU's or the loader's words; "" if not."""
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(mode)
         command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
         variables = {**environment, **tool("tau").environment(Path(folder), options)}
         if under_mpirun:

@@ -9,6 +9,7 @@ import argparse
 import os
 import shutil
 import sys
+from glob import glob
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,8 +26,9 @@ from profiling.tools.programs import check_permission, run_step
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it
 _TRIES = 4
-# Of NVIDIA's driver; under Windows its own stands in for it.
-_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+# A GPU's own device; under Windows its driver's stands in for it. /dev/nvidiactl says nothing: CUDA programs,
+# nvprof among them, make it where root runs them without a GPU.
+_GPUS = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
 def wraps(name: str) -> bool:
@@ -158,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = given.arguments[given.arguments[:1] == ["--"] :]
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
-    gpu = given.device == "gpu" or (given.device == "auto" and any(path.exists() for path in _DRIVERS))
+    gpu = given.device == "gpu" or (given.device == "auto" and any(map(glob, _GPUS)))
     me = read_launched(os.environ)
     options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE

@@ -69,6 +69,11 @@ def test_a_tau_of_another_mpi_serves_alone():
     assert found.serves and found.detail.endswith("; not under mpirun: symbol lookup error: x")
 
 
+def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
+    look_at_tau(put("PYTHON", alone=f'echo "$*" > {tmp_path}/said; {PROFILE}'), gpu=True)
+    assert (tmp_path / "said").read_text().startswith("-T python,cupti -cupti ")
+
+
 def test_a_machine_without_tau(tmp_path):
     assert look_at_tau({"PATH": str(tmp_path)}) is None
     assert doctor._tau(None).detail == "not on the PATH"

@@ -269,11 +269,12 @@ def test_a_tool_of_gpus_starts_nothing_where_there_is_none(tmp_path, fake, monke
     fake("nvprof", RUN)
     touched = tmp_path / "trained"
     train = ["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", f"open({str(touched)!r}, 'w')"]
-    monkeypatch.setattr(wrap, "_DRIVERS", (tmp_path / "no driver",))
+    monkeypatch.setattr(wrap, "_GPUS", (f"{tmp_path}/nvidia[0-9]*",))
+    (tmp_path / "nvidiactl").touch()  # CUDA programs make it, GPU or not
     with pytest.raises(UserError, match="records what a GPU does"):
         main(train)
     assert not touched.exists()
-    (tmp_path / "no driver").touch()  # there is one now: it is not known that there is no GPU
+    (tmp_path / "nvidia3").touch()  # there is one now
     with pytest.raises(UserError, match="wrote nothing"):
         main(train)
     assert touched.exists()
