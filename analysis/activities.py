@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import output
-from analysis.activity_rows import SHARES, Profile, of_kernels, of_summary, printed_shares, shares
+from analysis.activity_rows import SHARES, Profile, of_kernels, of_study, of_summary, printed_shares, shares
 from analysis.load import load
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows
@@ -67,27 +67,6 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
             "nsys, nvprof or cupti)"
         )
     return found, study
-
-
-def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
-    """The activities of the runs of a study that have some."""
-    found = []
-    for source in list(study.sources):
-        kernels = source.tables("kernels")
-        try:
-            if source.kind == "pyprof":
-                rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-            elif kernels:
-                rows = of_kernels(kernels, by)
-            else:
-                continue
-        except UserError as error:
-            study.fail(source, str(error))
-            continue
-        fields = source.fields
-        point = source.world_size, fields.get("batch"), fields.get("backend")
-        found.append(Profile(source.id, rows, *point, fields))
-    return found
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.hotspot_runs import TOOLS_FIELDS
+from analysis.study import Study
 from analysis.terminal import Rows
+from profiling import convert
 from profiling.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.printed_tables import DURATION, ON_DEVICE
@@ -237,3 +239,24 @@ def printed_shares(path: Path) -> Rows | None:
         copies = sum(percent[kind] for kind in _COPIES)
         rows.append(_share((gpus, batch, None), 1, total, percent["communication"], copies))
     return rows
+
+
+def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
+    """The activities of the runs of a study that have some."""
+    found = []
+    for source in list(study.sources):
+        kernels = source.tables("kernels")
+        try:
+            if source.kind == "pyprof":
+                rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
+            elif kernels:
+                rows = of_kernels(kernels, by)
+            else:
+                continue
+        except UserError as error:
+            study.fail(source, str(error))
+            continue
+        fields = source.fields
+        point = source.world_size, fields.get("batch"), fields.get("backend")
+        found.append(Profile(source.id, rows, *point, fields))
+    return found

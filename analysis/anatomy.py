@@ -80,13 +80,14 @@ def frame(study: Study) -> "pd.DataFrame":
 
 def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
     """The same of one run, a rank each; a run without any is a finding, one that is damaged is taken out."""
-    if source.id not in study.anatomies:
+    kept: dict[str, list[dict[str, Any]]] = study.kept("anatomies")
+    if source.id not in kept:
         try:
-            study.anatomies[source.id] = _of_run(study, source)
+            kept[source.id] = _of_run(study, source)
         except UserError as error:
             study.fail(source, str(error))
-            study.anatomies[source.id] = []
-    return study.anatomies[source.id]
+            kept[source.id] = []
+    return kept[source.id]
 
 
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:

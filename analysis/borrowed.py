@@ -7,8 +7,8 @@ algorithm was chosen), what is left of a class of kernels in a direction is matc
 equally many. What remains has no FLOPs and bytes; how much that is, is a finding.
 """
 
-from analysis.costs import IS_MODEL
 from analysis.study import Source, Study
+from profiling.tables import IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
@@ -92,14 +92,15 @@ def launches(study: Study, source: Source) -> str:
     """
     import duckdb
 
-    if source.id not in study.launches:
-        study.launches[source.id] = PLAIN
+    kept: dict[str, str] = study.kept("launches")
+    if source.id not in kept:
+        kept[source.id] = PLAIN
         try:
-            study.launches[source.id] = _launches(study, source)
+            kept[source.id] = _launches(study, source)
         except (duckdb.Error, OSError):
             # Whoever reads the damaged table says so, and takes its run out.
             study.find(f"{source.id}: FLOPs and bytes are not joined to its launches: a table is damaged")
-    return study.launches[source.id]
+    return kept[source.id]
 
 
 def _launches(study: Study, source: Source) -> str:
@@ -116,7 +117,7 @@ def _launches(study: Study, source: Source) -> str:
             "point under PyTorch's profiler (profile: torch) would lend them"
         )
         return PLAIN
-    number = len(study.launches)
+    number = len(study.kept("launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
     # Ranks launch the same: one of them tells for all.
     of_lender = _paths(lender=lender, lender_batches=lender)

@@ -112,12 +112,13 @@ def ranks_of(study: Study, source: Source) -> list[Calls]:
 
     Ranks without kernels are left out. A study reads them once.
     """
-    if source.id not in study.collectives:
+    kept: dict[str, list[Calls]] = study.kept("collectives")
+    if source.id not in kept:
         found = _read_ranks(study, source)
         if source not in study.sources:
             return []
-        study.collectives[source.id] = found
-    return study.collectives[source.id]
+        kept[source.id] = found
+    return kept[source.id]
 
 
 def _read_ranks(study: Study, source: Source) -> list[Calls]:

@@ -32,9 +32,9 @@ from typing import Any
 import numpy as np
 
 from analysis import kernels, output
-from analysis.batches import STAGES, all_series
 from analysis.compare_rows import Key, Values, regressed, rows, sentence, telling
 from analysis.load import load
+from analysis.series import STAGES, all_series
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.flags import make_parser

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis import peaks
+from analysis.borrowed import launches
 from analysis.launches import batches_of, table_sums
 from analysis.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
-from profiling.tables import APART
+from profiling.tables import IS_MODEL
 
 if TYPE_CHECKING:
     import numpy as np
 
 _Found = TypeVar("_Found")
-
-# Which rows of a kernels table are the model's own work (SQL); profiling.tables.APART says the classes that
-# are not, and what readies the next batch is the loader's, whatever its class.
-IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
 
 
 @dataclass(frozen=True)
@@ -199,8 +196,6 @@ def _of_run(study: Study, source: Source) -> Costs | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     if not kernels or not batches:
         return None
-    from analysis.borrowed import launches
-
     sql = _RUN.format(launches=launches(study, source))
     values = query(study, source, sql, kernels=kernels, batches=batches)
     if values is None:
@@ -270,9 +265,10 @@ def _queried(
 
     try:
         # A query joins kernels to batches by their number, and would not notice that it is wrong.
-        for path in [path for path in batches if path not in study.numbered]:
+        right: dict[Path, bool] = study.kept("batches numbered right")
+        for path in [path for path in batches if path not in right]:
             tables.read(path.parent, "batches", ["batch_index"])
-            study.numbered.add(path)
+            right[path] = True
         return ask()
     except UserError as error:
         study.fail(source, str(error))

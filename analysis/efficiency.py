@@ -27,7 +27,7 @@ from analysis.costs import Bound, Costs, bound_of, costs_of, published_bound
 from analysis.launches import per_table
 from analysis.load import load, no_result
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Rows
+from analysis.terminal import Answer, Rows, sortable
 from profiling.errors import UserError, run_command
 from profiling.tools import pyprof
 
@@ -164,17 +164,7 @@ def _over_peak(total: float, runs: Sequence[tuple[Costs, Bound]], name: str) -> 
 
 
 def _key(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(value_of(source, name) for name in group_by)
-
-
-def value_of(source: Source, name: str) -> Any:
-    """A run's value of a field of Run, or its ``world_size``."""
-    return source.world_size if name == "world_size" else source.fields.get(name)
-
-
-def sortable(key: Sequence[Any]) -> tuple:
-    """A sort key for fields: numbers by value, what is not known last."""
-    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
+    return tuple(source.value(name) for name in group_by)
 
 
 def main() -> int:

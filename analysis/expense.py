@@ -24,11 +24,10 @@ from statistics import median
 from typing import Any
 
 from analysis import output
-from analysis.efficiency import sortable
 from analysis.load import load
 from analysis.scaling import POINT_FIELDS, PROFILED, UNPROFILED
 from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.terminal import Answer, Column, Part, Rows, sortable
 from jobs import store
 from jobs.run import ID_FIELDS, Run
 from jobs.store import Manifest, RankReport

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from analysis import published, tau
-from analysis.batches import all_series
 from analysis.borrowed import launches
-from analysis.costs import IS_MODEL, Costs, costs_of, query
+from analysis.costs import Costs, costs_of, query
 from analysis.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.scaling import POINT_FIELDS, UNPROFILED
+from analysis.series import all_series
 from analysis.study import Study
 from analysis.terminal import Rows
+from profiling.tables import IS_MODEL
 
 
 def of_runs(study: Study, rows: Rows) -> Lines:

@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 
 from analysis import output, tau
-from analysis.batches import all_series
 from analysis.effect_size import omega_squared_interval
 from analysis.load import load
 from analysis.published import EPOCH_IMAGES
+from analysis.series import all_series
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from analysis.variance import Adjusted, Effect, adjusted_means, analysis_of_variance, holm, range_quantile

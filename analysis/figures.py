@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from analysis import statistics
-from analysis.batches import STAGES
 from analysis.loss import LOSS_COLUMNS, loss_of
 from analysis.scaling import NAN, Point, Scaling
+from analysis.series import STAGES
 from analysis.use import use_of_device
 
 TIME_COLUMNS = (

@@ -1,7 +1,7 @@
 """What kernels does one run have in its attributed batches? Columns are explained in analysis/kernels.py."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,8 @@ def kernels_of_each(
     by = tuple(by)
     tables = [source for source in sources if source.kind == "pyprof"]
     batches = batches_of(study, tables)
-    begun = {source.path: study.begun.get((source.path, direction, by)) for source in tables}
+    ahead = _read_ahead(study)
+    begun = {source.path: ahead.get((source.path, direction, by)) for source in tables}
     each = (
         (source.path, batches.get(source.path), direction, by, study.connection)
         for source in tables
@@ -83,6 +84,11 @@ def kernels_of_each(
         yield _rows(study, source, by, _pyprof_rows(study, source, batches.get(source.path), found))
 
 
+def _read_ahead(study: Study) -> dict[tuple[Path, str | None, tuple[str, ...]], Future[Any]]:
+    """Kernels that other threads read meanwhile, by file, direction and what they are grouped by."""
+    return study.kept("kernels read ahead")
+
+
 @contextmanager
 def reading_ahead(study: Study) -> Iterator[None]:
     """Within it the kernels of PyProf tables are read by threads, for :func:`kernels_of_each`.
@@ -92,7 +98,7 @@ def reading_ahead(study: Study) -> Iterator[None]:
     pool = ThreadPoolExecutor(cores())
     try:
         for path, batches in batches_of(study, study.of_kind("pyprof")).items():
-            study.begun[path, None, DEFAULT_BY] = pool.submit(
+            _read_ahead(study)[path, None, DEFAULT_BY] = pool.submit(
                 _grouped, path, batches, None, DEFAULT_BY, study.connection
             )
         yield

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.costs import IS_MODEL, query_arrays
+from analysis.costs import query_arrays
 from analysis.lateness import Lateness, over_others
 from analysis.scaling import POINT_FIELDS
 from analysis.study import Source, Study
 from analysis.terminal import digits
+from profiling.tables import IS_MODEL
 
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5

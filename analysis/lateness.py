@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis import clocks
-from analysis.batches import Series
 from analysis.clocks import Calls, Matched, Shared
+from analysis.series import Series
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
 PARTS = ("update", "load", "forward")  # of a rank's own time before others can wait for it

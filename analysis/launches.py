@@ -60,14 +60,15 @@ def _in_portions(
 
 def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.Batches]:
     """The batches of each table, counted once a study."""
-    new = [source for source in sources if source.path not in study.batches]
+    kept: dict[Path, pyprof.Batches] = study.kept("batches of tables")
+    new = [source for source in sources if source.path not in kept]
     if new:
-        study.batches |= _in_portions(
+        kept |= _in_portions(
             study,
             new,
             lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
         )
-    return {source.path: study.batches[source.path] for source in sources if source.path in study.batches}
+    return {source.path: kept[source.path] for source in sources if source.path in kept}
 
 
 # --- sums of a table ----------------------------------------------------------------------------------
@@ -164,7 +165,8 @@ class TableSums:
 def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
     """Sums of each PyProf table that can be read, by the source's id; taken once a study."""
     batches = batches_of(study, sources)
-    new = [source for source in sources if source.path in batches and source.path not in study.sums]
+    kept: dict[Path, TableSums] = study.kept("sums of tables")
+    new = [source for source in sources if source.path in batches and source.path not in kept]
     found = per_table(
         study,
         new,
@@ -174,8 +176,8 @@ def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
     )
     for path, (*sums, name) in found.items():
         named = dict(zip(_OF_NAMES, sums, strict=True))
-        study.sums[path] = TableSums(batches=batches[path], largest_lost=name, **named)
-    return {source.id: study.sums[source.path] for source in sources if source.path in study.sums}
+        kept[path] = TableSums(batches=batches[path], largest_lost=name, **named)
+    return {source.id: kept[source.path] for source in sources if source.path in kept}
 
 
 # --- by kernel name -----------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from analysis.costs import query_arrays
-from analysis.efficiency import sortable
 from analysis.load import no_result
 from analysis.study import Failure, Source, Study
 from analysis.tau import batches_of, fields_of_table, query_table, table_of, with_known_size
-from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.terminal import Answer, Column, Part, Rows, sortable, with_interval
 from jobs.run import ID_FIELDS
 from profiling.errors import UserError, no_command
 

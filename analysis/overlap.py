@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.costs import IS_MODEL, query_arrays
+from analysis.costs import query_arrays
 from analysis.study import Source, Study
+from profiling.tables import IS_MODEL
 
 Intervals = tuple[np.ndarray, np.ndarray]
 

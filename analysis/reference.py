@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis import costs, peaks
-from analysis.efficiency import sortable, value_of
 from analysis.launches import TableSums, table_sums
 from analysis.study import Source, Study
-from analysis.terminal import Rows
+from analysis.terminal import Rows, sortable
 from analysis.use import coverage_findings
 from jobs.run import ID_FIELDS
 
@@ -37,7 +36,7 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     groups: dict[tuple, list[Source]] = {}
     for source in sources:
         if source.id in sums and source in study.sources:  # else a column of it is damaged
-            groups.setdefault(tuple(value_of(source, name) for name in names), []).append(source)
+            groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
     _find_what_is_not_known(study, [source for of_group in groups.values() for source in of_group], sums)
     rows = []
     for key in sorted(groups, key=sortable):

@@ -11,7 +11,8 @@ tensors stay in a cache can pass 100 % of the roof of the memory.
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.costs import IS_MODEL, Bound
+from analysis.costs import Bound
+from profiling.tables import IS_MODEL
 
 COLUMNS = ("intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct")
 COMPUTE, BANDWIDTH = "compute", "bandwidth"

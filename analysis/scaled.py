@@ -73,11 +73,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import output, reference, scaled_published, tau
-from analysis.efficiency import sortable
 from analysis.load import load, no_result
 from analysis.scaled_parts import parts
 from analysis.study import Study
-from analysis.terminal import Answer, Rows
+from analysis.terminal import Answer, Rows, sortable
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.heap import keep_freed_memory

@@ -8,10 +8,9 @@ from typing import Any
 
 from analysis import published, tau
 from analysis.costs import published_bound
-from analysis.efficiency import sortable
 from analysis.launches import table_sums
 from analysis.study import Study
-from analysis.terminal import Rows
+from analysis.terminal import Rows, sortable
 from jobs.run import ID_FIELDS
 
 SCALED_COLUMNS = ("batch_duration_s", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct")

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis import statistics
-from analysis.batches import Series, all_series
 from analysis.costs import Bound, Costs, bound_of, costs_of
 from analysis.overlap import Communication, communication_of
+from analysis.series import Series, all_series
 from analysis.study import Source, Study
 from jobs.run import Run
 
@@ -119,11 +119,12 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
         scaling: by which bases are found; None: as :func:`choose_scaling` finds.
     """
     key = (scaling, *(source.id for source in study.sources))
-    if key not in study.points:
+    kept: dict[tuple, list[Point]] = study.kept("points")
+    if key not in kept:
         found = _points(study, scaling)
-        study.points[scaling, *(source.id for source in study.sources)] = found
+        kept[scaling, *(source.id for source in study.sources)] = found
         return found
-    return study.points[key]
+    return kept[key]
 
 
 def choose_scaling(points: Sequence[Point]) -> Scaling:

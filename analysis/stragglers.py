@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from analysis import late_causes, output, statistics
-from analysis.batches import series_of
 from analysis.clocks import Calls
 from analysis.collectives import matched_of, ranks_of
 from analysis.late_verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.lateness import LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
 from analysis.load import load
+from analysis.series import series_of
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
 from jobs.run import Run

@@ -11,15 +11,8 @@ from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import duckdb
     import pandas as pd
-
-    from analysis.clocks import Calls
-    from analysis.launches import TableSums
-    from analysis.scaling import Point
-    from profiling.tools.pyprof import Batches
 
 Kind = Literal["run", "pyprof"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
@@ -58,6 +51,10 @@ class Source:
         nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
         return nodes * gpus if nodes and gpus else None
 
+    def value(self, name: str) -> Any:
+        """A field of the run, or its ``world_size``."""
+        return self.world_size if name == "world_size" else self.fields.get(name)
+
     @property
     def gpus_per_rank(self) -> int:
         """GPUs that one process drove: one, but for DataParallel."""
@@ -85,14 +82,6 @@ class Study:
         findings: what a reader of the figures should know, a line each.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
-        batches, sums: of the PyProf tables, as far as analysis.launches has counted them.
-        launches: of the runs, as analysis.borrowed has found them.
-        collectives: of the runs, rank by rank, as analysis.collectives has read them.
-        anatomies: of the runs, a dict of columns a rank, as analysis.anatomy has found them.
-        begun: kernels that other threads read meanwhile, by file, direction and what they are grouped by
-            (analysis.kernels_of_run).
-        numbered: the tables of batches whose numbers are right, as far as analysis.costs has looked.
-        points: of the runs, by scaling and which runs count, as analysis.scaling has found them.
     """
 
     path: Path
@@ -103,17 +92,16 @@ class Study:
     findings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
-    batches: dict[Path, "Batches"] = field(default_factory=dict)
-    sums: dict[Path, "TableSums"] = field(default_factory=dict)
-    launches: dict[str, str] = field(default_factory=dict)
-    anatomies: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    collectives: dict[str, list["Calls"]] = field(default_factory=dict)
     _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
-    begun: dict[tuple[Path, str | None, tuple[str, ...]], "Future[Any]"] = field(
-        default_factory=dict, repr=False
-    )
-    numbered: set[Path] = field(default_factory=set)
-    points: dict[tuple, list["Point"]] = field(default_factory=dict)
+    _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
+
+    def kept(self, what: str) -> dict[Any, Any]:
+        """What a measure has found and keeps for the next question, by keys of its own.
+
+        Args:
+            what: names what is kept; of two measures that keep different things never the same.
+        """
+        return self._kept.setdefault(what, {})
 
     def of_kind(self, kind: Kind) -> list[Source]:
         return [source for source in self.sources if source.kind == kind]

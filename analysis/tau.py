@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from analysis import published
-from analysis.efficiency import sortable
 from analysis.study import Failure, Study
-from analysis.terminal import Rows
+from analysis.terminal import Rows, sortable
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, no_command
 

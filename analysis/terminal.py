@@ -74,6 +74,11 @@ class Answer:
     notes: Sequence[str] = ()
 
 
+def sortable(key: Sequence[Any]) -> tuple:
+    """A sort key for fields: numbers by value, what is not known last."""
+    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
+
+
 def plain(value: Any) -> Any:
     """A value that CSV and JSON know; what is not a number is empty."""
     if hasattr(value, "item"):

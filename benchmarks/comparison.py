@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.batches import all_series
 from analysis.compare_rows import rows
 from analysis.load import load
+from analysis.series import all_series
 from analysis.study import Study
 from analysis.two_samples import POWER, SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from analysis import statistics
-from analysis.batches import STAGES, Series
 from analysis.compare_rows import Values, regressed, rows
 from analysis.effect_size import omega_squared_interval
 from analysis.figures import figures
 from analysis.scaling import Point
+from analysis.series import STAGES, Series
 from analysis.study import Source
 from analysis.two_samples import SIGNIFICANCE, difference
 from analysis.variance import analysis_of_variance

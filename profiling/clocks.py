@@ -16,13 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiling.tables import BACKWARD, FORWARD, TIMES_OF_BATCHES, UPDATE, as_table, read, table_path, write
+from profiling.tables import (
+    BACKWARD,
+    FORWARD,
+    TIMES_OF_BATCHES,
+    UPDATE,
+    as_table,
+    is_model,
+    read,
+    table_path,
+    write,
+)
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
 _STAGES = (FORWARD, BACKWARD, UPDATE)
 _OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
-_APART = ("communication", "memcpy", "memset", "loader")  # they run beside the stages
 
 Columns = Mapping[str, np.ndarray]
 
@@ -82,7 +91,9 @@ def _edges(batches: Columns) -> np.ndarray:
 def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
     """The model's kernels on a device; of each batch and pass as one."""
     direction = kernels["direction"]
-    mine = (kernels["device"] >= 0) & np.isin(direction, list(_OF_PASS)) & ~np.isin(kernels["class"], _APART)
+    mine = (
+        (kernels["device"] >= 0) & np.isin(direction, list(_OF_PASS)) & is_model(kernels["class"], direction)
+    )
     row = _rows_of(batches, kernels["batch_index"])
     mine &= row >= 0
     if not mine.any():

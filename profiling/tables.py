@@ -6,7 +6,7 @@ is 2 FLOPs. Readers produce these tables, the analysis reads the columns it need
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 
 from profiling.errors import UserError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 # Kernel classes; profiling.classify says which kernel belongs to which.
 CLASSES = (
     "gemm", "convolution", "normalization", "pointwise", "pooling", "reduction", "attention", "embedding",
@@ -22,6 +25,9 @@ CLASSES = (
 )  # fmt: skip
 # Not the model's arithmetic: their time is not in the denominators of kernel efficiencies.
 APART = ("loader", "communication", "memcpy", "memset")
+# Which rows of a kernels table are the model's own work, in SQL; what readies the next batch is the loader's,
+# whatever its class. See :func:`is_model`.
+IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
 DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
 MARKER_KINDS = ("mark", "range")
 
@@ -156,6 +162,20 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 # Columns that older files lack: there they are null.
 LATER = {"kernels": ("launch_ns", "collective", "process_group", "group_ranks", "group_size")}
+
+
+def is_model(kinds: "np.ndarray", directions: "np.ndarray") -> "np.ndarray":
+    """Which kernels are the model's own work, as :data:`IS_MODEL` has it.
+
+    Args:
+        kinds, directions: columns ``class`` and ``direction`` of a kernels table, shape (rows,).
+
+    Returns:
+        Booleans, shape (rows,).
+    """
+    import numpy as np
+
+    return ~np.isin(kinds, APART) & (directions != "loader")
 
 
 def rank_directory(result: Path, rank: int) -> Path:

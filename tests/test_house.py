@@ -48,6 +48,31 @@ def test_imports_run_one_way(room):
                 assert allowed, f"{path.relative_to(ROOT)} imports {module}"
 
 
+def tree_of_imports() -> dict[str, set[str]]:
+    """Which of our modules each of them imports, inside functions and under TYPE_CHECKING too."""
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for room in MAY_IMPORT
+        for path in (ROOT / room).rglob("*.py")
+    }
+    tree: dict[str, set[str]] = {}
+    for module, path in files.items():
+        tree[module] = set()
+        for name in imports_of(path):
+            while name and name not in files:
+                name = name.rpartition(".")[0]
+            tree[module] |= {name} - {"", module}
+    return tree
+
+
+def test_no_imports_go_round_in_a_circle():
+    left = tree_of_imports()
+    # What imports nothing that is left is taken away; what remains is in circles, or imports them.
+    while free := {module for module, imports in left.items() if not imports & left.keys()}:
+        left = {module: imports for module, imports in left.items() if module not in free}
+    assert sorted(left) == []
+
+
 def modules_of(room: str) -> list[str]:
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis import activities, plots
-from analysis.activity_rows import SHARES, shares
+from analysis import plots
+from analysis.activity_rows import SHARES, of_study, shares
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, facts
 from analysis.study import Study
@@ -23,7 +23,7 @@ def section(study: Study, factors: Sequence[str]) -> Section | None:
     profiled = [source for source in study.of_kind("run") if source.tables("kernels")]
     if len({source.fields["batch"] for source in profiled}) < 2:
         return None
-    return of_shares(shares(activities.of_study(study)), factors)
+    return of_shares(shares(of_study(study)), factors)
 
 
 def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Section:

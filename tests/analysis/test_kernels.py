@@ -258,7 +258,8 @@ def test_what_is_read_meanwhile_is_the_same_and_read_once(tmp_path: Path, monkey
     study, plain = (load(pyprof_tables(tmp_path)) for _ in range(2))
     expected = list(kernels_of_each(plain, plain.sources))
     with reading_ahead(study):
-        assert len(study.begun) == 2 and wait(study.begun.values(), timeout=60).not_done == set()
+        begun = study.kept("kernels read ahead")
+        assert len(begun) == 2 and wait(begun.values(), timeout=60).not_done == set()
 
     def refuse(*_given, **_more) -> None:
         raise AssertionError("read again")
@@ -278,7 +279,7 @@ def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> 
     with pytest.raises(KeyboardInterrupt), reading_ahead(study):
         raise KeyboardInterrupt
     released.set()
-    first, second = study.begun.values()
+    first, second = study.kept("kernels read ahead").values()
     assert second.cancelled() and isinstance(first.result(timeout=60), UserError)
 
 

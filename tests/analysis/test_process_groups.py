@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import communication, stragglers
-from analysis.batches import Series, series_of
 from analysis.clocks import Calls, match
 from analysis.collectives import GROUP
 from analysis.lateness import of_collectives
 from analysis.load import load
 from analysis.scaling import Point
+from analysis.series import Series, series_of
 from analysis.traced_step import traced
 from profiling import tables
 from profiling.convert import read

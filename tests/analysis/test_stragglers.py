@@ -7,7 +7,6 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis import lateness as of
-from analysis.batches import Series
 from analysis.clocks import match
 from analysis.collectives import READ, calls_of, column_of
 from analysis.late_verdicts import (
@@ -24,6 +23,7 @@ from analysis.late_verdicts import (
 from analysis.load import load
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
+from analysis.series import Series
 from analysis.stragglers import nodes_of, rows, sentences
 from profiling import tables
 from profiling.convert import read
