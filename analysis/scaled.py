@@ -218,8 +218,8 @@ def _find_above_ideal(study: Study, made: Rows) -> None:
     if above:
         strong = made[0]["scaling"] == "strong"
         study.find(
-            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says that "
-            "the base point ran slower than it need have (a busy machine, other clocks or threads"
+            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
+            "that the base point ran slower than it need have (a busy machine, other clocks or threads"
             f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
         )
 
