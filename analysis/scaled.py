@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from analysis.scaling import Point, Scaling
 
 METHODS = ("corrected", "published")
+_ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 
 def rows(
@@ -186,6 +187,7 @@ def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -
         sizes = {point.world_size for point in members}
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
         made.append({**fields, **figures(members, kind)})
+    _find_above_ideal(study, made)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
     order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
@@ -204,6 +206,22 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
             f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
             f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
             f"{constant[other]} (analysis.scaled --scaling {other})"
+        )
+
+
+def _find_above_ideal(study: Study, made: Rows) -> None:
+    """Say where points scale better than ideal, surely (or, without an interval, by as much as is odd)."""
+    above = []
+    for row in made:
+        share, low = row["scaling_efficiency_pct"], row["scaling_efficiency_pct_low"]
+        if row["world_size"] != row["base_world_size"] and (low if low == low else share) > _ABOVE_IDEAL_PCT:
+            above.append(share)
+    if above:
+        strong = made[0]["scaling"] == "strong"
+        study.find(
+            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
+            "that the base point ran slower than it need have (a busy machine, other clocks or threads"
+            f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
         )
 
 

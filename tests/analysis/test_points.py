@@ -222,3 +222,13 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
 def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(training_flops_per_image=1e11))
     assert "MFU is up to 164 % in 1 point" in run("analysis.scaled", tmp_path).out
+
+
+def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> None:
+    write_sweep(
+        tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(batch_ms={1: 100.0, 2: 80.0})
+    )
+    said = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "scaling better than ideal (1 of 2 rows, up to 125 %) says that the base point ran slower" in said
+    write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
+    assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out
