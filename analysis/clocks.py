@@ -176,7 +176,7 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[str]]:
     for (group, size, kind), of_rank in whose.items():
         members = tuple(sorted(of_rank))
         batches = [ranks[member].batch_index[of_rank[member]] for member in members]
-        if group == ONE_OF_SEVERAL:
+        if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
             unmatched.append(f"{kind}: the process group is not recorded, and there are several")
         elif len(members) != (size or len(ranks)):
             unmatched.append(f"{kind}: {len(members)} of the {size or len(ranks)} ranks of its group made it")
