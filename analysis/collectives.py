@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.clocks import Calls, Matched, match
+from analysis.clocks import Calls, Matched, match, unmatched
 from analysis.costs import find_untimed
 from analysis.divide import activities_of
 from analysis.overlap import Intervals, covered, union
@@ -155,9 +155,7 @@ def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | No
     whole = len(ranks) == source.world_size
     matched = match(ranks) if whole else None
     if matched is None:
-        why = (
-            "ranks made different collectives" if whole else f"{len(ranks)} of {source.world_size} are there"
-        )
+        why = "; ".join(unmatched(ranks)) if whole else f"{len(ranks)} of {source.world_size} are there"
         study.find(f"{source.id}: wait and transfer are not known: {why}")
     for words in matched.unmatched if matched else ():
         study.find(f"{source.id}: wait and transfer are not known of {words}")
