@@ -126,7 +126,7 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
     difference of its ends is the difference of the clocks, and what that changes by over the recording their
     drift. What single ends differ from that is the residual.
     """
-    shared, unmatched = _shared(ranks)
+    shared, left = _shared(ranks)
     if not shared and any(len(one.kind) for one in ranks):
         return None
     pools = together(shared) or _pooled(shared)
@@ -138,15 +138,28 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
     transfer = tuple(np.full(len(one.kind), np.nan) for one in ranks)
     for one in shared:
         if len(set(clock[list(one.members)])) > 1:
-            unmatched.append(f"{one.kind}: the clocks of its ranks are not known")
+            left.append((one.kind, "the clocks of its ranks are not known"))
             continue
         lasted = np.maximum(one.of(end) - one.of(start).max(axis=0), 0)
         for member, calls, values in zip(one.members, one.calls, lasted, strict=True):
             transfer[member][calls] = values
     rest = [np.abs(one.of(end) - one.of(end)[0])[1:].ravel() for one in pools]
     residual = float(np.median(np.concatenate(rest))) if sum(map(len, rest)) else 0.0
-    words = tuple(dict.fromkeys(unmatched))
+    words = tuple(_in_words(left))
     return Matched(start, end, transfer, residual, ahead, clock, tuple(shared), words)
+
+
+def unmatched(ranks: Sequence[Calls]) -> list[str]:
+    """In words, which of the ranks' collectives cannot be matched, and why."""
+    return _in_words(_shared(ranks)[1])
+
+
+def _in_words(left: Sequence[tuple[str, str]]) -> list[str]:
+    """Kinds with the reason that they share: ``allgather, allreduce: ...``."""
+    of_reason: dict[str, dict[str, None]] = {}
+    for kind, reason in left:
+        of_reason.setdefault(reason, {})[kind] = None
+    return [f"{', '.join(kinds)}: {reason}" for reason, kinds in of_reason.items()]
 
 
 def together(shared: Sequence[Shared]) -> list[Shared]:
@@ -166,25 +179,25 @@ def _pooled(shared: Sequence[Shared]) -> list[Shared]:
     return sorted(pools, key=lambda one: (-len(one.members), one.members))
 
 
-def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[str]]:
-    """The collectives that all ranks of their group made; in words, those that are not, and why."""
+def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]]:
+    """The collectives that all ranks of their group made; the kinds of those that are not, and why."""
     whose: dict[tuple[str, int, str], dict[int, np.ndarray]] = {}
     for place, one in enumerate(ranks):
         for key, calls in _by_key(one).items():
             whose.setdefault(key, {})[place] = calls
-    found, unmatched = [], []
+    found, left = [], []
     for (group, size, kind), of_rank in whose.items():
         members = tuple(sorted(of_rank))
         batches = [ranks[member].batch_index[of_rank[member]] for member in members]
-        if group == ONE_OF_SEVERAL:
-            unmatched.append(f"{kind}: the process group is not recorded, and there are several")
+        if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
+            left.append((kind, "the process group is not recorded, and there are several"))
         elif len(members) != (size or len(ranks)):
-            unmatched.append(f"{kind}: {len(members)} of the {size or len(ranks)} ranks of its group made it")
+            left.append((kind, f"{len(members)} of the {size or len(ranks)} ranks of its group made it"))
         elif any(not np.array_equal(one, batches[0]) for one in batches):
-            unmatched.append(f"{kind}: ranks of its group made different ones")
+            left.append((kind, "ranks of its group made different ones"))
         else:
             found.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
-    return found, unmatched
+    return found, left
 
 
 def _by_key(calls: Calls) -> dict[tuple[str, int, str], np.ndarray]:

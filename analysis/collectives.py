@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.clocks import Calls, Matched, match
+from analysis.clocks import Calls, Matched, match, unmatched
 from analysis.costs import find_untimed
 from analysis.divide import activities_of
 from analysis.overlap import Intervals, covered, union
@@ -46,7 +46,7 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) 
         kinds(mine["collective"], mine["short_name"]),
         mine["bytes"].astype(float),
         alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
-        groups(mine["process_group"], mine["group_ranks"]),
+        groups(mine["process_group"], mine["group_ranks"], mine["group_size"]),
         np.where(mine["group_size"] > 0, mine["group_size"], 0).astype(np.int64),
     )
 
@@ -76,17 +76,19 @@ def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
     return np.array([said if isinstance(said, str) else kind_of(str(name)) for said, name in pairs], object)
 
 
-def groups(names: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def groups(names: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
-    known: dict[tuple[str | None, str | None], str] = {}
-    pairs = zip(names, ranks, strict=True)
-    return np.array([known.get(one) or known.setdefault(one, _group(*one)) for one in pairs], object)
+    known: dict[tuple, str] = {}
+    rows = zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True)
+    return np.array([known.get(one) or known.setdefault(one, _group(*one)) for one in rows], object)
 
 
-def _group(name: str | None, ranks: str | None) -> str:
-    if name == ONE_OF_SEVERAL or not isinstance(ranks, str):
-        return name if isinstance(name, str) else ""
-    return f"{name or ''} [{ranks}]".strip()
+def _group(name: str | None, ranks: str | None, size: float) -> str:
+    if isinstance(ranks, str):
+        return f"{name or ''} [{ranks}]".strip()
+    if size and name in (None, ONE_OF_SEVERAL):
+        return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
+    return name or ""
 
 
 def _own(calls: Intervals) -> Intervals:
@@ -154,9 +156,7 @@ def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | No
     whole = len(ranks) == source.world_size
     matched = match(ranks) if whole else None
     if matched is None:
-        why = (
-            "ranks made different collectives" if whole else f"{len(ranks)} of {source.world_size} are there"
-        )
+        why = "; ".join(unmatched(ranks)) if whole else f"{len(ranks)} of {source.world_size} are there"
         study.find(f"{source.id}: wait and transfer are not known: {why}")
     for words in matched.unmatched if matched else ():
         study.find(f"{source.id}: wait and transfer are not known of {words}")

@@ -147,9 +147,11 @@ def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
     for one in ranks:
         for name in dict.fromkeys(one.group.tolist()):
             found.setdefault(name, []).append(one.rank)
-    every = tuple(one.rank for one in ranks)
-    known = {"": every, ONE_OF_SEVERAL: ()}
-    return {name: known.get(name, tuple(members)) for name, members in found.items()}
+    sizes = {name: int(size) for one in ranks for name, size in zip(one.group, one.group_size, strict=True)}
+    known: dict[str, Members] = {"": tuple(one.rank for one in ranks), ONE_OF_SEVERAL: ()}
+    # More ranks than it has: several groups of one size, whose names are not recorded.
+    known |= {name: () for name, made in found.items() if 0 < sizes[name] < len(made)}
+    return {name: known.get(name, tuple(made)) for name, made in found.items()}
 
 
 def _described(shape: Shape) -> dict[str, Any]:

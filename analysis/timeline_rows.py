@@ -141,7 +141,7 @@ def calls_of(rank: int, table: "pa.Table") -> Calls:
         kinds(text["collective"], text["short_name"]),
         nothing,
         nothing,
-        groups(text["process_group"], text["group_ranks"]),
+        groups(text["process_group"], text["group_ranks"], text["group_size"]),
         np.where(text["group_size"] > 0, text["group_size"], 0).astype(np.int64),
     )
 

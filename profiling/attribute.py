@@ -5,13 +5,14 @@ On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted onc
 whose work is its own, and divided over the kernels it launched by their time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from profiling.classify import classify, is_helper
+from profiling.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, device_classes
+from profiling.classify import is_helper
 from profiling.coding import coded, distinct, is_empty, or_null, short_names
 from profiling.context import (
     LAYER_PREFIX,
@@ -33,10 +34,7 @@ from profiling.tally import Tally
 from profiling.tools.base import Converted, collect
 from profiling.windows import Windows
 
-_CLASS = {name: number for number, name in enumerate(CLASSES)}
 _DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
-_COMMUNICATION, _MEMCPY, _MEMSET = (_CLASS[name] for name in ("communication", "memcpy", "memset"))
-_ARITHMETIC = (_CLASS["gemm"], _CLASS["convolution"])
 
 
 def attribute(
@@ -80,7 +78,7 @@ def attribute_in_windows(
             if trace.on_device
             else _host_rows(events, context, trace, window.owns)
         )
-        tally.add(rows.time_ns, rows.start_ns, rows.kind == _COMMUNICATION)
+        tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
         yield "kernels", _kernels(rows, events, context, rank)
         yield "markers", _markers(events, context, rank, window.owns)
         if len(events.memory["time_ns"]):
@@ -112,16 +110,12 @@ class _Rows:
     launch_ns: np.ndarray | None = None  # time_ns, where it is that of a call
 
 
-def _classes(names: Sequence[str]) -> np.ndarray:
-    return np.array([_CLASS[classify(name)] for name in names], dtype=np.int64)
-
-
 def _device_rows(events: Events, context: Context, trace: Trace, by_launch: bool) -> _Rows:
     device, host = events.device, context.nest.host
     place, time_ns = _launched_at(events, context, by_launch)
     operator = pick(context.operator, place)
-    kind = _device_classes(events, host["name"], operator)
-    collective = kind == _COMMUNICATION
+    kind = device_classes(events, host["name"], operator)
+    collective = kind == COMMUNICATION
     asked = np.concatenate([operator, place[collective]])
     credit = credit_operators(events, context, distinct(asked[asked >= 0]), _group_size(trace))
     flops, moved = _share(events, device, operator, kind, credit)
@@ -180,7 +174,7 @@ def _share(
     """
     flops = np.full(len(operator), np.nan)
     moved = np.full(len(operator), np.nan)
-    alone = np.isin(kind, (_MEMCPY, _MEMSET, _COMMUNICATION))
+    alone = np.isin(kind, (MEMCPY, MEMSET, COMMUNICATION))
     shared = np.flatnonzero((operator >= 0) & ~alone)
     whose = operator[shared]
     time = device["duration_ns"][shared].astype(np.float64) + 1  # so that no sum is zero
@@ -195,7 +189,7 @@ def _share(
     flops[shared] = credit.flops[whose] * part
     moved[shared] = credit.bytes[whose] * time / all_time[whose]
     flops[alone] = 0
-    copies = np.isin(kind, (_MEMCPY, _MEMSET))
+    copies = np.isin(kind, (MEMCPY, MEMSET))
     within = name_flags(events.names, lambda name: "DtoD" in name or "PtoP" in name)[device["name"]]
     moved[copies] = (device["bytes"] * np.where(within, 2, 1))[copies]
     return flops, moved
@@ -206,26 +200,6 @@ def _group_size(trace: Trace) -> int:
     if trace.group.group == ONE_OF_SEVERAL or (trace.group.size or trace.world_size) < 2:
         return 0
     return trace.group.size or trace.world_size
-
-
-def _device_classes(events: Events, names: np.ndarray, operator: np.ndarray) -> np.ndarray:
-    """The class of each device activity, by its name, or by its operator where that knows better.
-
-    Args:
-        names: of host events; ``operator`` is an index of them.
-    """
-    classes = _classes(events.names)
-    device = events.device
-    kind = classes[device["name"]]
-    of_operator = np.where(operator >= 0, classes[pick(names, operator, 0)], _CLASS["other"])
-    # A convolution is often done by the very kernels of a GEMM; which it was is the operator's to say.
-    either = np.isin(kind, _ARITHMETIC) & np.isin(of_operator, _ARITHMETIC)
-    kind = np.where(either | (kind == _CLASS["other"]), of_operator, kind)
-    # What bears the record of a collective is one, whatever its library calls it.
-    bears = np.array([bool(one.collective) for one in events.messages] + [False], dtype=bool)
-    says_so = bears[device["message"]] & ~np.isin(kind, (_MEMCPY, _MEMSET))
-    kind[says_so] = _COMMUNICATION
-    return kind
 
 
 def _host_rows(
@@ -244,8 +218,8 @@ def _host_rows(
     loose = context.loose & owned(host["start_ns"])
     rows = np.flatnonzero((candidate & (outermost == index)) | loose)
     credit = credit_operators(events, context, rows, _group_size(trace))
-    kind = _classes(events.names)[host["name"][rows]]
-    collective = kind == _COMMUNICATION
+    kind = classes_of(events.names)[host["name"][rows]]
+    collective = kind == COMMUNICATION
     name = host["name"][rows]
     messages = messages_of(
         events, collective, name, host["message"][rows], rows, credit.messages, trace.group
@@ -269,9 +243,9 @@ def _passes(rows: _Rows, events: Events, context: Context) -> tuple[np.ndarray, 
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it; maybe by a loader's own thread.
     stray = alone | ((rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False)))
-    direction[(kind == _CLASS["loader"]) | (copied_in & stray)] = LOADING
+    direction[(kind == CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
-    kind[(direction == UPDATING) & (kind == _CLASS["pointwise"])] = _CLASS["optimizer"]
+    kind[(direction == UPDATING) & (kind == CLASS["pointwise"])] = CLASS["optimizer"]
     return direction, kind
 
 

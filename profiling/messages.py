@@ -104,12 +104,15 @@ def complete(name: str, said: list[Message], otherwise: Message) -> Message:
     """
     kinds = [one.collective for one in said if one.collective not in ("", UNKNOWN)]
     sizes = [one.bytes for one in said if not math.isnan(one.bytes)]
-    group = next((one for one in said if one.group or one.ranks or one.size), otherwise)
+    size = next((one.size for one in said if one.size), otherwise.size)
+    # PyTorch 2.2 records no more of a group than its size.
+    by_size = otherwise if size == otherwise.size else NOT_RECORDED
+    group = next((one for one in said if one.group or one.ranks), by_size)
     return Message(
         kinds[0] if kinds else kind_of(name),
         group.group,
         group.ranks,
-        group.size,
+        group.size or size,
         sizes[0] if sizes else math.nan,
     )
 

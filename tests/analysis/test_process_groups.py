@@ -142,6 +142,7 @@ def write(directory, groups, ranks: int = 4, clocks_ms=(), recorded: bool = True
         for batch in range(one.first_attributed, batches):
             start = START_NS + round((10 * batch + clock) * MS)
             for group in groups:
+                known = recorded and group.name != ONE_OF_SEVERAL
                 for came, left in zip(group.came.get(rank, ()), group.left, strict=False):
                     rows.append({
                         "rank": rank, "batch_index": batch, "start_ns": start + round(came * MS),
@@ -149,8 +150,8 @@ def write(directory, groups, ranks: int = 4, clocks_ms=(), recorded: bool = True
                         "class": "communication", "direction": "bprop", "device": 0,
                         "bytes": group.mbytes * 1e6, "collective": group.kind,
                         "process_group": group.name if recorded else None,
-                        "group_ranks": group.ranks if recorded else None,
-                        "group_size": len(group.came) if recorded else None,
+                        "group_ranks": group.ranks if known else None,
+                        "group_size": len(group.came) if known else None,
                     })  # fmt: skip
         columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
         tables.write(tables.as_table("kernels", columns), tables.rank_directory(result, rank), "kernels")
@@ -222,12 +223,24 @@ def test_results_without_groups_are_read_as_of_one_group(tmp_path):
 def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_path):
     unsaid = tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR)
     study = write(tmp_path, unsaid)
-    with_groups = study.of_kind("run")[0].tables("kernels")
-    assert len(with_groups) == 4
     (row,) = communication.rows(study)
     assert row["ms_per_batch"] == pytest.approx(0.8)
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
-    assert any("wait and transfer are not known" in said for said in study.findings)
+    assert any(
+        "allreduce: the process group is not recorded, and there are several" in said
+        for said in study.findings
+    )
+
+
+def test_a_group_of_which_only_the_size_is_recorded_is_known_if_it_is_of_all(tmp_path):
+    everyone = Group("0", dict.fromkeys(range(4), (5.0,)), (5.4,), kind="allgather")
+    study = write(tmp_path, (*TENSOR, everyone))
+    for path in tmp_path.glob("*/rank_*/kernels.parquet"):
+        table = tables.read(path.parent, "kernels").drop_columns(["process_group", "group_ranks"])
+        pq.write_table(table, path)
+    pairs, whole = communication.rows(study)
+    assert pairs["collective"] == "allreduce" and pairs["groups"] is None and "wait_ms" not in pairs
+    assert figures(whole) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 7.5})
 
 
 def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
