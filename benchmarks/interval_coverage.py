@@ -84,11 +84,11 @@ def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
     """The points on 1 and 8 ranks, measured, of a simulated sweep on 1, 2, 4 and 8."""
     scatter_pct, noise = KINDS[kind]
     shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
-    points = []
+    points: list[Point] = []
     for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
         if ranks not in (1, 8):
             continue
-        fields = Run(gpus_per_node=ranks, batches=BATCHES).model_dump()
+        fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
         point = Point(fields)
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
