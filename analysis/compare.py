@@ -191,8 +191,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _CAPTION = (
-    "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm); 95 % intervals: what\n"
-    "the test would not reject, from 4 runs a side on. Kernels are listed where they differ; the CSV has all."
+    "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm). 95 % intervals, of each\n"
+    "row alone: what the test would not reject, from 4 runs a side on. Kernels: where they differ."
 )
 
 

@@ -136,8 +136,8 @@ def _effect(row: dict[str, Any]) -> str:
 
 def _of_few(few: Rows, configurations: int) -> str:
     """How many runs would be enough."""
-    itself = " by itself" if configurations > 1 else ""
-    text = f"{len(few)} of {configurations} configurations: too few runs to tell{itself}. "
+    alone = " one by one" if configurations > 1 else ""
+    text = f"{len(few)} of {configurations} configurations have too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
         return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."

@@ -15,7 +15,7 @@ def omega_squared_interval(effect: Effect, seed: int = statistics.SEED) -> tuple
     chi-square, with noncentralities that are the variances sought (times the observations), and the error's
     is chi-square. The interval is of what one finds by solving for the noncentralities with random quantiles
     of all three (a generalised confidence interval: Weerahandi 1993). For one factor alone that is the
-    inverted noncentral F distribution (Steiger and Fleishman 1997), whose coverage is exact; with others, the
+    inverted noncentral F distribution (Steiger and Fouladi 1997), whose coverage is exact; with others, the
     share of these is not known exactly either, and what is known of it counts, too.
 
     Returns:

@@ -241,6 +241,8 @@ def caption(cells: Sequence[Cell], made: Rows) -> str:
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     text = f"{len(cells)} configurations, repetitions of each: {span}. "
     text += "Omega squared: share of the variance; p: corrected (Holm)."
+    if counts[0] > 1:
+        text += "\nIntervals take the runs of all configurations to scatter alike."
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be told from noise."
     unknown = [row["factor"] for row in made if row["best_level"] is None]

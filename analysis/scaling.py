@@ -24,7 +24,7 @@ NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 
 # Two runs give an interval this many times as wide as three do (medians, benchmarks.interval_coverage).
-TWO_RUNS_WIDER = 2.6
+TWO_RUNS_WIDER = 2.5
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
 # In these the runs of one point may differ.

@@ -84,11 +84,11 @@ def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
     """The points on 1 and 8 ranks, measured, of a simulated sweep on 1, 2, 4 and 8."""
     scatter_pct, noise = KINDS[kind]
     shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
-    points = []
+    points: list[Point] = []
     for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
         if ranks not in (1, 8):
             continue
-        fields = Run(gpus_per_node=ranks, batches=BATCHES).model_dump()
+        fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
         point = Point(fields)
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
@@ -119,6 +119,28 @@ def of_scaled(sweeps: int) -> Rows:
             | _share("batch", batch)
             | _share("efficiency", efficiency)
         )
+    return made
+
+
+def of_pooling(sweeps: int) -> Rows:
+    """Coverage on 8 ranks by the point's own scatter, and by that of all points together."""
+    made = []
+    for kind, runs in itertools.product(list(KINDS)[:2], RUNS):
+        scatter_pct, noise = KINDS[kind]
+        generator = np.random.default_rng(runs)
+        ends: dict[str, list] = {"own scatter": [], "that of all points": []}
+        for number in range(sweeps):
+            shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
+            variances = shifts.var(axis=1, ddof=1)
+            pooled = statistics.Scatter(float(np.sqrt(variances.mean())), len(TRUE_MS) * (runs - 1))
+            series = [np.full(2, TRUE_MS[8] * np.exp(shift)) for shift in shifts[-1]]
+            for name, between in zip(ends, (None, pooled), strict=True):
+                drawn = statistics.run_resamples(series, seed=number, between=between)
+                ends[name].append((*statistics.interval(drawn), TRUE_MS[8]))
+        row: dict[str, Any] = {"kind": kind, "runs": runs}
+        for name, of_name in ends.items():
+            row |= _share(name, of_name)
+        made.append(row)
     return made
 
 
@@ -326,6 +348,7 @@ def of_batches(series: int) -> Rows:
 
 PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "scaled": ("analysis.scaled: a batch on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
+    "pooling": ("analysis.scaled: why a point's own scatter", of_pooling, 400),
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
     "power": ("analysis.compare: what is said to be found in 4 of 5 cases", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
