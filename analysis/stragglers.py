@@ -32,7 +32,7 @@ from analysis.batches import series_of
 from analysis.clocks import Calls
 from analysis.collectives import matched_of, ranks_of
 from analysis.late_verdicts import STRAGGLER, judge
-from analysis.lateness import LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
+from analysis.lateness import BY_STAGES, LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
 from analysis.load import load
 from analysis.study import Source, Study
 from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
@@ -192,7 +192,8 @@ def sentences(made: Rows) -> list[str]:
     if not named:
         return ["No rank is named: none was late by its own doing and again and again."]
     return [
-        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by {digits(row['mean_lateness_ms'], 3)} ms "
+        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by "
+        f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms "
         f"a batch, in {row['late_pct']:.0f} % of the batches. "
         f"Likely cause: {row['cause']}: {row['evidence']}."
         for row in named
