@@ -3,8 +3,8 @@
 Each sweep is of 1 and 8 ranks, three runs without a profiler and one under it, with the noise of real runs
 (benchmarks/planted_sweep.py), and with 2.5 times that (equal ranks differ as before). A cause of 20 % makes a
 batch on 8 ranks take 20 % longer than without it. A row counts what the opening names first: the planted
-cause (of two, one of them), one that is true and says less (a wait for ranks that are not named, one rank of a
-slow node), a wrong one, or none.
+cause (of two, one of them), one that is true and says less (a wait for ranks that are not named, one rank of
+a slow node), a wrong one, or none.
 """
 
 import argparse
