@@ -17,7 +17,7 @@ LEAST_GAIN_PCT = 1.0
 # Part of the loss (a column loss_<part>_pct) -> its key in Sentence.cause, and what it is called.
 CAUSES = {
     "exposed_transfer": ("transfer", "sending gradients"),
-    "exposed_wait": ("waits", "waiting for other ranks, none of which is late again and again,"),
+    "exposed_wait": ("waits", "waiting for ranks that are not late often enough to be named"),
     "exposed_communication": ("communication", "communication (sending gradients or waiting for ranks)"),
     "exposed_loader": ("loader", "loading data"),
     "compute": ("computing", "computing"),
@@ -45,7 +45,7 @@ ADVICE = {
 # What-ifs that change a part: where none of them gains, by simulation, nothing of the kind is advised.
 _WHAT_IFS = {"transfer": ("fp16-gradients", "network", "bucket-mb"),
              "communication": ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
-             "waits": ("no-stragglers",), "loader": ("no-loader",)}  # fmt: skip
+             "loader": ("no-loader",)}  # fmt: skip
 _SENDS = ("transfer", "communication")  # against which several what-ifs may help
 LIMITED_BY = {
     "bandwidth": "; the simulation says that the bandwidth of the links limits it",

@@ -18,6 +18,8 @@ from analysis.terminal import Rows
 
 # A rank that is named in no more than this share of the runs is not what slows the job.
 LATE_RUNS_SHARE = 0.5
+# What costs less than this of a batch (percentage points) is not worth a sentence.
+LEAST_PCT = 2.5
 LATE_RANKS = "late ranks"  # the cause that is no part of a batch
 
 # The cause of a rank's lateness -> the part of its own batch in which it shows.
@@ -67,7 +69,7 @@ def late_ranks(rows: Rows) -> Late | None:
         for rank, of in measured.items()
     }
     ranks = sorted(
-        (rank for rank in often if share_pct[rank] >= 100 * LATE_SHARE), key=lambda rank: -share_pct[rank]
+        (rank for rank in often if share_pct[rank] >= LEAST_PCT), key=lambda rank: -share_pct[rank]
     )
     if not ranks:
         return None

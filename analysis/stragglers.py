@@ -33,7 +33,7 @@ from analysis import late_causes, output, statistics
 from analysis.clocks import Calls
 from analysis.collectives import matched_of, ranks_of
 from analysis.late_verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
-from analysis.lateness import LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
+from analysis.lateness import BY_STAGES, LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
 from analysis.load import load
 from analysis.series import series_of
 from analysis.study import Source, Study
@@ -206,7 +206,8 @@ def sentences(made: Rows) -> list[str]:
             f"{digits(most['mean_lateness_ms'], 3)} ms a batch (mean of {most['judged_batches']}), but {why}."
         ]
     return [
-        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by {digits(row['mean_lateness_ms'], 3)} ms "
+        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by "
+        f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms "
         f"a batch, in {row['late_pct']:.0f} % of the batches. "
         f"Likely cause: {row['cause']}: {row['evidence']}."
         for row in named

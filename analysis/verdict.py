@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 
 from analysis.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
-from analysis.causes import LATE_RANKS, Cause, Late, gains, late_ranks, limit_of_transfer, of_loss, suspected
+from analysis.causes import (
+    LATE_RANKS,
+    LEAST_PCT,
+    Cause,
+    Late,
+    gains,
+    late_ranks,
+    limit_of_transfer,
+    of_loss,
+    suspected,
+)
 from analysis.extrapolate import CONFIGURATION
 from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
 from analysis.sentences import Sentence, number, ranks_in_words, with_ends
 from analysis.terminal import Rows, digits
 
-# A loss of scaling below this (percentage points), or within its own interval, is not worth a sentence about
-# its cause; neither is a part of it.
-LEAST_PCT = 2.5
-# The same where points ran once, so that nobody knows how much runs differ.
+# As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
 LEAST_UNREPEATED_PCT = 5.0
 # A part of the batch that makes up less than this share of what was lost is not what limits it.
 LIMITING_SHARE = 0.25

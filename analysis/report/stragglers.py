@@ -128,4 +128,5 @@ def heat_map(
     shape = bars(title, "batch", 0)
     shape |= {"height": 152 + 12 * max(len(names), 8)}
     shape["yaxis"] |= {"title": {"text": "rank"}, "type": "category"}
+    shape["xaxis"] |= {"rangemode": "normal"}  # from the first batch that tells, not from 0
     return {"data": [trace], "layout": shape}

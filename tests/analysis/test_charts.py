@@ -61,6 +61,13 @@ def test_every_bar_is_one_row(sections):
                 assert max(Counter(trace["y"]).values()) == 1, chart.id
 
 
+def test_a_point_is_one_bar(sections):
+    """Four points, two of several ranks, however often each ran."""
+    for id, points in (("stages", 4), ("anatomy", 4), ("loss", 2), ("communication", 2)):
+        for chart in sections[id].charts:
+            assert {len(trace["x"]) for trace in chart.figure["data"]} == {points}, chart.id
+
+
 def test_every_point_of_a_line_is_one_row(sections):
     for chart in charts_of(sections):
         for trace in chart.figure["data"]:

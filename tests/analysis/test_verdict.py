@@ -348,7 +348,7 @@ def test_what_was_measured_is_not_advised_against_a_cause():
 
 def test_waiting_is_no_communication():
     said = text(BASE, point(4, 160.0, **lost(LOST_PCT, exposed_wait=30.0)))
-    assert "waiting for other ranks" in said and "fp16" not in said
+    assert "waiting for ranks that are not late often" in said and "fp16" not in said
 
 
 # --- the forecast -------------------------------------------------------------------------------------
