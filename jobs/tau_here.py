@@ -34,6 +34,7 @@ class TauHere:
         parts: what it was built with.
         alone, under_mpirun, in_python: why it cannot watch this Python alone, as a rank of mpirun, and
             function by function; "" if it can, None if that was not tried.
+        mpi: whose mpirun it was tried under.
     """
 
     version: str
@@ -41,6 +42,7 @@ class TauHere:
     alone: str
     under_mpirun: str | None = None
     in_python: str | None = None
+    mpi: str = ""
 
     @property
     def serves(self) -> bool:
@@ -53,7 +55,7 @@ class TauHere:
         what = f"TAU {self.version}".strip() + f" with {', '.join(self.parts) or 'neither MPI nor Python'}"
         if not self.serves:
             return f"{what}; it cannot watch this Python: {self.alone}"
-        tried = {"under mpirun": self.under_mpirun, "in profile_mode python": self.in_python}
+        tried = {f"under mpirun ({self.mpi})": self.under_mpirun, "in profile_mode python": self.in_python}
         good = ["serves this Python", *(name for name, why in tried.items() if why == "")]
         bad = [f"not {name}: {why}" for name, why in tried.items() if why]
         return "; ".join([what, ", ".join(good), *bad])
@@ -70,17 +72,19 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
         return None
     config = str(Path(program).with_name("tau-config"))
     tags = _ask([config, "--list-options"]).strip().split(",")
-    parts = tuple(name for tag, name in _PARTS.items() if tag in tags)
-    root = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line).get("TAUROOT", "")
+    said = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line)
+    names = {**_PARTS, "PYTHON": _ask([said.get("PYTHONINT", ""), "--version"]).strip() or "Python"}
+    parts = tuple(name for tag, name in names.items() if tag in tags)
+    version = _version(Path(said.get("TAUROOT", "")))
     alone = _try(["-c", "import pytau"], Options(gpu=gpu), environment)
     if alone:
-        return TauHere(_version(Path(root)), parts, alone)
+        return TauHere(version, parts, alone)
     mpirun = open_mpirun(Site(), environment)
     under_mpirun = None
     if "MPI" in parts and mpirun.kind is not None:
         under_mpirun = _try(["-c", "import pytau"], Options(gpu=gpu), environment, under_mpirun=True)
     in_python = _try(["-c", "pass"], Options("python", gpu=gpu), environment)
-    return TauHere(_version(Path(root)), parts, alone, under_mpirun, in_python)
+    return TauHere(version, parts, alone, under_mpirun, in_python, mpirun.kind or "")
 
 
 def _version(root: Path) -> str:

@@ -83,6 +83,11 @@ class Tally:
                 f"{max(ranks, world_size)} ranks, and no collective among the timers: TAU times those of "
                 "MPI, not NCCL's and Gloo's; communication is not recorded, not absent"
             )
+        if self._throttled:
+            found.append(
+                "TAU ceased to time functions that were called often and took little time, such as "
+                f"{min(self._throttled)!r}: their calls and times are too few (TAU_THROTTLE)"
+            )
         if ranks and mode == "io" and not self._reads:
             found.append(
                 "mode io, and no timer of reading or writing: this TAU was built without -iowrapper; files "
@@ -102,11 +107,6 @@ class Tally:
             found.append("the profile is empty: no thread wrote anything")
         if self._absurd:
             found.append(f"{self._absurd} timers have no time that can be; their times are left out")
-        if self._throttled:
-            found.append(
-                f"TAU ceased to time {len(self._throttled)} functions that were called often and took little "
-                f"time, {min(self._throttled)!r} among them: their calls and times are too few (TAU_THROTTLE)"
-            )
         if self._negative:
             found.append(
                 f"{self._negative} timers have negative exclusive times: on their threads timers "

@@ -24,10 +24,12 @@ def put(tmp_path):
     """Programs that stand in for TAU's; the environment in which they are found."""
 
     def make(tags, alone=PROFILE, python=PROFILE):
+        said = f"TAUROOT={tmp_path}\\nPYTHONINT={tmp_path}/python-of-tau\\n"
         programs = {
             "tau_exec": EXEC.format(alone=alone, python=python),
             "tau_python": EXEC.format(alone=alone, python=python),
-            "tau-config": f'[ "$1" = --list-options ] && echo {tags} || echo "TAUROOT={tmp_path}"',
+            "tau-config": f'[ "$1" = --list-options ] && echo {tags} || printf "{said}"',
+            "python-of-tau": "echo Python 3.11.2",
         }
         for name, text in programs.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -42,7 +44,7 @@ def put(tmp_path):
 def test_a_tau_that_serves_says_its_version_and_what_it_was_built_with(put):
     found = look_at_tau(put("DISABLE,PROFILE,PTHREAD,PYTHON,SERIAL"))
     assert found.serves and found.under_mpirun is None  # it has no MPI to be tried with
-    assert found.detail == "TAU 2.35 with Python, threads; serves this Python, in profile_mode python"
+    assert found.detail == "TAU 2.35 with Python 3.11.2, threads; serves this Python, in profile_mode python"
 
 
 def test_a_tau_without_python_is_none_that_can_be_used(put):
@@ -65,8 +67,9 @@ def test_a_tau_that_writes_nothing_does_not_serve(put):
 
 
 def test_a_tau_of_another_mpi_serves_alone():
-    found = TauHere("2.35", ("MPI", "Python"), "", "symbol lookup error: x", "")
-    assert found.serves and found.detail.endswith("; not under mpirun: symbol lookup error: x")
+    found = TauHere("2.35", ("MPI", "Python"), "", "symbol lookup error: x", "", "Open MPI 5")
+    assert found.serves
+    assert found.detail.endswith("; not under mpirun (Open MPI 5): symbol lookup error: x")
 
 
 def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):

@@ -47,6 +47,25 @@ def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path)
     )
 
 
+# What a program may be told, and the tool could take for its own.
+FOREIGN = ["--profile", "tau", "--profile=tau", "--output=x", "-o", "x", "--trace=none", "--sample=cpu",
+           "--csv", "--log-file", "x", "--metrics", "all", "--kernels", "x", "-h", "--help"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("nsys", marks=needs_nsys), pytest.param("nvprof", marks=needs_nvprof)]
+)
+def test_what_a_program_is_told_means_nothing_to_the_tool_around_it(name, tmp_path):
+    told = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *FOREIGN]
+    for _ in range(4):  # nsys 2022.4 sometimes ends before it has started anything
+        command = tool(name).wrap(told, tmp_path, Options())
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        if str(FOREIGN) in answer.stdout:
+            break
+    assert str(FOREIGN) in answer.stdout
+    assert not (tmp_path / "x").exists()
+
+
 def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, environment=()):
     """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
     fields = {"model": "resnet18", "batch": 2, "batches": batches, "image_size": 32, "gpus_per_node": ranks,

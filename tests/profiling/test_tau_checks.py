@@ -1,0 +1,99 @@
+"""What is said of a profile of TAU; whatever its stages, timers and clocks are called, it is understood."""
+
+import pytest
+
+from profiling.convert import recognise
+from profiling.errors import UserError
+from profiling.tables import SCHEMAS
+from profiling.tools import Origin, tool
+from tests.profiling.tau_files import Thread, write_merged, write_text
+
+read = tool("tau").read
+
+
+def timers_of(*names, calls=4.0):
+    return dict.fromkeys(names, (calls, 0.0, 1.0, 40.0))
+
+
+def test_stages_that_are_events_are_counted(tmp_path):
+    """As under tau_python, where a timer may not outlive the function that started it."""
+    events = {f"{name} (ns)": (4.0, 9.0, 1.0, 5.0, 100.0) for name in ("Forward Pass", "Batch Duration")}
+    events["Backward Pass (ns)"] = (3.0, 9.0, 1.0, 5.0, 75.0)
+    write_text(tmp_path, [Thread(0, 0, timers_of("main"), events)])
+    assert read(tmp_path).findings == [
+        f"{tmp_path.name}: rank 0 has 3 of its 4 'Backward Pass': the last are missing"
+    ]
+
+
+def test_a_timer_counts_before_an_event_of_the_same_stage(tmp_path):
+    events = {"Batch Duration (us)": (4.0, 9.0, 1.0, 5.0, 100.0)}
+    write_text(
+        tmp_path,
+        [Thread(0, 0, {**timers_of("Forward Pass"), **timers_of("End of Batch", calls=3.0)}, events)],
+    )
+    assert "has 3 of its 4 'End of Batch'" in read(tmp_path).findings[0]
+
+
+@pytest.mark.parametrize(
+    "write", [write_text, lambda folder, some: write_merged(folder / "merged.xml", some)]
+)
+def test_a_timer_that_tau_switched_off_keeps_its_name_and_is_told(write, tmp_path):
+    write(tmp_path, [Thread(0, 0, timers_of("Forward Pass", "End of Batch [THROTTLED]", "get [THROTTLED]"))])
+    converted = read(tmp_path)
+    assert set(converted.tables["intervals"]["function"].to_pylist()) == {
+        "Forward Pass",
+        "End of Batch",
+        "get",
+    }
+    assert converted.tables["intervals"].schema == SCHEMAS["intervals"]
+    (finding,) = converted.findings
+    assert "TAU ceased to time functions that were called often" in finding and "'End of Batch'" in finding
+
+
+@pytest.mark.parametrize("clock", ["time", "CLOCK_GET_TIME", "linux_timers", "GET_TIME_OF_DAY"])
+def test_every_clock_of_taus_is_wall_time_in_any_case(clock, tmp_path):
+    write_text(tmp_path, [Thread(0, 0, timers_of("Forward Pass"))], metric=clock)
+    converted = read(tmp_path)
+    assert converted.tables["intervals"]["inclusive_ns"].to_pylist() == [40_000] and not converted.findings
+
+
+def test_a_second_clock_is_no_other_metric(tmp_path):
+    for metric in ("TIME", "LINUX_TIMERS", "PAPI_TOT_CYC"):
+        write_text(tmp_path / f"MULTI__{metric}", [Thread(0, 0, timers_of("Forward Pass"))], metric=metric)
+    (finding,) = read(tmp_path).findings
+    assert "metric PAPI_TOT_CYC is not wall time" in finding
+
+
+def test_a_trace_is_called_one(tmp_path):
+    trace = tmp_path / "tautrace.0.0.0.trc"
+    trace.write_bytes(bytes(range(256)) * 27)
+    assert recognise(trace) == "tau"
+    for path in (trace, tmp_path):
+        with pytest.raises(UserError, match="a trace of TAU, which is not read here; record a profile"):
+            read(path)
+
+
+def test_findings_of_a_rank_name_it_and_those_of_the_run_are_alike(tmp_path):
+    write_text(tmp_path / "raw", [Thread(0, 0, {**timers_of("Forward Pass"), "main": (1.0, 0.0, -1.0, 1.0)})])
+    findings = [[], []]
+    for rank in (0, 1):
+        list(tool("tau").stream(tmp_path / "raw", findings[rank], Origin(rank, world_size=2, mode="io")))
+    assert findings[0][:2] == findings[1][:2] and "raw" not in " ".join(findings[0] + findings[1])
+    heads = [one.partition(",")[0] for one in findings[1]]
+    assert heads[:2] == ["TAU: 2 ranks", "TAU: mode io"]
+    assert heads[2].startswith("rank 1: 1 timers have negative exclusive times")
+    assert "built without -iowrapper" in findings[0][1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "timer", "says"),
+    [
+        ("io", "read()", "built without -iowrapper"),
+        ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]", "and no sample"),
+    ],
+)
+def test_a_mode_that_recorded_nothing_of_its_own_is_a_finding(mode, timer, says, tmp_path):
+    for name, timers in (("without", ["Forward Pass"]), ("with", ["Forward Pass", timer])):
+        write_text(tmp_path / name, [Thread(0, 0, timers_of(*timers))])
+        list(tool("tau").stream(tmp_path / name, heard := [], Origin(0, mode=mode)))
+        assert (len(heard) == 1 and says in heard[0]) if name == "without" else heard == []
