@@ -311,6 +311,8 @@ def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
     numbers = np.sort(index.drop_null().to_numpy())
     if len(numbers) < len(index) or not np.array_equal(numbers, np.arange(len(numbers))):
         said = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
+        if len(np.unique(numbers)) < len(numbers):
+            said += ", some twice"
         raise UserError(
             f"{path} is damaged: its {len(index)} batches are numbered {said}, not 0 to {len(index) - 1}; "
             "run the point again"

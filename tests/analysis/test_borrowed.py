@@ -20,7 +20,7 @@ def blank(directory, change=lambda rows: rows):
     """As a tool that knows no shapes would have written it: FLOPs and bytes of copies and messages only."""
     for rank in sorted(directory.glob("rank_*")):
         rows = change(tables.read(rank, "kernels").to_pandas().astype(object).to_dict("list"))
-        apart = [kind in costs.APART for kind in rows["class"]]
+        apart = [kind in tables.APART for kind in rows["class"]]
         for name in ("flops", "bytes"):
             rows[name] = [value if own else None for value, own in zip(rows[name], apart, strict=True)]
         tables.write(tables.as_table("kernels", rows), rank, "kernels")

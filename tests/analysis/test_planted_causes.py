@@ -14,7 +14,7 @@ from analysis.sentences import Sentence
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, named, sentences_of
 
-FAST = {"repetitions": {"none": 2, "torch": 1}, "batches": 30}
+FAST = {"repetitions": {"none": 3, "torch": 1}, "batches": 30}
 
 
 def said_of(plant: Plant, size_pct: float, directory) -> list[Sentence]:
