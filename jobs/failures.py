@@ -47,6 +47,9 @@ _PROFILER = re.compile(
     r"|module 'tau' not found).*$",
     re.MULTILINE,
 )
+# tau_exec looks for a binding with MPI first, and says this also where it then finds one without and goes on.
+_LOOKED_FOR = re.compile(r"^Error: No matching binding for .*$", re.MULTILINE)
+_NOT_FOUND = "Binding not found. Exiting"
 # The dynamic loader's, where a library was built for another MPI or CUDA than is found.
 _LIBRARY = re.compile(r"^.*(?:symbol lookup error: |error while loading shared libraries: ).*$", re.MULTILINE)
 _MISSING_HOST = re.compile(r"(?:Missing requested host|Remote host): +(\S+)")
@@ -122,6 +125,8 @@ def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Fa
     """
     if kind is not None:
         return Failure(kind, said, exit_code)
+    if _NOT_FOUND not in log:
+        log = _LOOKED_FOR.sub("", log)
     death = first_death(log)
     if death is None and exit_code < 0:
         death = Death(exit_code)

@@ -76,6 +76,7 @@ NO_PYTHON = """
 Error: No matching binding for 'python mpi' in directory /opt/tau/x86_64/lib
 Available bindings (/opt/tau/x86_64/lib):
   /opt/tau/x86_64/lib/shared-mpi-pthread
+Binding not found. Exiting...
 """
 OTHER_PYTHON = """
 TAU Error: TAU was compiled against Python 3.11.2, but version 3.12.1 was used at runtime. The compile and \
@@ -112,6 +113,12 @@ def test_a_profiler_that_cannot_serve_says_why_and_is_not_tried_again(log, code,
     failure = explain(code, "rank 0 ended with exit code 134", log)
     assert (failure.kind, failure.exit_code) == (kind, code) and says in failure.text
     assert "\n" not in failure.text and kind not in RETRIES
+
+
+def test_a_binding_that_was_found_after_all_is_no_reason():
+    log = NO_PYTHON.replace("Binding not found. Exiting...\n", "Traceback\nRuntimeError: off\n")
+    failure = explain(1, "", log)
+    assert (failure.kind, failure.text) == ("rank crash", "RuntimeError: off")
 
 
 def test_the_node_of_a_failure_is_named():

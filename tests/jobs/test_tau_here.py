@@ -16,7 +16,9 @@ esac
 """
 PROFILE = 'touch "$PROFILEDIR/profile.0.0.0"'
 OTHER_PYTHON = "TAU Error: TAU was compiled against Python 3.11.2, but version 3.12.1 was used at runtime."
-NO_PYTHON = "Error: No matching binding for 'python mpi' in directory /opt/tau/lib"
+NO_PYTHON = (
+    "Error: No matching binding for 'python mpi' in directory /opt/tau/lib\\nBinding not found. Exiting..."
+)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_a_tau_that_serves_says_its_version_and_what_it_was_built_with(put):
 
 
 def test_a_tau_without_python_is_none_that_can_be_used(put):
-    found = look_at_tau(put("MPI,PTHREAD", alone=f'echo "{NO_PYTHON}"; exit 1'))
+    found = look_at_tau(put("MPI,PTHREAD", alone=f'printf "{NO_PYTHON}"; exit 1'))
     assert not found.serves and found.in_python is None
     assert found.detail.startswith("TAU 2.35 with MPI, threads; it cannot watch this Python: Error: No match")
     finding = doctor._tau(found)
