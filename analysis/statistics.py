@@ -152,11 +152,11 @@ def inside_run(values: np.ndarray) -> Estimate:
 
 
 def mean_inside_run(values: np.ndarray) -> Estimate:
-    """The mean of one run's batches, with Student's interval for as many as are as good as independent."""
+    """The mean of one run's batches, with Student's interval for as many as are independent, 2 at least."""
     from scipy import special
 
-    value, many = float(np.mean(values)), independent(values)
-    if len(values) < _SHORTEST_SERIES or many < 2:
+    value, many = float(np.mean(values)), max(independent(values), 2.0)
+    if len(values) < _SHORTEST_SERIES:
         return Estimate(value, float("nan"), float("nan"), _few(values))
     half = float(special.stdtrit(many - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(many))
     return Estimate(value, value - half, value + half)

@@ -144,6 +144,15 @@ def test_few_independent_batches_hold_their_median_as_often_as_they_say(count: i
     assert np.mean([each.low <= 100 <= each.high for each in known]) >= 0.95 - 0.053
 
 
+@pytest.mark.parametrize("count", [5, 20])
+def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(count: int) -> None:
+    generator = np.random.default_rng(count)
+    found = [statistics.mean_inside_run(generator.normal(100, 1, count)) for _ in range(400)]
+    held = np.mean([each.low <= 100 <= each.high for each in found])
+    assert held >= 0.95 - 0.033  # three standard errors
+    assert np.isnan(statistics.mean_inside_run(np.array([1.0, 2.0, 3.0])).low)
+
+
 def test_correlated_batches_widen_the_interval() -> None:
     """An interval that took neighbours for independent would be too narrow."""
     generator = np.random.default_rng(3)

@@ -324,7 +324,8 @@ def test_layers_from_the_command_line(answer_of, tmp_path):
     )  # fmt: skip
     assert told.code == 0 and [row["layer"] for row in told.csv] == ["ReLU()", "Linear(64, 8)"]
     for row in told.csv:
-        assert float(row["forward_low_ms"]) <= float(row["forward_ms"]) <= float(row["forward_high_ms"])
+        # No two of four values hold their median in 95 % of cases.
+        assert float(row["forward_ms"]) > 0 and row["forward_low_ms"] == row["forward_high_ms"] == ""
         assert float(row["backward_ms"]) > 0 and float(row["forward_roof_of_measured_pct"]) > 0
     assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
         "durations.parquet", "manifest.json", "quantities.parquet",
