@@ -6,24 +6,35 @@
 - How long the stages are: in the point's unprofiled runs. The backward pass of several ranks holds the wait
   for gradients, so its own length is the trace's, less what the profiler slowed the other stages down by.
 - What allreduces took: the times in which one or more of them ran, from the last rank's arrival.
+- Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from analysis.allreduce import Exchanges, Layout
+from analysis.batches import Series
 from analysis.clocks import Calls, match
 from analysis.collectives import kind_of
 from analysis.costs import query_arrays
+from analysis.late_verdicts import STRAGGLER, judge
+from analysis.lateness import Lateness, of_collectives
 from analysis.scaling import Point
-from analysis.simulate import Exchanges, Step
+from analysis.simulate import Step
+from analysis.stragglers import nodes_of
 from analysis.study import Source, Study
 from profiling import tables
 
 # On the wire; the precision of gradients is a field of the run.
 WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+# What NCCL's kernels say of themselves: ncclDevKernel_AllReduce_Sum_f32_RING_LL.
+_ALGORITHM = re.compile(r"nccl.*_(ring|tree)_", re.IGNORECASE)
 
 _READY = """
 select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
@@ -44,6 +55,14 @@ order by rank, start_ns
 
 
 @dataclass(frozen=True)
+class Late:
+    """A rank that is late again and again; arrays of one element an attributed batch, ns."""
+
+    late_ns: np.ndarray  # how long the others waited for it
+    load_ns: np.ndarray  # what its loading took longer than the others'
+
+
+@dataclass(frozen=True)
 class Allreduces:
     """Of attributed batches, in order; arrays of one element a call, on rank 0's clock."""
 
@@ -52,6 +71,8 @@ class Allreduces:
     start_ns: np.ndarray  # rank 0's
     arrived_ns: np.ndarray  # when the last rank had come
     end_ns: np.ndarray  # median over ranks
+    algorithms: frozenset[str] = frozenset()  # ring, tree, where kernels are called after them
+    late: Mapping[int, Late] = field(default_factory=dict)  # by rank
 
 
 @dataclass(frozen=True)
@@ -65,17 +86,17 @@ class Traced:
 
 def traced(study: Study, point: Point) -> Traced | str:
     """What a point's trace says; or, in words, why it does not say when gradients are ready."""
-    runs = [source for source, _ in point.profiled if tables.table_path(_rank_0(source), "kernels").is_file()]
-    source = min(runs, key=lambda one: one.fields["profile"] != "torch", default=None)
-    if source is None:
+    runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
+    if not runs:
         return "no run was traced (profile: torch)"
+    source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
     recorded = _stages(source)
     recorded = {name: column[recorded["attributed"]] for name, column in recorded.items()}
     if not len(recorded["start_ns"]):
         return "its trace has no attributed batch"
-    calls = _allreduces(study, source) if point.world_size > 1 else None
+    calls = _allreduces(study, source, series) if point.world_size > 1 else None
     gradients = _ready(study, source, recorded)
     sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
     if gradients is None and sent is None:
@@ -84,10 +105,10 @@ def traced(study: Study, point: Point) -> Traced | str:
             "parameters in rank 0's report, or allreduces with their sizes)"
         )
     ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
-    step = _step(point, recorded, ready_ns, elements, gradients is None, calls)
+    step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
         return "its stages took no time: by how much the profiler slowed the step down is not known"
-    return Traced(source, step, exchanges(calls, point.world_size))
+    return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
 
 
 def _rank_0(source: Source) -> Path:
@@ -97,14 +118,14 @@ def _rank_0(source: Source) -> Path:
 # --- the exchange -------------------------------------------------------------------------------------
 
 
-def exchanges(calls: Allreduces | None, ranks: int) -> Exchanges:
+def exchanges(calls: Allreduces | None, layout: Layout) -> Exchanges:
     """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them.
 
     A stretch that took no time (as floats hold it) says nothing of what a byte costs, and is left out.
     """
     if calls is None or not len(calls.end_ns) or not np.isfinite(calls.bytes).all():
         nothing = np.array([])
-        return Exchanges(nothing, nothing, nothing, nothing)
+        return Exchanges(nothing, nothing, nothing, nothing, nothing)
     order = np.lexsort((calls.arrived_ns, calls.batch_index))
     begin, end = calls.arrived_ns[order], np.maximum(calls.end_ns, calls.arrived_ns + 1)[order]
     # Batches follow each other, so that no call of one runs into the next.
@@ -116,16 +137,18 @@ def exchanges(calls: Allreduces | None, ranks: int) -> Exchanges:
     calls_of_each = np.diff(np.concatenate([heads, [len(begin)]]))
     bytes_of_each = np.add.reduceat(calls.bytes[order], heads)
     took = lasted > 0
-    return Exchanges(np.full(int(took.sum()), ranks), calls_of_each[took], bytes_of_each[took], lasted[took])
+    ranks, nodes = (np.full(int(took.sum()), count) for count in (layout.ranks, layout.nodes))
+    return Exchanges(ranks, calls_of_each[took], bytes_of_each[took], lasted[took], nodes, calls.algorithms)
 
 
 def together(found: Sequence[Exchanges]) -> Exchanges:
     """The allreduces of several traces."""
-    names = [one.name for one in fields(Exchanges)]
-    return Exchanges(*(np.concatenate([getattr(one, name) for one in found]) for name in names))
+    names = [one.name for one in fields(Exchanges) if one.name != "algorithms"]
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in found]) for name in names}
+    return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in found)))
 
 
-def _allreduces(study: Study, source: Source) -> Allreduces | None:
+def _allreduces(study: Study, source: Source, series: Series) -> Allreduces | None:
     """A run's allreduces; None where its ranks' do not match, or their tables are not all there."""
     kernels, batches = source.tables("kernels"), source.tables("batches")
     found = query_arrays(study, source, _CALLS, kernels=kernels, batches=batches)
@@ -150,7 +173,27 @@ def _allreduces(study: Study, source: Source) -> Allreduces | None:
         matched.start_ns[0, taken],
         matched.start_ns.max(axis=0)[taken],
         np.median(matched.end_ns, axis=0)[taken],
+        algorithms_of(str(name) for name in found["name"][kind == "allreduce"]),
+        late_ranks(of_collectives(ranks, matched, series), nodes_of(source)),
     )
+
+
+def algorithms_of(names: Iterable[str]) -> frozenset[str]:
+    """What NCCL calls the algorithm of its kernels: ring, tree; none where a kernel does not say."""
+    found = [_ALGORITHM.search(name) for name in set(names)]
+    return frozenset(one[1].lower() for one in found if one) if all(found) else frozenset()
+
+
+def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> dict[int, Late]:
+    """The ranks that are late again and again, beyond chance (analysis/late_verdicts.py)."""
+    if lateness is None:
+        return {}
+    load = lateness.parts_ns["load"]
+    return {
+        rank: Late(lateness.late_ns[rank].astype(float), np.clip(load[rank], 0, lateness.late_ns[rank]))
+        for rank, (verdict, _) in enumerate(judge(lateness, nodes))
+        if verdict == STRAGGLER
+    }
 
 
 # --- gradients ----------------------------------------------------------------------------------------
@@ -234,7 +277,7 @@ def _stages(source: Source) -> dict[str, np.ndarray]:
     return {name: read[name].to_numpy()[order] for name in tables.TIMES_OF_BATCHES}
 
 
-def _step(
+def step_of(
     point: Point,
     recorded: Mapping[str, np.ndarray],
     ready_ns: np.ndarray,
@@ -247,7 +290,8 @@ def _step(
     None where the stages that tell how much the profiler slowed it down took no time.
     """
     alone = point.world_size == 1
-    own, load, stages = _own(point)
+    late = calls.late if calls is not None else {}
+    own, load, stages = _own(point, late)
     seen = {name: float(np.median(recorded[f"{name}_ns"])) for name in ("forward", "backward", "update")}
     told = ("backward",) if alone else ("forward", "update")
     recorded_ns, timed_ns = (sum(of[name] for name in told) for of in (seen, stages))
@@ -274,19 +318,32 @@ def _step(
         whole_buckets,
         own,
         load,
+        *_late(late, slowed),
     )
 
 
-def _own(point: Point) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+def _late(late: Mapping[int, Late], slowed: float) -> tuple[np.ndarray, np.ndarray]:
+    """(late ranks, batches) by how much each is late, and what of it is loading, without the profiler."""
+    if not late:
+        return np.zeros((0, 1)), np.zeros((0, 1))
+    return (
+        np.stack([one.late_ns for one in late.values()]) / slowed,
+        np.stack([one.load_ns for one in late.values()]) / slowed,
+    )
+
+
+def _own(point: Point, late: Iterable[int]) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
     """(what batches of ranks take by themselves, their loading, medians of the stages) in the timed runs, ns.
 
-    Runs are set to one level: that they differ is no lateness of a rank.
+    Runs are set to one level: that they differ is no lateness of a rank. Ranks of ``late`` are left out.
     """
     several = point.world_size > 1
     owns, loads, found = [], [], []
     for _, series in point.timed:
-        stages = {name: of_ranks[:, series.steady].ravel() for name, of_ranks in series.rank_stages.items()}
-        whole = series.rank_ns[:, series.steady].ravel()
+        ranks = np.setdiff1d(np.arange(len(series.rank_ns)), list(late))
+        steady = np.ix_(ranks, np.flatnonzero(series.steady))
+        stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}
+        whole = series.rank_ns[steady].ravel()
         found.append({**stages, "end": whole - sum(stages.values())})
         loads.append(stages["load"])
         owns.append(stages["load"] + stages["forward"] + stages["update"] if several else whole)
