@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.extrapolate import CONFIGURATION, CURVE
+from analysis.configurations import CONFIGURATION
+from analysis.extrapolate import CURVE
 from analysis.simulate_rows import SIMULATION
 from analysis.terminal import Rows, digits
 

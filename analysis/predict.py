@@ -16,7 +16,7 @@ rank is constant; strong: that of the job is), ``measured_on`` (the ranks that i
                   (analysis/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
                   ``buckets``; ``exposed_ms`` and ``hidden_ms`` of the exchange, ``measured_hidden_ms`` of
                   that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
-                  ``exchanges_tried`` that fit about as well (analysis/allreduce.py); ``alpha_us`` and
+                  ``exchanges_tried`` that fit about as well (analysis/exchange_forms.py); ``alpha_us`` and
                   ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
                   ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given;
                   ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
@@ -47,7 +47,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis import believed, extrapolate, output, simulate, simulate_rows
+from analysis import believed, configurations, extrapolate, output, simulate, simulate_rows
+from analysis.basis import Network
 from analysis.extrapolate import Series
 from analysis.load import load
 from analysis.scaling import Scaling
@@ -72,7 +73,7 @@ def of_study(
     study: Study,
     ranks: str = "",
     what_ifs: Sequence[str] = (),
-    network: simulate_rows.Network | None = None,
+    network: Network | None = None,
     scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
 ) -> Rows:
@@ -80,13 +81,13 @@ def of_study(
 
     Args:
         ranks: as the flag ``--ranks`` has them.
-        scaling: by default what the report chooses (:func:`analysis.extrapolate.chosen`).
-        gpus_per_node: that a node holds; by default as measured (:class:`analysis.extrapolate.Nodes`).
+        scaling: by default what the report chooses (:func:`analysis.configurations.chosen`).
+        gpus_per_node: that a node holds; by default as measured (:class:`analysis.configurations.Nodes`).
 
     Raises:
         UserError: neither can be made, with why.
     """
-    found = extrapolate.configurations(study, scaling, gpus_per_node)
+    found = configurations.configurations(study, scaling, gpus_per_node)
     series = extrapolate.series_of(found)
     wanted = _wanted(ranks, series)
     simulated, reasons = simulate_rows.rows(study, found, wanted, what_ifs, network)
@@ -113,7 +114,7 @@ def main() -> int:
     study = None
     untold: list[str] = []
     if arguments.path.suffix == ".csv" and arguments.path.is_file():
-        if what_ifs or network != simulate_rows.Network():
+        if what_ifs or network != Network():
             raise UserError(NO_TRACE)
         series = extrapolate.read_table(arguments.path)
         made, untold = extrapolate.rows(series, _wanted(arguments.ranks, series))
@@ -144,19 +145,19 @@ def _parser() -> argparse.ArgumentParser:
         "--beta-gb-per-s", type=float, metavar="GB_PER_S", help="bandwidth of a link [fitted], 1e9 bytes/s"
     )
     parser.add_argument(
-        "--scaling", choices=extrapolate.KINDS,
+        "--scaling", choices=configurations.KINDS,
         help="weak: the batch of a GPU is constant; strong: the global batch is [as the report: strong where "
         "only that was measured]",
     )  # fmt: skip
     parser.add_argument(
         "--gpus-per-node", type=int, metavar="N",
         help="GPUs that a node holds [the most measured on one; where all points are of one node, "
-        f"{extrapolate.GPUS_OF_A_NODE}]",
+        f"{configurations.GPUS_OF_A_NODE}]",
     )  # fmt: skip
     return output.add_output_flags(parser)
 
 
-def _network(arguments: argparse.Namespace) -> simulate_rows.Network:
+def _network(arguments: argparse.Namespace) -> Network:
     alpha, beta = arguments.alpha_us, arguments.beta_gb_per_s
     if alpha is not None and not 0 <= alpha < np.inf:
         raise UserError(f"--alpha-us: {alpha:g} is no latency; it must be 0 or more")
@@ -164,7 +165,7 @@ def _network(arguments: argparse.Namespace) -> simulate_rows.Network:
         raise UserError(f"--beta-gb-per-s: {beta:g} is no bandwidth; it must be more than 0")
     if arguments.gpus_per_node is not None and arguments.gpus_per_node < 1:
         raise UserError(f"--gpus-per-node: {arguments.gpus_per_node} is no number of GPUs")
-    return simulate_rows.Network(alpha, beta)
+    return Network(alpha, beta)
 
 
 def _wanted(text: str, series: Sequence[Series]) -> list[int]:

@@ -6,7 +6,7 @@ the pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). Collectives go o
 when its bucket is ready and the one before is done. The step ends when both the pass and the last collective
 have, and the update has followed. All of it is late by as much as the latest of the ranks.
 
-What an allreduce costs says analysis/allreduce.py.
+analysis/exchange_forms.py says what an allreduce costs.
 
 What may be changed, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.allreduce import RESAMPLES, Cost, Layout
+from analysis.allreduce import RESAMPLES, Cost
+from analysis.exchange_forms import Layout
 from analysis.latest import latest
 from profiling.errors import UserError, did_you_mean
 

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from analysis import statistics
-from analysis.allreduce import FLAT, LEVELS, Layout
 from analysis.batches import Series
 from analysis.clocks import Calls, match
-from analysis.extrapolate import CONFIGURATION, Configuration
+from analysis.configurations import CONFIGURATION, Configuration
+from analysis.exchange_forms import FLAT, LEVELS, Layout
 from analysis.lateness import of_collectives
 from analysis.scaling import POINT_FIELDS, Point
 from analysis.study import Source
-from analysis.traced_step import Allreduces, Traced, exchanges, late_ranks, step_of
+from analysis.traced_exchange import Allreduces, exchanges, late_ranks
+from analysis.traced_step import Traced, step_of
 from jobs.run import Run
 
 MS = 1e6

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from analysis import extrapolate, simulate_rows
-from analysis.allreduce import Cost, Layout, ring
-from analysis.extrapolate import Configuration
+from analysis.allreduce import Cost, ring
+from analysis.configurations import Configuration, configurations
+from analysis.exchange_forms import Layout
 from analysis.load import load
 from analysis.simulate import Model, Step, simulate
 from analysis.terminal import plain
@@ -86,7 +87,7 @@ def measure(keep: Path | None, repetitions: int, batches: int) -> dict[str, Path
 def compared(directory: Path) -> list[dict[str, Any]]:
     """What is predicted of the most ranks of a sweep from fewer, and what they gave."""
     study = load(directory)
-    found = extrapolate.configurations(study)
+    found = configurations(study)
     made = extrapolate.rows(extrapolate.series_of(found), [])[0] + simulate_rows.rows(study, found, [])[0]
     kept = [row for row in made if row["backtest"] and row["ranks"] == max(NODES)]
     by_grad = {one.fields["grad"]: one for one in found}

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from analysis import extrapolate
-from analysis.allreduce import FLAT, Layout
-from analysis.simulate_rows import SIMULATION, Network, rows_of
+from analysis.basis import Network
+from analysis.exchange_forms import FLAT, Layout
+from analysis.simulate_rows import SIMULATION, rows_of
 from analysis.study import Study
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_cluster import Allreduce, Cluster, links, measured, truth_ms

@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import believed, plots, predict
-from analysis.extrapolate import CONFIGURATION, CURVE
+from analysis.configurations import CONFIGURATION
+from analysis.extrapolate import CURVE
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
 from analysis.simulate import DEFAULT_WHAT_IFS

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis import allreduce, believed, extrapolate
-from analysis.allreduce import Layout
+from analysis import believed, exchange_forms, extrapolate
+from analysis.basis import Network
+from analysis.exchange_forms import Layout
 from analysis.extrapolate import CURVE
-from analysis.simulate_rows import SIMULATION, Network, rows_of
+from analysis.simulate_rows import SIMULATION, rows_of
 from analysis.study import Study
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
@@ -82,7 +83,7 @@ def test_what_nccl_says_it_used_is_taken():
     cluster = Cluster(links("tree", (20.0,), (4.0,)), **QUIET)
     made, _, _ = predicted(cluster, (1, 2), [8], steps_of=as_tree)
     tried = set(made[SIMULATION, 8, ""]["exchanges_tried"].split(" or "))
-    assert tried <= {one.name for one in allreduce.FLAT if one.trees} and holds(
+    assert tried <= {one.name for one in exchange_forms.FLAT if one.trees} and holds(
         made[SIMULATION, 8, ""], cluster
     )
 

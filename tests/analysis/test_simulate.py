@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import simulate
-from analysis.allreduce import Layout, ring
+from analysis.allreduce import ring
+from analysis.exchange_forms import Layout
 from analysis.simulate import Model, Step, buckets, parse_what_ifs
-from analysis.traced_step import Allreduces, exchanges, ready_in_order
+from analysis.traced_exchange import Allreduces, exchanges
+from analysis.traced_step import ready_in_order
 from profiling.errors import UserError
 
 MS = 1e6
