@@ -12,6 +12,8 @@ ranks take. A range that spans more than a factor of 3, or links that were never
     ring over nodes   the same links, one ring
     shared links      bandwidth is shared by more ranks than half of the largest point, seen on two sizes or
                       more
+    fading links      a ring that loses 3 to 10 % of its bandwidth with every doubling: no form that is tried
+    mixed             a tree for buckets below 20 MB, a ring above: no form that is tried
     slow rank         rank 1 computes 5 to 25 % longer
     random lateness   any rank is 15 ms late in 2 to 6 % of its batches
     contention ahead  bandwidth halves beyond the measured points: nothing measured can say so
@@ -73,6 +75,16 @@ def planted(kind: str, generator: np.random.Generator, largest: int) -> dict[str
             return _flat("ring", alpha, beta * free / layout.ranks)(size, layout)
 
         return {"allreduce": shared}
+    if kind == "fading links":
+        lost = generator.uniform(0.03, 0.10)
+
+        def fading(size: float, layout: Layout) -> float:
+            return _flat("ring", alpha, beta * (1 - lost) ** np.log2(layout.ranks))(size, layout)
+
+        return {"allreduce": fading}
+    if kind == "mixed":
+        small = _flat("tree", alpha, beta)
+        return {"allreduce": lambda size, layout: (small if size < 2e7 else plain)(size, layout)}
     if kind == "slow rank":
         return {"allreduce": plain, "slow": {1: generator.uniform(1.05, 1.25)}}
     if kind == "random lateness":
@@ -85,7 +97,7 @@ def planted(kind: str, generator: np.random.Generator, largest: int) -> dict[str
 
 KINDS = (
     "ring", "hidden", "halving", "tree", "binomial", "two levels", "ring over nodes", "shared links",
-    "slow rank", "random lateness", *UNKNOWABLE,
+    "fading links", "mixed", "slow rank", "random lateness", *UNKNOWABLE,
 )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ def test_a_form_that_is_no_ring_is_told_by_the_recorded_allreduces(form):
 
 def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
     cluster = Cluster(links("ring", (100.0,), (2.0,)), **QUIET)
-    made, _, _ = predicted(cluster, (1, 2), [16])
-    row = made[SIMULATION, 16, ""]
+    made, _, _ = predicted(cluster, (1, 2), [8])
+    row = made[SIMULATION, 8, ""]
     assert {"ring", "halving", "binomial"} <= set(row["exchanges_tried"].split(" or "))
     assert holds(row, cluster) and row["batch_ms_high"] > 1.3 * row["batch_ms_low"]
 
@@ -97,6 +97,22 @@ def test_links_that_ranks_share_are_seen_or_refused():
     row = made[SIMULATION, 16, ""]
     assert row["exchange"] == "shared from 2" and holds(row, cluster)
     assert (SIMULATION, 64, "") not in made or holds(made[SIMULATION, 64, ""], cluster)
+
+
+def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
+    """A tree for small messages and a ring for large ones, as libraries choose."""
+    tree, ring = (links(form, (30.0,), (3.0,)) for form in ("tree", "ring"))
+    cluster = Cluster(lambda size, layout: (tree if size < 2e7 else ring)(size, layout), **QUIET)
+    made, _, said = predicted(cluster, (1, 2, 4, 8), [16])
+    row = made[SIMULATION, 16, ""]
+    assert row["allreduce_error_pct"] > 10 and holds(row, cluster)
+    assert any("off the form that fits them best" in one for one in said)
+
+
+def test_the_further_ahead_the_less_is_known_of_the_exchange():
+    made, _, _ = predicted(Cluster(links("ring", (5.0,), (1.0,)), **QUIET), (1, 2, 4, 8), [16, 64])
+    near, far = (made[SIMULATION, ranks, ""] for ranks in (16, 64))
+    assert far["batch_ms_high"] / far["batch_ms_low"] > 1.2 * near["batch_ms_high"] / near["batch_ms_low"]
 
 
 def test_links_that_were_never_seen_are_refused():
