@@ -195,7 +195,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction_coverage", description=__doc__)
-    parser.add_argument("--cases", type=int, default=40, help="of each kind and scaling [40]")
+    parser.add_argument("--cases", type=int, default=15, help="of each kind and scaling [15]")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of these only [all]")
     given = parser.parse_args()
     kinds = given.kinds.split(",")
