@@ -1,26 +1,56 @@
 """What does a batch cost on more ranks, if it goes on as it did on few?
 
-Times of a batch on P ranks under weak scaling are fitted by what collectives are known to cost: a part that
-every P > 1 pays (a ring's 2(P-1)/P of the bytes), one a step of a tree (log2 P), one a rank (a ring's steps,
-P - 1). Few points do not tell these apart: each is fitted, and the interval spans those that fit about as
-well.
+Times of a batch on P ranks are fitted by what collectives are known to cost: a part that every P > 1 pays
+alike (a pipelined tree's bytes), or nearly (a ring's: 2(P-1)/P of them), one a step of a tree (log2 P), one a
+rank (a ring's steps, P - 1):
+
+    weak scaling     T(P) = a + max(0, c s(P) - hidden)
+    strong scaling   T(P) = a P0 / P + f (1 - P0 / P) + max(0, c s(P) - hidden)
+
+with one of these shapes s, or one of bytes and one of steps at once; f is what fewer images do not save.
+
+What the backward pass hides of the exchange costs nothing until there is more of it than the pass is long; a
+rate does not say how much that is. So it is tried from nothing to all that can be, with a last bucket whose
+exchange nothing hides. Few points do not tell these apart: the range spans all that the measured points
+allow. Nor do rates say whether what the largest point costs more than ideal is there for good (a link
+between nodes, a slow rank) or grows with every rank (a link that all share): the range holds both. It is no
+confidence interval: of what begins beyond the points it knows nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-# How a cost grows with the number of ranks; Thakur, Rabenseifner and Gropp (2005) derive the first three.
+# How a cost grows with the number of ranks; Thakur, Rabenseifner and Gropp (2005) derive them.
 SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "constant": lambda ranks: 1.0 * (ranks > 1),
     "bandwidth": lambda ranks: (ranks - 1) / ranks,
     "tree": lambda ranks: np.log2(ranks),
     "ring": lambda ranks: ranks - 1.0,
 }
-# A shape counts if its error (root mean square) is within this factor of the best one's ...
-_AS_GOOD = 3.0
-# ... which is taken to be this share of a batch's time at least: no measurement is better than that.
-_LEAST_ERROR = 0.005
+# The share of a step's computing that can hide such a cost (of what is constant it does not matter): all of a
+# backward pass, which does twice what the forward pass does.
+_MOST_HIDDEN = {"bandwidth": 2 / 3, "tree": 2 / 3, "ring": 2 / 3}
+# A cost that grows with every rank (latencies, links that all share) is seen before it is that long, by the
+# last bucket's part of it. Where nothing is to be seen, no more than this is hidden.
+_MOST_UNSEEN = {**_MOST_HIDDEN, "ring": 0.2}
+_TRIED = 9  # shares, from none to that
+# The share of an exchange that nothing hides, as the last bucket's: of one bucket in many, to one in four.
+_VISIBLE = (0.0, 0.1, 0.25)
+# Which costs there may be at once: none, one, or one of bytes (a ring's, or a pipelined tree's) and one of
+# messages.
+_TOGETHER: tuple[tuple[str, ...], ...] = (
+    (), *((name,) for name in SHAPES), ("bandwidth", "tree"), ("bandwidth", "ring"), ("constant", "tree"),
+    ("constant", "ring"),
+)  # fmt: skip
+_SINGULAR = 1e10
+# What fits counts if its chi-square is within this of the least (95 % of one parameter).
+_AS_GOOD = 3.84
+# Runs of one point, where none was repeated: as they differ on clusters that are in use.
+ASSUMED_SCATTER = 0.03
+# No measurement is better than this share of a batch's time.
+_LEAST_ERROR = 0.003
 
 
 @dataclass(frozen=True)
@@ -34,45 +64,223 @@ class Prediction:
     shapes: tuple[str, ...]
 
 
-def predict(ranks: Sequence[int], times: Sequence[float], wanted: int) -> Prediction:
+@dataclass(frozen=True)
+class _Fits:
+    """Ways to go on; arrays of one element each.
+
+    Attributes:
+        allowed: no cost came out below 0 (those that did so by chance are kept for the range).
+        hidden: whether something is hidden.
+        time, most: on the wanted ranks; ``most`` where not all is known of what is hidden.
+        error: of that time, of one chi-square more.
+    """
+
+    shapes: list[tuple[str, ...]]
+    chi_square: np.ndarray
+    parameters: np.ndarray
+    allowed: np.ndarray
+    hidden: np.ndarray
+    time: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+    def of(self, which: np.ndarray) -> "_Fits":
+        """Some of them."""
+        shapes = [one for one, taken in zip(self.shapes, which, strict=True) if taken]
+        arrays = [getattr(self, one.name)[which] for one in fields(self) if one.name != "shapes"]
+        return _Fits(shapes, *arrays)
+
+
+def predict(
+    ranks: Sequence[int],
+    times: Sequence[float],
+    wanted: int,
+    errors: Sequence[float] | None = None,
+    strong: bool = False,
+) -> Prediction:
     """The time of a batch on ``wanted`` ranks.
 
     Args:
-        ranks, times: measured points, two of different ranks at least; the batch of a rank is constant.
+        ranks, times: measured points, two of different ranks at least, in rising order of ranks; the batch of
+            a rank is constant (``strong``: that of the job).
+        errors: standard error of each time, relative; by default what the points are off the best shape, and
+            no more than runs differ on a cluster in use.
 
     Raises:
         ValueError: fewer points.
     """
-    measured, values = np.asarray(ranks, float), np.asarray(times, float)
     if len(set(ranks)) < 2:
         raise ValueError("two world sizes at least")
-    fits = {name: _fit(shape, measured, values) for name, shape in SHAPES.items()}
-    least = max(min(error for _, error in fits.values()), _LEAST_ERROR * float(values.min()))
-    good = {name: fit for name, fit in fits.items() if fit[1] <= _AS_GOOD * least}
-    at = np.array([float(wanted)])
-    predicted = {name: float(_value(SHAPES[name], fit[0], at)[0]) for name, fit in good.items()}
-    weights = np.array([1 / max(error, least) ** 2 for _, error in good.values()])
-    centre = float(np.average(list(predicted.values()), weights=weights))
-    spread = 2 * least
-    return Prediction(
-        wanted, centre, min(predicted.values()) - spread, max(predicted.values()) + spread, tuple(predicted)
-    )
+    measured, values = np.asarray(ranks, float), np.asarray(times, float)
+    known = _own_errors(measured, values, strong) if errors is None else np.asarray(errors, float)
+    known = np.maximum(known, _LEAST_ERROR)
+    fits = _fits(measured, values, known, float(wanted), strong)
+    least = float(fits.chi_square.min())
+    # Points that no shape meets are known less well than was said.
+    scale = max(1.0, least / max(1, len(values) - 2))
+    good = fits.of(fits.chi_square <= least + _AS_GOOD * scale)
+    reach = np.sqrt(_AS_GOOD * scale - (good.chi_square - least)) * good.error
+    # The centre is of the simplest that is as good: nothing hidden.
+    simple = good.of(good.allowed & ~good.hidden) if (good.allowed & ~good.hidden).any() else good
+    centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
+    stays, grows = _least_and_most(measured, values, known * np.sqrt(scale), float(wanted), strong)
+    low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
+    high = max(float((good.most + reach).max()), grows, centre)
+    names = tuple(name for name in SHAPES if any(name in one for one in good.shapes))
+    return Prediction(wanted, centre, low, high, names)
 
 
-def _fit(
-    shape: Callable[[np.ndarray], np.ndarray], ranks: np.ndarray, times: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """(base time and cost, both at least 0; root mean square error)."""
-    from scipy.optimize import nnls
+def _least_and_most(
+    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool
+) -> tuple[float, float]:
+    """The time if what the largest point costs more than ideal stays, and if it grows with every rank."""
+    share, ahead = (ranks[0] / ranks[-1], ranks[0] / wanted) if strong else (1.0, 1.0)
+    cost = times[-1] - times[0] * share
+    error = 1.96 * float(np.hypot(times[-1] * errors[-1], times[0] * share * errors[0]))
+    growth = (wanted - 1) / (ranks[-1] - 1)
+    ideal = times[0] * ahead
+    # Of what takes longer than ideal on the largest point, one rank's own error is no part.
+    own = 1.96 * float(times[-1] * errors[-1]) if not strong else error
+    return float(ideal + cost - own), float(ideal + max(cost + error, 0.0) * growth)
 
-    # Relative errors count: a slow point is measured no worse than a fast one.
-    design = np.stack([np.ones_like(ranks), shape(ranks)], axis=1) / times[:, None]
-    coefficients, _ = nnls(design, np.ones_like(times))
-    error = float(np.sqrt(np.mean(np.square(_value(shape, coefficients, ranks) - times))))
-    return coefficients, error
+
+def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarray:
+    """Errors of points that nobody repeated: what they are off the best shape; no more than is assumed."""
+    from scipy.special import stdtrit
+
+    known = np.full(len(times), ASSUMED_SCATTER)
+    freedom = len(times) - 2
+    if freedom < 1:
+        return known
+    fits = _fits(ranks, times, known, float(ranks[-1]), strong)
+    # What is hidden is fitted, too, and so are two shapes at once: they would take up what points are off.
+    least = fits.chi_square[~fits.hidden & (fits.parameters <= 2)].min()
+    off = np.sqrt(least / freedom) * float(stdtrit(freedom, 0.975)) / 1.96
+    return known * min(1.0, off)
 
 
-def _value(
-    shape: Callable[[np.ndarray], np.ndarray], coefficients: np.ndarray, ranks: np.ndarray
-) -> np.ndarray:
-    return coefficients[0] + coefficients[1] * shape(ranks)
+def _fits(ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool) -> _Fits:
+    """All shapes and pairs of them, with all shares hidden, exposed from each point on (or from none)."""
+    points = _Points(ranks, times, errors, wanted, strong)
+    none_hidden = [
+        _fitted(points, names, overhead, np.zeros(1), 0, 1.0)
+        for overhead in ((False, True) if strong else (False,))
+        for names in _TOGETHER
+    ]
+    some_hidden = [
+        _fitted(points, names, overhead, _shares(names, visible), first, visible)
+        for overhead in ((False, True) if strong else (False,))
+        for names in _TOGETHER
+        if names and "constant" not in names
+        for first in range(len(ranks) + 1)
+        for visible in _VISIBLE
+    ]
+    found = [*none_hidden, *some_hidden]
+    shapes = [shape for one in found for shape in one.shapes]
+    arrays = [np.concatenate([getattr(one, name.name) for one in found]) for name in fields(_Fits)[1:]]
+    return _Fits(shapes, *arrays)
+
+
+def _shares(names: Sequence[str], visible: float) -> np.ndarray:
+    """The shares of computing that may hide such costs, but for none."""
+    limits = _MOST_HIDDEN if visible else _MOST_UNSEEN
+    return np.linspace(0, min(limits[name] for name in names), _TRIED)[1:]
+
+
+@dataclass(frozen=True)
+class _Points:
+    """What was measured, and the ranks that are wanted."""
+
+    ranks: np.ndarray
+    times: np.ndarray
+    errors: np.ndarray
+    wanted: float
+    strong: bool
+
+    @property
+    def base(self) -> np.ndarray:
+        """How computing goes down, of each point and of the wanted one."""
+        every = np.append(self.ranks, self.wanted)
+        return self.ranks[0] / every if self.strong else np.ones(len(every))
+
+    def costs(self, names: Sequence[str]) -> np.ndarray:
+        """The shapes that cost anything, (shapes, points and the wanted one)."""
+        every = np.append(self.ranks, self.wanted)
+        found = [SHAPES[name](every) for name in names]
+        return np.stack([one for one in found if one[:-1].any()] or [np.zeros_like(every)])
+
+
+def _fitted(
+    points: _Points, names: tuple[str, ...], overhead: bool, hidden: np.ndarray, first: int, visible: float
+) -> _Fits:
+    """Least squares with each share ``hidden``, the exchange exposed from the ``first`` point on.
+
+    Args:
+        visible: the share of the exchange that nothing hides.
+    """
+    base, costs = points.base, points.costs(names)
+    measured = len(points.ranks)
+    exposed = np.arange(measured) >= first
+    columns = [base[:-1] - hidden[:, None] * base[:-1] * exposed]
+    if overhead:
+        columns.append(np.broadcast_to(1 - base[:-1], columns[0].shape))
+    parts = len(columns)
+    seen = [cost[:-1] * np.where(exposed, 1.0, visible) for cost in costs]
+    columns += [np.broadcast_to(cost, columns[0].shape) for cost in seen if cost.any()]
+    solved = _solved(points, np.stack(columns, axis=2))
+    if solved is None:
+        return _none()
+    values, covariance, chi_square = solved
+    told = values.shape[1] > parts
+    # What can be hidden of the exchange, on each point and the wanted ranks, and what hides it.
+    rise = (1 - visible) * values[:, parts:] @ costs if told else np.zeros((len(hidden), measured + 1))
+    limit = hidden[:, None] * values[:, :1] * base
+    slack = 1e-9 * np.abs(values[:, :1])
+    over, under = (rise >= limit - slack)[:, :measured], (rise <= limit + slack)[:, :measured]
+    right = np.where(exposed, over, under) if told else np.ones(over.shape, dtype=bool)
+    out = rise[:, -1] > limit[:, -1]
+    if not hidden.any():
+        right, out = np.ones_like(right), np.ones(1, dtype=bool)
+    to = np.zeros(values.shape)
+    to[:, 0] = base[-1] * (1 - hidden * out)
+    to[:, 1:parts] = 1 - base[-1]
+    if told:
+        to[:, parts:] = np.where(out, 1.0, visible)[:, None] * costs[:, -1]
+    time = (to * values).sum(axis=1)
+    most = time.copy()
+    if not told and names:
+        # All is hidden, and how much that is, is not known: up to all that the last point can hide.
+        growth = float((costs[:, -1] / costs[:, -2]).max())
+        most += np.maximum(hidden * values[:, 0] * (base[-2] * growth - base[-1]), 0)
+    error = np.sqrt(np.maximum(np.einsum("gi,gij,gj->g", to, covariance, to), 0))
+    spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    allowed = np.asarray((values[:, 1:] >= 0).all(axis=1))
+    keep = right.all(axis=1) & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
+    count = np.full(len(hidden), values.shape[1])
+    every = _Fits([names] * len(hidden), chi_square, count, allowed, hidden > 0, time, most, error)
+    return every.of(keep)
+
+
+def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(values, their covariances, chi-squares) of designs (problems, points, terms).
+
+    None where the points do not tell the terms.
+    """
+    weights = 1 / (points.times * points.errors)
+    design, wanted = columns * weights[:, None], points.times * weights
+    size = np.sqrt(np.square(design).sum(axis=1))
+    if design.shape[2] > design.shape[1] or (size == 0).any():
+        return None
+    scaled = design / size[:, None]
+    gram = np.einsum("gni,gnj->gij", scaled, scaled)
+    if (np.linalg.cond(gram) > _SINGULAR).any():
+        return None
+    inverse = np.linalg.inv(gram)
+    values = np.einsum("gij,gnj,n->gi", inverse, scaled, wanted) / size
+    rest = wanted - np.einsum("gni,gi->gn", design, values)
+    return values, inverse / (size[:, :, None] * size[:, None]), np.square(rest).sum(axis=1)
+
+
+def _none() -> _Fits:
+    nothing = np.zeros(0)
+    return _Fits([], nothing, nothing, nothing > 0, nothing > 0, nothing, nothing, nothing)

@@ -2,24 +2,27 @@
 
 A row is a configuration and a number of ranks, as analysis.predict describes it. The rates are those of a
 sweep's points, or of a CSV table.
+
+A point that was measured outside of the range that smaller ones gave says that something grows which is in no
+shape: from there on ranges are wider by as much for every doubling.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis import curve
-from analysis.scaling import NOT_ALIKE, POINT_FIELDS, Point, points_of
-from analysis.study import Study
+from analysis.configurations import Configuration, Nodes, error_of
 from analysis.terminal import Rows
 from profiling.errors import UserError
 
 CURVE = "curve"  # the method of these rows
-# What the points of a configuration have in common.
-CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
+NOTHING = "no configuration was measured on two numbers of ranks: there is nothing to go on from"
+# A range whose ends are further apart than this factor tells nothing.
+WIDEST = 3.0
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
 RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
 # Columns of tables that tell configurations apart.
@@ -31,48 +34,97 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Series:
-    """A configuration measured on several numbers of ranks, in rising order."""
+    """A configuration measured on several numbers of ranks, in rising order.
+
+    Attributes:
+        batch: images of a rank; 1 where a table does not say it, so that times are relative. Where the batch
+            of the job is constant (``strong``): that of the job.
+        errors: standard error of each rate, relative.
+        nodes: where ranks run; None: a table does not say.
+    """
 
     fields: Mapping[str, Any]
     ranks: tuple[int, ...]
     images_per_s: tuple[float, ...]
-    batch: float  # images a rank; 1 where a table does not say it, so that times are relative
+    batch: float
+    errors: tuple[float, ...] = ()
+    strong: bool = False
+    nodes: Nodes | None = None
+
+    def images(self, ranks: int) -> float:
+        """Of a batch of the job."""
+        return self.batch * (1 if self.strong else ranks)
 
     def time_s(self) -> list[float]:
-        """Seconds a batch of a rank."""
-        return [self.batch * ranks / rate for ranks, rate in zip(self.ranks, self.images_per_s, strict=True)]
+        """Seconds a batch."""
+        return [self.images(ranks) / rate for ranks, rate in zip(self.ranks, self.images_per_s, strict=True)]
+
+    def first(self, count: int) -> "Series":
+        """Of the smallest points only."""
+        return replace(
+            self, ranks=self.ranks[:count], images_per_s=self.images_per_s[:count], errors=self.errors[:count]
+        )
 
 
-def rows(series: Sequence[Series], wanted: Sequence[int]) -> Rows:
-    """Back-tests of each series, then its predictions; see this file's docstring.
+def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[str]]:
+    """Back-tests of each series, then its predictions, and why others have none; see this file's docstring.
 
     Raises:
         UserError: no series was measured on two numbers of ranks.
     """
     usable = [one for one in series if len(one.ranks) > 1]
     if not usable:
-        raise UserError(
-            "no configuration was measured on two numbers of ranks: there is nothing to go on from"
-        )
+        raise UserError(NOTHING)
     made: Rows = []
+    reasons: list[str] = []
     for one in usable:
+        missed = 0.0
         for place in range(2, len(one.ranks)):
-            known = Series(one.fields, one.ranks[:place], one.images_per_s[:place], one.batch)
-            row = _row(known, one.ranks[place])
+            row = _row(one.first(place), one.ranks[place], missed)
             measured = one.images_per_s[place]
             error = 100 * (row["images_per_s"] / measured - 1)
             made.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
-        made += [_row(one, ranks) for ranks in wanted if ranks > one.ranks[-1]]
-    return made
+            noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
+            ends = row["images_per_s_low"], row["images_per_s_high"]
+            missed = max(
+                missed, outside(measured, *ends, noise) / doublings(*one.ranks[place - 1 : place + 1])
+            )
+        for ranks in (count for count in wanted if count > one.ranks[-1]):
+            why = one.nodes.unseen(ranks) if one.nodes else ""
+            row = _row(one, ranks, missed)
+            if not why and row["images_per_s_high"] > WIDEST * row["images_per_s_low"]:
+                low, high = row["images_per_s_low"], row["images_per_s_high"]
+                why = (
+                    f"rates on {row['measured_on']} ranks do not tell those on {ranks}: what fits them gives "
+                    f"{low:.3g} to {high:.3g} images/s; measure more points, or trace a run"
+                )
+            if why:
+                reasons.append(why)
+            else:
+                made.append(row)
+    return made, list(dict.fromkeys(reasons))
 
 
-def _row(one: Series, ranks: int) -> dict[str, Any]:
-    found = curve.predict(one.ranks, one.time_s(), ranks)
-    images = one.batch * ranks
+def doublings(known: int, wanted: int) -> float:
+    """How far a prediction reaches."""
+    return abs(float(np.log2(wanted / known)))
 
-    def rate(time_s: float) -> float:
-        return images / time_s if time_s > 0 else float("nan")
 
+def outside(measured: float, low: float, high: float, noise: float) -> float:
+    """By how much (of the logarithm) a measured figure is outside a range, beyond its own error.
+
+    Args:
+        noise: standard error of the measured figure, relative.
+    """
+    over, under = np.log(measured / high), np.log(low / measured)
+    return max(0.0, float(max(over, under)) - 1.96 * noise)
+
+
+def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
+    found = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
+    images = one.images(ranks)
+    wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
+    low, high = found.low / wider, found.high * wider
     base = one.images_per_s[0] / one.ranks[0]
     return {
         **one.fields,
@@ -80,57 +132,20 @@ def _row(one: Series, ranks: int) -> dict[str, Any]:
         "method": CURVE,
         "what_if": "",
         "backtest": False,
-        "images_per_s": rate(found.time),
-        "images_per_s_low": rate(found.high),
-        "images_per_s_high": rate(found.low),
+        "scaling": "strong" if one.strong else "weak",
+        "images_per_s": images / found.time,
+        "images_per_s_low": images / high,
+        "images_per_s_high": images / low,
         "batch_ms": 1e3 * found.time,
-        "batch_ms_low": 1e3 * found.low,
-        "batch_ms_high": 1e3 * found.high,
-        "scaling_efficiency_pct": 100 * rate(found.time) / ranks / base,
+        "batch_ms_low": 1e3 * low,
+        "batch_ms_high": 1e3 * high,
+        "scaling_efficiency_pct": 100 * images / found.time / ranks / base,
         "measured_on": " ".join(str(count) for count in one.ranks),
         "shapes": " ".join(found.shapes),
     }
 
 
 # --- what was measured --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """The points of one configuration, in rising order of ranks, no two of one world size.
-
-    Attributes:
-        fields: those of :data:`CONFIGURATION`.
-    """
-
-    fields: Mapping[str, Any]
-    points: tuple[Point, ...]
-
-
-def configurations(study: Study) -> list[Configuration]:
-    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision."""
-    found: dict[tuple, list[Point]] = {}
-    points = points_of(study)
-    for point in points:
-        key = tuple(str(point.fields[name]) for name in CONFIGURATION)
-        members = found.setdefault(key, [])
-        base = point.base
-        if base is not None and base.world_size < point.world_size and base not in members:
-            members.append(base)
-        if point not in members:
-            members.append(point)
-    made = []
-    for members in found.values():
-        members.sort(key=lambda point: point.world_size)
-        ranks = tuple(point.world_size for point in members)
-        if len(set(ranks)) < len(ranks):
-            study.find(
-                f"{members[-1].fields['model']}: several node counts give one world size; the first counts"
-            )
-            members = [one for place, one in enumerate(members) if ranks.index(one.world_size) == place]
-        fields = {name: members[-1].fields[name] for name in CONFIGURATION}
-        made.append(Configuration(fields, tuple(members)))
-    return made
 
 
 def series_of(found: Sequence[Configuration]) -> list[Series]:
@@ -140,7 +155,10 @@ def series_of(found: Sequence[Configuration]) -> list[Series]:
             one.fields,
             tuple(point.world_size for point in one.points),
             tuple(point.rate.value for point in one.points),
-            float(one.points[-1].fields["batch"]),
+            one.batch(one.points[-1].world_size) * (one.points[-1].world_size if one.strong else 1),
+            tuple(error_of(point) for point in one.points),
+            one.strong,
+            one.nodes,
         )
         for one in found
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.extrapolate import CONFIGURATION
+from analysis.configurations import CONFIGURATION
 from analysis.sentences import Sentence, number, ranks_in_words
 from analysis.simulate import in_words
 from analysis.terminal import Rows, digits

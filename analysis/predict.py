@@ -6,22 +6,33 @@
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
 A row is a configuration and a number of ranks: ``batch_ms`` and ``images_per_s`` with ``_low`` and
-``_high``, ``scaling_efficiency_pct`` over the smallest measured number, ``measured_on`` (the ranks that it is
-made from) and ``method``:
+``_high``, ``scaling_efficiency_pct`` over the smallest measured number, ``scaling`` (weak: the batch of a
+rank is constant; strong: that of the job is), ``measured_on`` (the ranks that it is made from), ``believed``
+(false: the other method is better founded, and a line says why) and ``method``:
 
     curve         how the cost of more ranks may grow, fitted to measured rates (analysis/curve.py:
                   ``shapes``)
-    simulation    the step replayed from its trace, its gradients exchanged in buckets over a ring
-                  (analysis/simulate.py): ``traced_ranks``; ``buckets``; ``exposed_ms`` of the exchange;
-                  ``alpha_us`` and ``beta_gb_per_s``, fitted to allreduces or given; and ``fit_error_pct``,
-                  by how much the batch that is simulated on ``traced_ranks`` is off the measured one
+    simulation    the step replayed from its trace, its gradients exchanged in buckets
+                  (analysis/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
+                  ``buckets``; ``exposed_ms`` and ``hidden_ms`` of the exchange, ``measured_hidden_ms`` of
+                  that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
+                  ``exchanges_tried`` that fit about as well (analysis/exchange_forms.py); ``alpha_us`` and
+                  ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
+                  ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given;
+                  ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
+                  how much the batch that is simulated on ``traced_ranks`` is off the measured one
+
+``_low`` and ``_high`` are ranges of what was tried: of all shapes, or forms, that the measured points allow,
+with how much batches, allreduces and runs differ, and wider with every doubling where a measured point was
+outside of what smaller ones gave. They are no 95 % interval: what begins only beyond the measured points
+(links that many ranks have to share, another switch) is in neither. benchmarks/results/prediction_coverage.md
+says how often they hold the truth. What cannot be told has no row, and a line says why.
 
 A row with ``what_if`` is a simulation with something changed, and ``gain_pct`` what that gives in images/s;
 analysis/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
 measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
 
-A prediction holds for the same batch of a rank, the same software, and a network that goes on as it did: a
-switch, or a second rail, that the measured points did not use is not in it.
+A prediction holds for the same software, and a network that goes on as it did.
 
 A table needs a column of ranks (world_size, n_gpus, gpus or ranks) and one of images a second (images_per_s,
 img_per_s, img_s_global, images_per_second); framework, model, platform, gpu, mode, precision, batch_per_gpu,
@@ -36,19 +47,22 @@ from typing import Any
 
 import numpy as np
 
-from analysis import extrapolate, output, simulate, simulate_rows
+from analysis import believed, configurations, extrapolate, output, simulate, simulate_rows
+from analysis.basis import Network
 from analysis.extrapolate import Series
 from analysis.load import load
+from analysis.scaling import Scaling
 from analysis.study import Study
 from analysis.terminal import Answer, Column, Part, Rows, with_interval
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
 
 COLUMNS = (
-    "ranks", "method", "what_if", "backtest", "images_per_s", "images_per_s_low", "images_per_s_high",
-    "batch_ms", "batch_ms_low", "batch_ms_high", "scaling_efficiency_pct", "gain_pct",
-    "measured_images_per_s", "error_pct", "measured_on", "shapes", "traced_ranks", "fit_error_pct", "buckets",
-    "exposed_ms", "alpha_us", "beta_gb_per_s",
+    "ranks", "method", "what_if", "backtest", "scaling", "believed", "images_per_s", "images_per_s_low",
+    "images_per_s_high", "batch_ms", "batch_ms_low", "batch_ms_high", "scaling_efficiency_pct", "gain_pct",
+    "measured_images_per_s", "error_pct", "measured_on", "shapes", "traced_ranks", "fit_error_pct",
+    "exchange", "exchanges_tried", "allreduce_error_pct", "late_ranks", "buckets", "exposed_ms", "hidden_ms",
+    "measured_hidden_ms", "alpha_us", "beta_gb_per_s", "alpha_in_node_us", "beta_in_node_gb_per_s",
 )  # fmt: skip
 # A prediction over more than this many times the measured ranks is guessing.
 FARTHEST = 16
@@ -59,30 +73,38 @@ def of_study(
     study: Study,
     ranks: str = "",
     what_ifs: Sequence[str] = (),
-    network: simulate_rows.Network | None = None,
+    network: Network | None = None,
+    scaling: Scaling | None = None,
+    gpus_per_node: int | None = None,
 ) -> Rows:
     """The rows of a sweep: curves, then simulations; a finding says why a configuration has none of these.
 
     Args:
         ranks: as the flag ``--ranks`` has them.
+        scaling: by default what the report chooses (:func:`analysis.configurations.chosen`).
+        gpus_per_node: that a node holds; by default as measured (:class:`analysis.configurations.Nodes`).
 
     Raises:
         UserError: neither can be made, with why.
     """
-    found = extrapolate.configurations(study)
+    found = configurations.configurations(study, scaling, gpus_per_node)
     series = extrapolate.series_of(found)
     wanted = _wanted(ranks, series)
     simulated, reasons = simulate_rows.rows(study, found, wanted, what_ifs, network)
     try:
-        curves = extrapolate.rows(series, wanted)
+        curves, untold = extrapolate.rows(series, wanted)
     except UserError as error:
         if not simulated:
             raise UserError(f"{error}; nor can a step be simulated: {'; '.join(reasons)}") from None
-        study.find(f"no curve is fitted: {error}")
-        curves = []
+        curves, untold = [], [str(error)]
+    made = [*curves, *simulated]
+    if not made:
+        raise UserError(f"{'; '.join(untold)}; nor can a step be simulated: {'; '.join(reasons)}")
+    for reason in untold:
+        study.find(f"no curve: {reason}")
     for reason in reasons:
         study.find(f"not simulated: {reason}")
-    return [*curves, *simulated]
+    return believed.judged(made)
 
 
 def main() -> int:
@@ -90,17 +112,21 @@ def main() -> int:
     network = _network(arguments)
     what_ifs = simulate.parse_what_ifs(arguments.what_if)
     study = None
+    untold: list[str] = []
     if arguments.path.suffix == ".csv" and arguments.path.is_file():
-        if what_ifs or network != simulate_rows.Network():
+        if what_ifs or network != Network():
             raise UserError(NO_TRACE)
         series = extrapolate.read_table(arguments.path)
-        made = extrapolate.rows(series, _wanted(arguments.ranks, series))
+        made, untold = extrapolate.rows(series, _wanted(arguments.ranks, series))
+        if not made:
+            raise UserError("; ".join(untold))
+        made = believed.judged(made)
     else:
         study = load(arguments.path, arguments.peaks)
-        made = of_study(study, arguments.ranks, what_ifs, network)
+        made = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
     fields = [name for name in dict.fromkeys(name for row in made for name in row) if name not in COLUMNS]
     part = Part("Predicted throughput", made, shown(made, fields), caption(made))
-    return output.emit(Answer(made, [*fields, *COLUMNS], parts=[part]), study, arguments)
+    return output.emit(Answer(made, [*fields, *COLUMNS], [part], notes=untold), study, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,16 +144,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--beta-gb-per-s", type=float, metavar="GB_PER_S", help="bandwidth of a link [fitted], 1e9 bytes/s"
     )
+    parser.add_argument(
+        "--scaling", choices=configurations.KINDS,
+        help="weak: the batch of a GPU is constant; strong: the global batch is [as the report: strong where "
+        "only that was measured]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpus-per-node", type=int, metavar="N",
+        help="GPUs that a node holds [the most measured on one; where all points are of one node, "
+        f"{configurations.GPUS_OF_A_NODE}]",
+    )  # fmt: skip
     return output.add_output_flags(parser)
 
 
-def _network(arguments: argparse.Namespace) -> simulate_rows.Network:
+def _network(arguments: argparse.Namespace) -> Network:
     alpha, beta = arguments.alpha_us, arguments.beta_gb_per_s
     if alpha is not None and not 0 <= alpha < np.inf:
         raise UserError(f"--alpha-us: {alpha:g} is no latency; it must be 0 or more")
     if beta is not None and not 0 < beta < np.inf:
         raise UserError(f"--beta-gb-per-s: {beta:g} is no bandwidth; it must be more than 0")
-    return simulate_rows.Network(alpha, beta)
+    if arguments.gpus_per_node is not None and arguments.gpus_per_node < 1:
+        raise UserError(f"--gpus-per-node: {arguments.gpus_per_node} is no number of GPUs")
+    return Network(alpha, beta)
 
 
 def _wanted(text: str, series: Sequence[Series]) -> list[int]:
@@ -148,14 +186,23 @@ def _wanted(text: str, series: Sequence[Series]) -> list[int]:
 
 
 _RANGES = {
-    extrapolate.CURVE: "Ranges of curves span the shapes of cost that fit the measured points about as well.",
-    simulate_rows.SIMULATION: "Ranges of simulations: 95 %, of resampled batches, allreduces and runs.",
+    extrapolate.CURVE: "Ranges of curves: of all shapes of cost that the measured rates allow.",
+    simulate_rows.SIMULATION: "Ranges of simulations: of all forms of the exchange that the recorded "
+    "allreduces allow; batches, calls and runs resampled.",
 }
+_NOT_95 = (
+    "No range is a 95 % interval: links that only more ranks have to share are in none (docs/methods.md says "
+    "how often ranges hold)."
+)
 
 
-def caption(made: Rows) -> str:
-    """What stands below the table: what the ranges are, and how good such predictions were."""
-    lines = []
+def caption(made: Rows, in_words: bool = True) -> str:
+    """What stands below the table: what the ranges are, and how good predictions were.
+
+    Args:
+        in_words: which method to believe, too.
+    """
+    lines = believed.sentences(made) if in_words else []
     for method, ranges in _RANGES.items():
         of = [row for row in made if row["method"] == method]
         errors = [abs(row["error_pct"]) for row in of if row["backtest"]]
@@ -166,7 +213,7 @@ def caption(made: Rows) -> str:
             )
         elif of:
             lines.append(f"{ranges}\nToo few points for a back-test: how good this is, is not known.")
-    return "\n".join(lines)
+    return "\n".join([*lines, _NOT_95])
 
 
 def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
@@ -182,6 +229,9 @@ def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
         return with_interval(row["images_per_s"], row["images_per_s_low"], row["images_per_s_high"])
 
     varying = [name for name in fields if len({str(row.get(name)) for row in made}) > 1]
+    # Of strong scaling a rank's batch is that of the largest measured point, and no configuration.
+    strong = all(row["scaling"] == "strong" for row in made)
+    varying = [name for name in varying if name != "batch" or not strong]
     columns = [
         *(Column(name, get(name), left=True) for name in varying),
         Column("method", get("method"), left=True),
@@ -191,6 +241,8 @@ def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
         Column("gain\n%", percent("gain_pct")),
         Column("efficiency\n%", lambda row: f"{row['scaling_efficiency_pct']:.1f}"),
         Column("exposed\nms", get("exposed_ms")),
+        Column("exchange", get("exchange"), left=True),
+        Column("step off\nmeasured, %", percent("fit_error_pct")),
         Column("measured\nimages/s", get("measured_images_per_s")),
         Column("error\n%", percent("error_pct")),
         Column("from\nranks", get("measured_on"), left=True),

@@ -6,16 +6,12 @@ the pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). Collectives go o
 when its bucket is ready and the one before is done. The step ends when both the pass and the last collective
 have, and the update has followed. All of it is late by as much as the latest of the ranks.
 
-An allreduce of n bytes over P ranks takes that of a ring (Thakur, Rabenseifner and Gropp, 2005):
-
-    T(n, P) = 2 (P - 1) alpha + 2 (P - 1) / P  n / beta
-
-alpha is the latency of a message, beta the bandwidth of a link (nccl-tests' bus bandwidth of a long message).
+analysis/exchange_forms.py says what an allreduce costs.
 
 What may be changed, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
     fp16-gradients    gradients are sent in 16 bits (grad: fp16), at no cost of the conversion
-    network=2x        links of twice the bandwidth beta; alpha stays
+    network=2x        links of twice the bandwidth beta, within nodes and between them; alpha stays
     bucket-mb=50      buckets close at 50 MiB (bucket_mb)
     no-stragglers     no rank is later than the median rank
     no-loader         the next batch is always there: nothing waits for it
@@ -26,15 +22,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis import statistics
+from analysis.allreduce import RESAMPLES, Cost
+from analysis.exchange_forms import Layout
+from analysis.latest import latest
 from profiling.errors import UserError, did_you_mean
 
-RESAMPLES = 400
 MIB = 1 << 20
 # DDP counts a bucket's size in the parameters' own precision, whatever is sent.
 _HELD_BYTES = 4
-# Messages whose sizes differ by less than this factor do not tell latency from bandwidth.
-_TELLS_APART = 1.5
 
 _DEFAULTS = {
     "fp16-gradients": "",
@@ -55,31 +50,6 @@ DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """Measured allreduces; arrays of one element a stretch of time in which one or more of them ran.
-
-    Collectives that overlap share the wire: their times cannot be told apart, that of all of them can.
-    """
-
-    ranks: np.ndarray
-    calls: np.ndarray
-    bytes: np.ndarray
-    ns: np.ndarray  # from the arrival of the last rank at the first call to the end of the last one
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of a ring's message and byte, ns; arrays of one element, the estimate, or of more: then resamples."""
-
-    alpha_ns: np.ndarray
-    ns_per_byte: np.ndarray
-
-    def allreduce_ns(self, size: float, ranks: int) -> np.ndarray:
-        """T(n, P) of this file's docstring."""
-        return 2 * (ranks - 1) * self.alpha_ns + 2 * (ranks - 1) / ranks * size * self.ns_per_byte
-
-
-@dataclass(frozen=True)
 class Step:
     """A batch of a rank without the exchange of gradients; medians, ns.
 
@@ -90,8 +60,11 @@ class Step:
         ready_ns: when each gradient is ready, from the begin of the pass; rising.
         elements: of each gradient.
         whole_buckets: what ``elements`` counts are buckets as they were sent, not single gradients.
-        own_ns: what each batch of each rank took where no rank waits for another (its loading included).
+        own_ns: what each batch of each rank took where no rank waits for another (its loading included);
+            of the ranks that are not late again and again.
         own_load_ns: the loading in it.
+        late_ns: (ranks, batches): of the ranks that are, by how much they are later than the others.
+        late_load_ns: the loading in it.
     """
 
     load_ns: float
@@ -103,11 +76,20 @@ class Step:
     whole_buckets: bool
     own_ns: np.ndarray
     own_load_ns: np.ndarray
+    late_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+    late_load_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
 
 
 @dataclass(frozen=True)
 class Model:
-    """A step, the cost of its exchange, and how it is set."""
+    """A step, the cost of its exchange, and how it is set.
+
+    Attributes:
+        scatter: by how much runs differ (standard deviation, relative): how well the step is known.
+        shorter: by what factor the step's own time differs from that of ``step``, where its batch is another
+            one; with resamples.
+        late_shorter: whether lateness is so, too.
+    """
 
     step: Step
     cost: Cost
@@ -115,6 +97,9 @@ class Model:
     bucket_mb: float
     stragglers: bool = True
     loader: bool = True
+    scatter: float = 0.0
+    shorter: np.ndarray = field(default_factory=lambda: np.ones(1))
+    late_shorter: bool = True
     _late: dict[tuple, np.ndarray] = field(default_factory=dict, compare=False)  # by ranks and settings
 
 
@@ -124,58 +109,11 @@ class Simulated:
 
     step_ns: np.ndarray
     exposed_ns: np.ndarray  # from the end of the backward pass to that of the last collective
+    hidden_ns: np.ndarray  # what collectives took besides
     buckets: int
 
 
 # --- the exchange -------------------------------------------------------------------------------------
-
-
-def fit(
-    seen: Exchanges, alpha_ns: float | None = None, ns_per_byte: float | None = None, seed: int = 0
-) -> Cost:
-    """alpha and 1 / beta by least squares of relative errors, neither below 0; with resamples of ``seen``.
-
-    Where all messages are about as long, alpha cannot be told from beta: it is taken to be 0.
-
-    Args:
-        alpha_ns, ns_per_byte: where they are known, and are not to be fitted.
-
-    Raises:
-        ValueError: nothing was seen, and not both are known.
-    """
-    if alpha_ns is not None and ns_per_byte is not None:
-        return Cost(np.array([alpha_ns]), np.array([ns_per_byte]))
-    if not len(seen.ns):
-        raise ValueError("no collective")
-    if alpha_ns is None and ns_per_byte is None and not tells_apart(seen):
-        alpha_ns = 0.0
-    draws = np.random.default_rng(seed).integers(0, len(seen.ns), (RESAMPLES, len(seen.ns)))
-    rows = [np.arange(len(seen.ns)), *draws]
-    found = np.array([_least_squares(seen, row, alpha_ns, ns_per_byte) for row in rows])
-    return Cost(found[:, 0], found[:, 1])
-
-
-def tells_apart(seen: Exchanges) -> bool:
-    """Whether lengths of messages differ enough to tell latency from bandwidth."""
-    size = seen.bytes / seen.calls / seen.ranks
-    return bool(len(size)) and bool(size.max() > _TELLS_APART * size.min())
-
-
-def _least_squares(
-    seen: Exchanges, row: np.ndarray, alpha_ns: float | None, ns_per_byte: float | None
-) -> tuple[float, float]:
-    from scipy.optimize import nnls
-
-    ranks, ns = seen.ranks[row], seen.ns[row]
-    messages = 2 * (ranks - 1) * seen.calls[row] / ns
-    moved = 2 * (ranks - 1) / ranks * seen.bytes[row] / ns
-    rest = np.ones(len(row))
-    if alpha_ns is not None:
-        return alpha_ns, float(nnls(moved[:, None], rest - alpha_ns * messages)[0][0])
-    if ns_per_byte is not None:
-        return float(nnls(messages[:, None], rest - ns_per_byte * moved)[0][0]), ns_per_byte
-    alpha, per_byte = nnls(np.stack([messages, moved], axis=1), rest)[0]
-    return float(alpha), float(per_byte)
 
 
 def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
@@ -202,49 +140,49 @@ def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
 # --- the step -----------------------------------------------------------------------------------------
 
 
-def simulate(model: Model, ranks: int) -> Simulated:
+def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
     """The step of a job of so many ranks."""
-    step = model.step
+    step, ranks = model.step, layout.ranks
     ready, sizes = buckets(step, model.bucket_mb) if ranks > 1 else (np.array([]), np.array([]))
-    done = np.zeros(1)
+    drawn = np.random.default_rng(seed).standard_normal(RESAMPLES)
+    pace = np.concatenate([[1.0], np.exp(model.scatter * drawn)]) * model.shorter
+    done, talk = np.zeros(1), np.zeros(1)
     for instant, elements in zip(ready, sizes, strict=True):
-        lasts = model.cost.allreduce_ns(float(elements) * model.bytes_per_element, ranks)
-        done = np.maximum(done, instant) + lasts
-    exposed = np.maximum(done - step.backward_ns, 0)
+        lasts = model.cost.allreduce_ns(float(elements) * model.bytes_per_element, layout)
+        done = np.maximum(done, instant * pace) + lasts
+        talk = talk + lasts
+    exposed = np.maximum(done - step.backward_ns * pace, 0)
     local = step.forward_ns + step.backward_ns + step.tail_ns + (step.load_ns if model.loader else 0)
-    return Simulated(local + _late_ns(model, ranks) + exposed, exposed, len(ready))
+    late = _late_ns(model, ranks) * (model.shorter if model.late_shorter else 1)
+    return Simulated(local * pace + late + exposed, exposed, np.maximum(talk - exposed, 0), len(ready))
 
 
 def _late_ns(model: Model, ranks: int) -> np.ndarray:
-    """By how much the latest rank is later than the median one, with resamples, ns.
-
-    The median of the latest of P is the quantile 0.5^(1/P) of one, if ranks are late independently.
-    """
+    """By how much the latest rank is later than the median one, with resamples, ns."""
     key = (ranks, model.stragglers, model.loader)
     if key not in model._late:
-        own = model.step.own_ns - (0 if model.loader else model.step.own_load_ns)
-        level = 0.5 ** (1 / ranks) if model.stragglers else 0.5
-
-        def latest(values: np.ndarray) -> np.ndarray:
-            return np.quantile(values, level, axis=-1)
-
-        resampled = statistics.block_resamples(own, latest, RESAMPLES)
-        model._late[key] = np.concatenate([[latest(own)], resampled]) - np.median(own)
+        step = model.step
+        own = step.own_ns - (0 if model.loader else step.own_load_ns)
+        late = step.late_ns - (0 if model.loader else step.late_load_ns)
+        if model.stragglers:
+            model._late[key] = latest(own, late[:ranks], ranks)
+        else:
+            model._late[key] = latest(own, late[:0], 1)
     return model._late[key]
 
 
 # --- what if ------------------------------------------------------------------------------------------
 
 
-def changed(model: Model, what_if: str) -> Model:
-    """A model with one or several ("+") of the changes of this file's docstring.
+def changed(model: Model, what_if: str, layout: Layout) -> Model:
+    """A model with one or several ("+") of the changes of this file's docstring, for a job of so many ranks.
 
     Raises:
         UserError: there is no such change, or its value is none.
         ValueError: it changes nothing here, or what it would change is not known; the message says which.
     """
     for name, value in _taken_apart(what_if):
-        model = _changed(model, name, value)
+        model = _changed(model, name, value, layout)
     return model
 
 
@@ -266,13 +204,17 @@ def in_words(what_if: str) -> str:
     return " and ".join(_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs)
 
 
-def _changed(model: Model, name: str, value: float) -> Model:
+def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
     if name == "fp16-gradients":
         if model.bytes_per_element == 2:
             raise ValueError("gradients are sent in 16 bits already")
         return replace(model, bytes_per_element=2)
     if name == "network":
-        return replace(model, cost=Cost(model.cost.alpha_ns, model.cost.ns_per_byte / value))
+        if not model.cost.has_bandwidth(layout):
+            raise ValueError(
+                "the recorded allreduces show no cost of bytes, so what faster links would give is not known"
+            )
+        return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
         if model.step.whole_buckets:
             raise ValueError("when single gradients are ready is not known, so other buckets are not")

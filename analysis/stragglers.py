@@ -86,16 +86,6 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     return found
 
 
-def nodes_of(source: Source) -> list[str]:
-    """The node of each rank: its host's name, or where nodes share one, their number."""
-    ranks = source.manifest.ranks if source.manifest else []
-    names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
-    if len(names) == source.ranks and len(set(names)) == source.fields["nodes"]:
-        return names
-    ranks_per_node = max(1, source.ranks // source.fields["nodes"])
-    return [f"node {rank // ranks_per_node}" for rank in range(source.ranks)]
-
-
 def rows(study: Study, by_batch: bool = False) -> Rows:
     """The answer's rows; see this file's docstring.
 
@@ -117,7 +107,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
 
 def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
     """A row a rank and batch of a run, with :data:`BATCH_COLUMNS`."""
-    nodes = nodes_of(source)
+    nodes = source.hosts
     return [
         {
             "rank": rank,
@@ -135,7 +125,7 @@ def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
 
 def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
     """A row a rank of a run, with :data:`COLUMNS`."""
-    nodes = nodes_of(source)
+    nodes = source.hosts
     judged = judge(lateness, nodes)
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
     kernels = late_causes.kernel_times(study, source) if named else None

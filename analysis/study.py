@@ -65,6 +65,16 @@ class Source:
         """How many processes it had."""
         return (self.world_size or 1) // self.gpus_per_rank
 
+    @property
+    def hosts(self) -> list[str]:
+        """The node of each rank: its host's name, or where nodes share one, their number."""
+        ranks = self.manifest.ranks if self.manifest else []
+        names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
+        if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:
+            return names
+        ranks_per_node = max(1, self.ranks // self.fields["nodes"])
+        return [f"node {rank // ranks_per_node}" for rank in range(self.ranks)]
+
     def tables(self, name: str) -> list[Path]:
         """The paths of table ``name`` of all ranks, in their order; those that exist."""
         return sorted(self.path.glob(f"rank_*/{name}.parquet"))

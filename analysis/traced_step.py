@@ -6,20 +6,22 @@
 - How long the stages are: in the point's unprofiled runs. The backward pass of several ranks holds the wait
   for gradients, so its own length is the trace's, less what the profiler slowed the other stages down by.
 - What allreduces took: the times in which one or more of them ran, from the last rank's arrival.
+- Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from analysis.clocks import match
-from analysis.collectives import ranks_of
+from analysis.allreduce import Exchanges
 from analysis.costs import query_arrays
+from analysis.exchange_forms import Layout
 from analysis.scaling import Point
-from analysis.simulate import Exchanges, Step
+from analysis.simulate import Step
 from analysis.study import Source, Study
+from analysis.traced_exchange import Allreduces, Late, allreduces, exchanges
 from profiling import tables
 
 # On the wire; the precision of gradients is a field of the run.
@@ -35,17 +37,6 @@ group by all order by all
 
 
 @dataclass(frozen=True)
-class Allreduces:
-    """Of attributed batches, in order; arrays of one element a call, on rank 0's clock."""
-
-    batch_index: np.ndarray
-    bytes: np.ndarray  # NaN: not known
-    start_ns: np.ndarray  # rank 0's
-    arrived_ns: np.ndarray  # when the last rank had come
-    end_ns: np.ndarray  # median over ranks
-
-
-@dataclass(frozen=True)
 class Traced:
     """What the trace of a point says: its step, and its allreduces (none where one rank ran)."""
 
@@ -56,17 +47,17 @@ class Traced:
 
 def traced(study: Study, point: Point) -> Traced | str:
     """What a point's trace says; or, in words, why it does not say when gradients are ready."""
-    runs = [source for source, _ in point.profiled if tables.table_path(_rank_0(source), "kernels").is_file()]
-    source = min(runs, key=lambda one: one.fields["profile"] != "torch", default=None)
-    if source is None:
+    runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
+    if not runs:
         return "no run was traced (profile: torch)"
+    source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
     recorded = _stages(source)
     recorded = {name: column[recorded["attributed"]] for name, column in recorded.items()}
     if not len(recorded["start_ns"]):
         return "its trace has no attributed batch"
-    calls = _allreduces(study, source) if point.world_size > 1 else None
+    calls = allreduces(study, source, series) if point.world_size > 1 else None
     gradients = _ready(study, source, recorded)
     sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
     if gradients is None and sent is None:
@@ -75,78 +66,14 @@ def traced(study: Study, point: Point) -> Traced | str:
             "parameters in rank 0's report, or allreduces with their sizes)"
         )
     ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
-    step = _step(point, recorded, ready_ns, elements, gradients is None, calls)
+    step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
         return "its stages took no time: by how much the profiler slowed the step down is not known"
-    return Traced(source, step, exchanges(calls, point.world_size))
+    return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
 
 
 def _rank_0(source: Source) -> Path:
     return tables.rank_directory(source.path, 0)
-
-
-# --- the exchange -------------------------------------------------------------------------------------
-
-
-def exchanges(calls: Allreduces | None, ranks: int) -> Exchanges:
-    """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them.
-
-    A stretch that took no time (as floats hold it) says nothing of what a byte costs, and is left out.
-    """
-    if calls is None or not len(calls.end_ns) or not np.isfinite(calls.bytes).all():
-        nothing = np.array([])
-        return Exchanges(nothing, nothing, nothing, nothing)
-    order = np.lexsort((calls.arrived_ns, calls.batch_index))
-    begin, end = calls.arrived_ns[order], np.maximum(calls.end_ns, calls.arrived_ns + 1)[order]
-    # Batches follow each other, so that no call of one runs into the next.
-    reach = np.maximum.accumulate(end)
-    first = np.concatenate([[True], begin[1:] >= reach[:-1]])
-    heads = np.flatnonzero(first)
-    tails = np.concatenate([heads[1:] - 1, [len(begin) - 1]])
-    lasted = (reach[tails] - begin[heads]).astype(float)
-    calls_of_each = np.diff(np.concatenate([heads, [len(begin)]]))
-    bytes_of_each = np.add.reduceat(calls.bytes[order], heads)
-    took = lasted > 0
-    return Exchanges(np.full(int(took.sum()), ranks), calls_of_each[took], bytes_of_each[took], lasted[took])
-
-
-def together(found: Sequence[Exchanges]) -> Exchanges:
-    """The allreduces of several traces."""
-    names = [one.name for one in fields(Exchanges)]
-    return Exchanges(*(np.concatenate([getattr(one, name) for one in found]) for name in names))
-
-
-def _allreduces(study: Study, source: Source) -> Allreduces | None:
-    """A run's allreduces of all ranks; None where they do not match, or tables are missing.
-
-    Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
-    """
-    ranks = ranks_of(study, source)
-    if len(ranks) != source.world_size or not any(len(one.kind) for one in ranks):
-        return None
-    matched = match(ranks)
-    if matched is None:
-        study.find(f"{source.id}: its ranks recorded different collectives: what they cost is not known")
-        return None
-    shared = [one for one in matched.shared if one.kind == "allreduce"]
-    fewer = {one.members for one in shared if len(one.members) < len(ranks)}
-    if fewer:
-        study.find(
-            f"{source.id}: allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
-            "are left out of the simulation"
-        )
-    whole = [one.calls for one in shared if len(one.members) == len(ranks)]
-    calls = np.concatenate([np.empty((len(ranks), 0), np.int64), *whole], axis=1)
-    calls = calls[:, np.argsort(calls[0], kind="stable")]
-    start, end = (
-        np.stack([values[mine] for values, mine in zip(of_ranks, calls, strict=True)])
-        for of_ranks in (matched.start_ns, matched.end_ns)
-    )
-    arrived = start.max(axis=0)
-    # Since the arrival, so that a float holds it to the nanosecond.
-    lasted = np.rint(np.median(end - arrived, axis=0)).astype(np.int64)
-    batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
-    return Allreduces(batch, size, start[0], arrived, arrived + lasted)
 
 
 # --- gradients ----------------------------------------------------------------------------------------
@@ -230,7 +157,7 @@ def _stages(source: Source) -> dict[str, np.ndarray]:
     return {name: read[name].to_numpy()[order] for name in tables.TIMES_OF_BATCHES}
 
 
-def _step(
+def step_of(
     point: Point,
     recorded: Mapping[str, np.ndarray],
     ready_ns: np.ndarray,
@@ -243,7 +170,8 @@ def _step(
     None where the stages that tell how much the profiler slowed it down took no time.
     """
     alone = point.world_size == 1
-    own, load, stages = _own(point)
+    late = calls.late if calls is not None else {}
+    own, load, stages = _own(point, late)
     seen = {name: float(np.median(recorded[f"{name}_ns"])) for name in ("forward", "backward", "update")}
     told = ("backward",) if alone else ("forward", "update")
     recorded_ns, timed_ns = (sum(of[name] for name in told) for of in (seen, stages))
@@ -270,19 +198,32 @@ def _step(
         whole_buckets,
         own,
         load,
+        *_late(late, slowed),
     )
 
 
-def _own(point: Point) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+def _late(late: Mapping[int, Late], slowed: float) -> tuple[np.ndarray, np.ndarray]:
+    """(late ranks, batches) by how much each is late, and what of it is loading, without the profiler."""
+    if not late:
+        return np.zeros((0, 1)), np.zeros((0, 1))
+    return (
+        np.stack([one.late_ns for one in late.values()]) / slowed,
+        np.stack([one.load_ns for one in late.values()]) / slowed,
+    )
+
+
+def _own(point: Point, late: Iterable[int]) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
     """(what batches of ranks take by themselves, their loading, medians of the stages) in the timed runs, ns.
 
-    Runs are set to one level: that they differ is no lateness of a rank.
+    Runs are set to one level: that they differ is no lateness of a rank. Ranks of ``late`` are left out.
     """
     several = point.world_size > 1
     owns, loads, found = [], [], []
     for _, series in point.timed:
-        stages = {name: of_ranks[:, series.steady].ravel() for name, of_ranks in series.rank_stages.items()}
-        whole = series.rank_ns[:, series.steady].ravel()
+        ranks = np.setdiff1d(np.arange(len(series.rank_ns)), list(late))
+        steady = np.ix_(ranks, np.flatnonzero(series.steady))
+        stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}
+        whole = series.rank_ns[steady].ravel()
         found.append({**stages, "end": whole - sum(stages.values())})
         loads.append(stages["load"])
         owns.append(stages["load"] + stages["forward"] + stages["update"] if several else whole)

@@ -20,7 +20,7 @@ from analysis.causes import (
     of_loss,
     suspected,
 )
-from analysis.extrapolate import CONFIGURATION
+from analysis.configurations import CONFIGURATION
 from analysis.forecast import forecast, was_measured
 from analysis.scaling import POINT_FIELDS
 from analysis.sentences import Sentence, number, ranks_in_words, with_ends

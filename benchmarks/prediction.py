@@ -27,9 +27,11 @@ from typing import Any
 import numpy as np
 
 from analysis import extrapolate, simulate_rows
-from analysis.extrapolate import Configuration
+from analysis.allreduce import Cost, ring
+from analysis.configurations import Configuration, configurations
+from analysis.exchange_forms import Layout
 from analysis.load import load
-from analysis.simulate import Cost, Model, Step, simulate
+from analysis.simulate import Model, Step, simulate
 from analysis.terminal import plain
 from benchmarks import network
 from benchmarks.training import RESULTS, machine
@@ -85,8 +87,8 @@ def measure(keep: Path | None, repetitions: int, batches: int) -> dict[str, Path
 def compared(directory: Path) -> list[dict[str, Any]]:
     """What is predicted of the most ranks of a sweep from fewer, and what they gave."""
     study = load(directory)
-    found = extrapolate.configurations(study)
-    made = extrapolate.rows(extrapolate.series_of(found), []) + simulate_rows.rows(study, found, [])[0]
+    found = configurations(study)
+    made = extrapolate.rows(extrapolate.series_of(found), [])[0] + simulate_rows.rows(study, found, [])[0]
     kept = [row for row in made if row["backtest"] and row["ranks"] == max(NODES)]
     by_grad = {one.fields["grad"]: one for one in found}
     fp32, fp16 = by_grad["fp32"], by_grad["fp16"]
@@ -119,11 +121,11 @@ def of_network(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         size = float(network.PARAMETERS * network.BYTES[grad])
         whole = 1e6 * rows[network.UNLIMITED, 2, grad]["batch_ms"]
-        alone = whole - float(costs[network.UNLIMITED].allreduce_ns(size, 2)[0])
+        alone = whole - float(costs[network.UNLIMITED].allreduce_ns(size, Layout(2))[0])
         elements = np.array([network.PARAMETERS])
         step = Step(0, 0, alone, 0, np.array([alone]), elements, True, np.array([alone]), np.zeros(1))
         model = Model(step, costs[rate], network.BYTES[grad], 25.0, stragglers=False)
-        predicted = float(simulate(model, nodes).step_ns[0]) / 1e6
+        predicted = float(simulate(model, Layout(nodes)).step_ns[0]) / 1e6
         error = 100 * (row["batch_ms"] / predicted - 1)
         made.append({
             "rate": rate, "grad": grad, "batch_ms": predicted, "measured_batch_ms": row["batch_ms"],
@@ -135,7 +137,7 @@ def of_network(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _ring_of_two(timings: Sequence[float]) -> Cost:
     """A ring's alpha and beta from T(n) = a + n / b between two: a is two messages, n / b is all bytes."""
     a, b = timings
-    return Cost(np.array([1e9 * a / 2]), np.array([1e9 / b]))
+    return ring(1e9 * a / 2, 1e9 / b)
 
 
 def as_markdown(report: Mapping[str, Any]) -> str:

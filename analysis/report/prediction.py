@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import plots, predict
-from analysis.extrapolate import CONFIGURATION, CURVE
+from analysis import believed, plots, predict
+from analysis.configurations import CONFIGURATION
+from analysis.extrapolate import CURVE
 from analysis.forecast import to_try
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
@@ -19,13 +20,13 @@ from profiling.errors import UserError
 HEADING = "What would more ranks give?"
 _CURVE = "The curve goes on as the measured rates do; its range spans what else fits them."
 _SIMULATION = (
-    "The simulation replays the traced step, its gradients exchanged in buckets over a ring, as it is and "
-    "with one thing changed at a time; its range is a 95 % interval."
+    "The simulation replays the traced step, its gradients exchanged in buckets, as it is and with one thing "
+    "changed at a time; its range spans the forms of the exchange that the recorded allreduces allow."
 )
 _NOT_SIMULATED = "No step could be simulated; the notes below say why."
 _BOTH = (
-    "Neither knows a switch or a second rail that no measured point used. Errors are those of predicting a "
-    "measured point from smaller ones."
+    "Neither knows what begins beyond the measured points (a switch, links that only more ranks share), so "
+    "that no range is a 95 % interval. Errors are those of predicting a measured point from smaller ones."
 )
 _NAMES = {CURVE: "by the curve", SIMULATION: "simulated"}
 
@@ -48,7 +49,9 @@ def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
     if isinstance(made, str):
         return Section("prediction", HEADING, f"Not known: {made}.")
     simulated = [row for row in made if row["method"] == SIMULATION]
-    text = f"{_CURVE} {_SIMULATION if simulated else _NOT_SIMULATED} {_BOTH}"
+    which = " ".join(believed.sentences(made))
+    said = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
+    text = " ".join(one for one in said if one)
     # The chart backs the summary's sentence, where there is one.
     shown = to_try(made, own) or _widest(simulated or made)
     name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
@@ -56,7 +59,7 @@ def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
     label = f"Images a second against the number of ranks, measured and predicted: {name}"
     chart = Chart("prediction", figure, label)
     fields = [name for name in CONFIGURATION if name in made[0]]
-    part = Part("", made, predict.shown(made, fields), predict.caption(made))
+    part = Part("", made, predict.shown(made, fields), predict.caption(made, in_words=False))
     return Section("prediction", HEADING, text, [chart], [as_view(part, "prediction-table", factors)])
 
 
@@ -81,6 +84,11 @@ def _points(made: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[s
 
 
 def _alike(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
-    """Whether a row is of the configuration; gradients of one rank have no precision."""
-    names = [name for name in CONFIGURATION if name != "grad" or row.get("world_size") != 1]
+    """Whether a row is of the configuration; gradients of one rank have no precision.
+
+    Where the batch of the job is constant, that of a rank tells points, not configurations.
+    """
+    apart = {"grad"} if row.get("world_size") == 1 else set()
+    apart |= {"batch"} if shown.get("scaling") == "strong" else set()
+    names = [name for name in CONFIGURATION if name not in apart]
     return all(str(row.get(name)) == str(shown.get(name)) for name in names)

@@ -80,7 +80,7 @@ def _label(lateness: Lateness, ranks: int) -> str:
 
 def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
     index, late_ms = narrowed(lateness.batch_index, lateness.late_ns / 1e6)
-    nodes = stragglers.nodes_of(source)
+    nodes = source.hosts
     several = len(set(nodes)) > 1
     names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
     shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring batches"

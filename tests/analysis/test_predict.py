@@ -1,5 +1,7 @@
 """Points that follow a known cost are predicted; the range holds what others may follow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_one_point_is_not_enough():
 
 def test_backtests_use_smaller_points_only():
     series = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 9000.0), 1.0)
-    made = rows([series], [])
+    made, _ = rows([series], [])
     assert [(row["ranks"], row["measured_on"]) for row in made] == [(4, "1 2"), (8, "1 2 4")]
     # The absurd point is badly predicted, and says so.
     assert made[1]["error_pct"] < -90
@@ -59,7 +61,8 @@ def test_horovods_published_points(tmp_path):
 def test_published_tables(shared_data):
     for path in sorted((shared_data / "scaling").glob("*.csv")):
         ran = run("analysis.predict", path, "--format", "csv")
-        assert ran.code == 0 and ran.csv, path.name
+        # Two points say nothing of sixteen times as many ranks: that is a line, and no row.
+        assert (ran.code == 0 and ran.csv) or "do not tell those on" in ran.err, path.name
 
 
 def test_a_sweep_of_our_own(tmp_path):
@@ -71,6 +74,51 @@ def test_a_sweep_of_our_own(tmp_path):
     # 10 ms x (P - 1) / P was planted.
     assert float(predicted["batch_ms"]) == pytest.approx(108.75, rel=0.02)
     assert float(predicted["batch_ms_low"]) <= 108.75 <= float(predicted["batch_ms_high"])
+
+
+def strong_sweep(directory):
+    """Half of what a batch takes on one rank is divided by the ranks; 64 images of the job."""
+    truth = Truth(batch_ms={ranks: 50.0 + 50.0 / ranks for ranks in (1, 2, 4)}, noise_ms=0.1)
+    write_sweep(directory, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)], truth)
+
+
+def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
+    strong_sweep(tmp_path)
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
+    assert "nothing to go on from" not in ran.err
+    tested, row = ran.csv
+    assert row["scaling"] == tested["scaling"] == "strong"
+    assert float(row["batch_ms_low"]) <= 56.25 <= float(row["batch_ms_high"])
+    assert float(tested["measured_images_per_s"]) == pytest.approx(64 / 0.0625, rel=0.01)
+    assert float(row["images_per_s"]) == pytest.approx(64 / float(row["batch_ms"]) * 1e3, rel=0.01)
+
+
+def test_the_kind_of_scaling_can_be_asked_for(tmp_path):
+    strong_sweep(tmp_path)
+    assert "nothing to go on from" in one_line_error(run("analysis.predict", tmp_path, "--scaling", "weak"))
+    ran = run("analysis.predict", tmp_path, "--scaling", "strong", "--ranks", "8", "--format", "csv")
+    assert {row["scaling"] for row in ran.csv} == {"strong"}
+
+
+def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("gpus,images_per_s\n1,100\n2,150\n")
+    said = one_line_error(run("analysis.predict", table, "--ranks", "16"))
+    assert "rates on 1 2 ranks do not tell those on 16" in said
+
+
+def test_a_point_that_was_missed_widens_what_lies_ahead():
+    even = Series({}, (1, 2, 4, 8), (100.0, 190.0, 360.0, 690.0), 1.0, (0.01,) * 4)
+    missed = replace(even, images_per_s=(100.0, 190.0, 360.0, 250.0))
+    width = {}
+    for one in (even, missed):
+        made, untold = rows([one], [16])
+        ahead = [row for row in made if not row["backtest"]]
+        width[one.images_per_s] = (
+            ahead[0]["batch_ms_high"] / ahead[0]["batch_ms_low"] if ahead else float("inf")
+        )
+        assert ahead or "do not tell" in untold[0]
+    assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]
 
 
 def test_repeated_points_of_a_table_are_averaged(tmp_path):

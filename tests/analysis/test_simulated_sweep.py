@@ -40,7 +40,7 @@ def step_ms(ranks: int, *buckets) -> float:
 
 def plant(directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, **fields) -> None:
     """A run whose ranks all do the same; its trace shows what the twin does."""
-    run = run_of(gpus_per_node=ranks, profile=profile, batches=12, **fields)
+    run = run_of(gpus_per_node=ranks, profile=profile, **{"batches": 12, **fields})
     ended = write_run(directory, run, Truth(batch_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
     for rank in range(ranks):
         _write_tables(tables.rank_directory(ended, rank), rank, run, layers)
@@ -103,12 +103,47 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
 
 
 def test_a_measured_point_is_predicted_back_from_smaller_ones(tmp_path):
-    made = simulated(sweep(tmp_path, ranks=(1, 2, 4)), "--ranks", "16")
+    made = simulated(sweep(tmp_path, ranks=(1, 2, 4)), "--ranks", "16", "--gpus-per-node", "16")
     # From one rank nothing is known of the network.
     assert [(row["ranks"], row["backtest"], row["measured_on"]) for row in made] == [
         (4, True, "1 2"), (16, False, "1 2 4"),
     ]  # fmt: skip
     assert made[0]["error_pct"] == pytest.approx(0, abs=0.1) and made[0]["measured_images_per_s"] > 0
+
+
+def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
+    for ranks in (1, 2):
+        plant(tmp_path, ranks, "none")
+        plant(tmp_path, ranks, "torch", batches=8)
+    write_sweep_record(tmp_path)
+    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
+    (row,) = [row for row in ran.json if row["method"] == "simulation"]
+    assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
+    assert "differ in their number of batches only" in ran.err and "node counts" not in ran.err
+
+
+def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
+    """Computing takes as long whatever the batch, as planted: none of it is saved."""
+    for ranks in (1, 2, 4):
+        for profile in ("none", "torch"):
+            plant(tmp_path, ranks, profile, batch=64 // ranks)
+    write_sweep_record(tmp_path)
+    made = simulated(tmp_path, "--ranks", "8")
+    assert [(row["ranks"], row["scaling"], row["backtest"]) for row in made] == [
+        (4, "strong", True), (8, "strong", False),
+    ]  # fmt: skip
+    assert made[0]["error_pct"] == pytest.approx(0, abs=0.5)
+    assert made[1]["batch_ms"] == pytest.approx(step_ms(8), rel=5e-3)
+    assert made[1]["images_per_s"] == pytest.approx(64 / step_ms(8) * 1e3, rel=5e-3)
+    assert made[1]["scaling_efficiency_pct"] == pytest.approx(100 * ALONE_MS / step_ms(8) / 8, rel=5e-3)
+
+
+def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
+    said = one_line_error(run("analysis.predict", sweep(tmp_path), "--ranks", "16"))
+    assert "16 ranks are several nodes of 8" in said and "--gpus-per-node" in said
+    known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
+    row = simulated(tmp_path, "--ranks", "16", *known)[-1]
+    assert row["ranks"] == 16 and row["batch_ms"] == pytest.approx(step_ms(16), rel=1e-4)
 
 
 def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
@@ -182,9 +217,10 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     section = next(one for one in page.sections if one.id == "prediction")
     lines = {trace["name"]: trace for trace in section.charts[0].figure["data"]}
     assert lines["measured"]["x"] == [1, 2] and lines["simulated"]["x"] == [4, 8]
-    assert lines["by the curve"]["x"] == [4, 8] and lines["what if network=2x"]["x"] == [4, 8]
+    # Two rates do not tell eight ranks.
+    assert lines["by the curve"]["x"] == [4] and lines["what if network=2x"]["x"] == [4, 8]
     assert lines["simulated"]["y"][1] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-3)
-    assert len(section.tables[0].rows) == 2 * (1 + 1 + 5)
+    assert len(section.tables[0].rows) == 1 + 2 * (1 + 5)
     text = " ".join(sentence.text for sentence in page.summary)
     gain = 100 * (step_ms(4) / step_ms(4, ((30.0, 24 * MIB), (50.0, 4 * MIB))) - 1)
     assert "gradients in fp16 would give most: " in text and f", {gain:.0f} % more than as it is" in text
@@ -225,5 +261,5 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
-    rows = predict.of_study(load(tmp_path), "8")
+    rows = predict.of_study(load(tmp_path), "4")
     assert [row["method"] for row in rows] == ["curve"]

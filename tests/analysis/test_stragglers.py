@@ -24,7 +24,7 @@ from analysis.load import load
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
 from analysis.series import Series
-from analysis.stragglers import nodes_of, rows, sentences
+from analysis.stragglers import rows, sentences
 from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
@@ -300,10 +300,10 @@ def test_one_rank_is_one_line(tmp_path):
 def test_dataparallel_has_one_rank_however_many_gpus(tmp_path):
     write_run(tmp_path / "dp", run_of(gpus_per_node=4, backend="dp"), Truth())
     (source,) = load(tmp_path / "dp").sources
-    assert nodes_of(source) == ["node0"]  # its host
+    assert source.hosts == ["node0"]  # its host
     assert "no run of several ranks" in one_line_error(run("analysis.stragglers", tmp_path / "dp"))
     write_run(tmp_path / "ddp", run_of(nodes=2, gpus_per_node=2), Truth())
-    assert nodes_of(load(tmp_path / "ddp").sources[0]) == ["node 0", "node 0", "node 1", "node 1"]
+    assert load(tmp_path / "ddp").sources[0].hosts == ["node 0", "node 0", "node 1", "node 1"]
 
 
 def test_a_damaged_table_takes_out_its_run_only(tmp_path):

@@ -1,0 +1,110 @@
+"""Planted latencies and bandwidths of links are fitted, and what calls do not tell stays open."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis import allreduce, exchange_forms
+from analysis.allreduce import Exchanges, fit, nonnegative, ring, tells_apart
+from analysis.exchange_forms import Layout
+from analysis.traced_exchange import algorithms_of
+
+ALPHA_NS, NS_PER_BYTE = 20_000.0, 0.1  # 20 us, 10 GB/s
+
+
+def seen_of(sizes, ranks=(2, 4, 8), cost=None) -> Exchanges:
+    """Allreduces that take what a ring does, one call each."""
+    cost = cost or ring(ALPHA_NS, NS_PER_BYTE)
+    pairs = [(count, size) for count in ranks for size in sizes]
+    ns = np.array([cost.allreduce_ns(size, Layout(count))[0] for count, size in pairs])
+    count, size = (np.array(column, float) for column in zip(*pairs, strict=True))
+    return Exchanges(count, np.ones(len(ns)), size, ns, np.ones(len(ns)))
+
+
+def test_a_ring_costs_what_one_computes_by_hand():
+    cost = ring(ALPHA_NS, NS_PER_BYTE)
+    # 6 messages of 20 us, and 6/4 of 40 MB at 10 GB/s.
+    assert cost.allreduce_ns(40e6, Layout(4))[0] == pytest.approx(6 * 20e3 + 6e6)
+    assert cost.allreduce_ns(40e6, Layout(1))[0] == 0
+
+
+def test_two_levels_cost_what_one_computes_by_hand():
+    two = next(one for one in exchange_forms.LEVELS if one.name == "two-level ring")
+    cost = allreduce.Cost(two, np.array([[1e3], [20e3], [0.01], [0.1]]))
+    # 4 ranks on each of 2 nodes: 6 messages and 6/4 of the bytes within, 2 and 1 between.
+    by_hand = 6 * 1e3 + 2 * 20e3 + 1.5 * 40e6 * 0.01 + 40e6 * 0.1
+    assert cost.allreduce_ns(40e6, Layout(8, 2))[0] == pytest.approx(by_hand)
+    assert cost.slowest(Layout(8, 2)) == (20e3, 0.1) and cost.slowest(Layout(4)) == (1e3, 0.01)
+
+
+def test_planted_latency_and_bandwidth_are_fitted():
+    best = fit(seen_of([1e4, 1e6, 3e7]))[0]
+    assert best.form.name == "ring" and best.terms.shape == (2, 1 + allreduce.RESAMPLES)
+    assert best.terms[:, 0] == pytest.approx([ALPHA_NS, NS_PER_BYTE]) and best.error < 1e-6
+
+
+def test_forms_that_calls_exclude_are_not_kept():
+    kept = {cost.form.name for cost in fit(seen_of([1e4, 1e6, 3e7]))}
+    # Links of another bandwidth from some size on may well have the same one.
+    assert kept <= {"ring", "slower from 4"}
+
+
+def test_what_is_known_is_not_fitted():
+    seen = seen_of([1e4, 1e6, 3e7])
+    (found,) = fit(seen, alpha_ns=ALPHA_NS)
+    assert found.terms[1, 0] == pytest.approx(NS_PER_BYTE) and (found.terms[0] == ALPHA_NS).all()
+    (found,) = fit(seen, ns_per_byte=NS_PER_BYTE)
+    assert found.terms[0, 0] == pytest.approx(ALPHA_NS)
+    nothing = Exchanges(*(np.array([]) for _ in range(5)))
+    (found,) = fit(nothing, 1.0, 2.0)
+    assert found.form.name == "ring" and found.terms.tolist() == [[1.0], [2.0]]
+    with pytest.raises(ValueError, match="no collective"):
+        fit(nothing, alpha_ns=1.0)
+
+
+def test_messages_of_one_length_leave_latency_open():
+    seen = seen_of([1e6], ranks=(2,))
+    assert not tells_apart(seen)
+    rings = [one for one in fit(seen) if one.form.name == "ring"]
+    # All of it bandwidth, or all of it latency: both take what was measured, 2 x 20 us and 100 us.
+    assert [one.terms[0, 0] for one in rings] == pytest.approx([0.0, 70_000.0])
+    for one in rings:
+        assert one.allreduce_ns(1e6, Layout(2))[0] == pytest.approx(seen.ns[0])
+
+
+def test_residuals_of_the_best_form_are_told():
+    seen = seen_of([1e4, 1e6, 3e7])
+    odd = replace(seen, ns=seen.ns * np.tile([1.3, 0.8, 1.1], 3))
+    assert 0.1 < fit(odd)[0].error < 0.3
+
+
+def test_noise_of_calls_is_in_the_resamples():
+    seen = seen_of(np.geomspace(1e5, 5e7, 30), ranks=(2, 4))
+    noisy = replace(seen, ns=seen.ns * np.random.default_rng(1).normal(1, 0.05, 60))
+    found = next(one for one in fit(noisy) if one.form.name == "ring").terms[1]
+    low, high = np.percentile(found[1:], [2.5, 97.5])
+    assert low < NS_PER_BYTE < high and high < 1.2 * low
+
+
+def test_nonnegative_least_squares_are_scipys():
+    from scipy.optimize import nnls
+
+    generator = np.random.default_rng(2)
+    for _ in range(20):
+        design = generator.normal(0.3, 1, (4, 12))
+        wanted = generator.normal(1, 1, 12)
+        expected, _ = nnls(design.T, wanted)
+        found = nonnegative(design, np.ones((1, 12)), wanted[None], {})[:, 0]
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_nccls_kernels_say_their_algorithm():
+    names = ["ncclDevKernel_AllReduce_Sum_f32_TREE_LL", "ncclKernel_AllReduce_RING_LL_Sum_float"]
+    assert algorithms_of(names) == {"tree", "ring"} and algorithms_of(names[:1]) == {"tree"}
+    assert algorithms_of([*names, "ncclDevKernel_Generic"]) == frozenset()
+    forms = {
+        name: {one.name for one in allreduce.forms(replace(seen_of([1e6]), algorithms=frozenset({name})))}
+        for name in ("tree", "ring")
+    }
+    assert forms["tree"] == {"tree", "binomial"} and "ring" in forms["ring"] and "tree" not in forms["ring"]

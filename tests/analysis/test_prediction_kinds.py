@@ -1,0 +1,238 @@
+"""Clusters of every kind, with planted truth: what is predicted holds it, or says why it cannot be told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis import believed, exchange_forms, extrapolate
+from analysis.basis import Network
+from analysis.exchange_forms import Layout
+from analysis.extrapolate import CURVE
+from analysis.simulate_rows import SIMULATION, rows_of
+from analysis.study import Study
+from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
+
+QUIET = {"run_noise": 0.002, "batch_noise": 0.002}
+RING = links("ring", (20.0,), (4.0,))
+
+
+def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda steps: steps, **changes):
+    """The rows by method, number of ranks and what-if; back-tests; and all that was said."""
+    found, steps = measured(cluster, sizes, 2, seed=3)
+    found = replace(found, **changes)
+    study = Study(Path("planted"))
+    curves, untold = extrapolate.rows(extrapolate.series_of([found]), wanted)
+    simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network())
+    rows = believed.judged([*curves, *simulated])
+    ahead = {(row["method"], row["ranks"], row["what_if"]): row for row in rows if not row["backtest"]}
+    return ahead, [row for row in rows if row["backtest"]], [*untold, *reasons, *study.findings]
+
+
+def holds(row, cluster: Cluster) -> bool:
+    return row["batch_ms_low"] <= truth_ms(cluster, row["ranks"], 40) <= row["batch_ms_high"]
+
+
+def off_pct(row, cluster: Cluster) -> float:
+    return abs(100 * (row["batch_ms"] / truth_ms(cluster, row["ranks"], 40) - 1))
+
+
+# --- the network --------------------------------------------------------------------------------------
+
+
+def test_nodes_of_several_gpus_have_links_of_two_kinds():
+    cluster = Cluster(links("ring over nodes", (5.0, 20.0), (100.0, 2.0)), gpus_per_node=8, **QUIET)
+    made, _, _ = predicted(cluster, (1, 8, 16, 32), [128], ["network=2x"])
+    row, faster = made[SIMULATION, 128, ""], made[SIMULATION, 128, "network=2x"]
+    assert row["exchange"] == "ring over nodes" and holds(row, cluster) and off_pct(row, cluster) < 3
+    assert row["beta_gb_per_s"] == pytest.approx(2, rel=0.1)
+    assert row["beta_in_node_gb_per_s"] == pytest.approx(100, rel=0.5)
+    twice = Cluster(links("ring over nodes", (5.0, 20.0), (200.0, 4.0)), gpus_per_node=8, **QUIET)
+    assert off_pct(faster, twice) < 3 and faster["gain_pct"] > 20
+
+
+@pytest.mark.parametrize("form", ["tree", "halving", "binomial"])
+def test_a_form_that_is_no_ring_is_told_by_the_recorded_allreduces(form):
+    cluster = Cluster(links(form, (300.0,), (4.0,)), **QUIET)
+    made, _, _ = predicted(cluster, (1, 2, 4, 8), [16, 64])
+    for ranks in (16, 64):
+        row = made[SIMULATION, ranks, ""]
+        assert form in row["exchanges_tried"] and "ring" not in row["exchanges_tried"]
+        assert holds(row, cluster) and off_pct(row, cluster) < 2
+
+
+def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
+    cluster = Cluster(links("ring", (100.0,), (2.0,)), **QUIET)
+    made, _, _ = predicted(cluster, (1, 2), [8])
+    row = made[SIMULATION, 8, ""]
+    assert {"ring", "halving", "binomial"} <= set(row["exchanges_tried"].split(" or "))
+    assert holds(row, cluster) and row["batch_ms_high"] > 1.3 * row["batch_ms_low"]
+
+
+def test_what_nccl_says_it_used_is_taken():
+    named = frozenset({"tree"})
+
+    def as_tree(steps):
+        return [
+            one
+            if isinstance(one, str) or not len(one.exchanges.ns)
+            else replace(one, exchanges=replace(one.exchanges, algorithms=named))
+            for one in steps
+        ]
+
+    cluster = Cluster(links("tree", (20.0,), (4.0,)), **QUIET)
+    made, _, _ = predicted(cluster, (1, 2), [8], steps_of=as_tree)
+    tried = set(made[SIMULATION, 8, ""]["exchanges_tried"].split(" or "))
+    assert tried <= {one.name for one in exchange_forms.FLAT if one.trees} and holds(
+        made[SIMULATION, 8, ""], cluster
+    )
+
+
+def test_links_that_ranks_share_are_seen_or_refused():
+    def shared(size: float, layout: Layout) -> float:
+        return links("ring", (20.0,), (4.0 * min(1.0, 2 / layout.ranks),))(size, layout)
+
+    cluster = Cluster(shared, **QUIET)
+    made, _, _ = predicted(cluster, (1, 2, 4, 8), [16, 64])
+    row = made[SIMULATION, 16, ""]
+    assert row["exchange"] == "shared from 2" and holds(row, cluster)
+    assert (SIMULATION, 64, "") not in made or holds(made[SIMULATION, 64, ""], cluster)
+
+
+def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
+    """A tree for small messages and a ring for large ones, as libraries choose."""
+    tree, ring = (links(form, (30.0,), (3.0,)) for form in ("tree", "ring"))
+    cluster = Cluster(lambda size, layout: (tree if size < 2e7 else ring)(size, layout), **QUIET)
+    made, _, said = predicted(cluster, (1, 2, 4, 8), [16])
+    row = made[SIMULATION, 16, ""]
+    assert row["allreduce_error_pct"] > 10 and holds(row, cluster)
+    assert any("off the form that fits them best" in one for one in said)
+
+
+def test_the_further_ahead_the_less_is_known_of_the_exchange():
+    made, _, _ = predicted(Cluster(links("ring", (5.0,), (1.0,)), **QUIET), (1, 2, 4, 8), [16, 64])
+    near, far = (made[SIMULATION, ranks, ""] for ranks in (16, 64))
+    assert far["batch_ms_high"] / far["batch_ms_low"] > 1.2 * near["batch_ms_high"] / near["batch_ms_low"]
+
+
+def test_links_that_were_never_seen_are_refused():
+    cluster = Cluster(RING, gpus_per_node=4, **QUIET)
+    made, _, said = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
+    assert not made
+    assert sum("16 ranks are several nodes of 4" in one and "never seen" in one for one in said) >= 1
+
+
+def test_a_faster_network_is_not_known_where_bytes_cost_nothing():
+    cluster = Cluster(links("ring", (200.0,), (1e6,)), **QUIET)
+    made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x"])
+    assert (SIMULATION, 8, "") in made and (SIMULATION, 8, "network=2x") not in made
+    assert any("what if network=2x" in one and "no cost of bytes" in one for one in said)
+
+
+# --- ranks --------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_is_always_late_is_one_of_however_many():
+    cluster = Cluster(links("ring", (20.0,), (40.0,)), slow={3: 1.25}, **QUIET)
+    made, tested, said = predicted(cluster, (1, 2, 4, 8), [16, 32])
+    for ranks in (16, 32):
+        row = made[SIMULATION, ranks, ""]
+        assert row["late_ranks"] == 1 and holds(row, cluster) and off_pct(row, cluster) < 2
+        assert row["scaling_efficiency_pct"] < 85
+        # That 2 ranks had none of it is no error that grows.
+        assert row["batch_ms_high"] < 1.1 * row["batch_ms_low"]
+    assert any("late again and again" in one for one in said)
+    # The point where it was new was missed, and the table says so.
+    missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
+    assert missed["error_pct"] > 10
+
+
+# --- how good it is -----------------------------------------------------------------------------------
+
+
+def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses():
+    cluster = Cluster(RING, **QUIET)
+
+    def shorter(steps):
+        return [
+            one if isinstance(one, str) else replace(one, step=replace(one.step, tail_ns=-5e6))
+            for one in steps
+        ]
+
+    made, _, said = predicted(cluster, (1, 2, 4), [8], steps_of=shorter)
+    row = made[SIMULATION, 8, ""]
+    assert row["fit_error_pct"] < -5 and any("% off the measured one" in one for one in said)
+    assert off_pct(row, cluster) < 3 and holds(row, cluster)
+
+
+def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
+    """Computing itself takes longer on 8 ranks (they share a node's cores): no form of exchange grows so."""
+    found, steps = measured(Cluster(links("ring", (5.0,), (100.0,)), **QUIET), (1, 2, 4, 8), 2, seed=3)
+    slower, _ = measured(
+        Cluster(links("ring", (5.0,), (100.0,)), slow=dict.fromkeys(range(8), 1.3), **QUIET), (8,), 2, seed=4
+    )
+    found = replace(found, points=(*found.points[:3], *slower.points))
+    made, _ = rows_of(
+        Study(Path("planted")), found, [*steps[:3], "no run was traced"], [16, 32], [], Network()
+    )
+    widths = [row["batch_ms_high"] / row["batch_ms_low"] for row in made if not row["backtest"]]
+    assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
+
+
+# --- the curve ----------------------------------------------------------------------------------------
+
+
+def hidden() -> Cluster:
+    """A ring whose exchange the backward pass hides on 2 ranks, and not on 4."""
+    return Cluster(links("ring", (50.0,), (3.0,)), **QUIET)
+
+
+def test_a_curve_knows_that_an_exchange_may_be_hidden():
+    cluster = hidden()
+    grown = {ranks: truth_ms(cluster, ranks) - truth_ms(cluster, 1) for ranks in (2, 4)}
+    # What a ring costs grows by half: the rest was hidden.
+    assert grown[4] > 2 * grown[2] > 0
+    made, _, _ = predicted(cluster, (1, 2, 4), [8, 16])
+    for ranks in (8, 16):
+        row = made[CURVE, ranks, ""]
+        assert holds(row, cluster) and row["batch_ms_high"] > 1.1 * row["batch_ms_low"]
+
+
+def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
+    made, _, _ = predicted(hidden(), (1, 2, 4), [8])
+    assert made[SIMULATION, 8, ""]["believed"] and not made[CURVE, 8, ""]["believed"]
+    (said,) = believed.sentences(list(made.values()))
+    assert said.startswith("Believe the simulation: ") and "ms of the exchange" in said
+
+
+def test_where_nothing_is_hidden_the_recorded_allreduces_are_the_reason():
+    made, _, _ = predicted(Cluster(links("ring", (5.0,), (500.0,)), **QUIET), (1, 2, 4), [8])
+    (said,) = believed.sentences(list(made.values()))
+    assert said.startswith("Believe the simulation: it replays recorded allreduces")
+
+
+def test_a_simulation_that_is_far_off_is_not_believed():
+    made, _, _ = predicted(hidden(), (1, 2, 4), [8])
+    rows = [row | ({"fit_error_pct": 20.0} if row["method"] == SIMULATION else {}) for row in made.values()]
+    (said,) = believed.sentences(believed.judged(rows))
+    assert said == "Believe the curve: the simulated step is 20 % off the measured one."
+
+
+# --- strong scaling -----------------------------------------------------------------------------------
+
+
+def test_strong_scaling_is_predicted_by_both():
+    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=True, **QUIET)
+    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16])
+    for method in (CURVE, SIMULATION):
+        row = made[method, 16, ""]
+        assert row["scaling"] == "strong" and holds(row, cluster)
+        assert row["images_per_s"] == pytest.approx(64 / row["batch_ms"] * 1e3, rel=0.02)
+    assert off_pct(made[SIMULATION, 16, ""], cluster) < 5
+    assert {row["method"] for row in tested} == {CURVE, SIMULATION}
+
+
+def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():
+    cluster = Cluster(RING, strong=True, **QUIET)
+    _, _, said = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no run was traced", steps[1]])
+    assert any("is known of one size only" in one for one in said)
