@@ -89,7 +89,7 @@ def basis_of(
     if not usable:
         return next(step for step in reversed(steps[:count]) if isinstance(step, str))
     point, largest = usable[-1]
-    scatter = max(scatter_of(point) for point, _ in usable)
+    scatter = scatter_of(one.points)
     try:
         seen = together([step.exchanges for _, step in usable])
         costs = allreduce.fit(seen, network.alpha_ns, network.ns_per_byte, statistics.SEED, scatter)
@@ -139,7 +139,7 @@ def predicted(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> Pre
     for plain, model in zip(basis.models, models or basis.models, strict=True):
         before = simulated(basis, plain, layout_of(basis.anchor)).step_ns
         after = simulated(basis, model, layout)
-        measured = _anchor(basis.anchor)
+        measured = _anchor(basis.anchor, basis.one.points)
         grown = measured * after.step_ns / before if basis.one.strong else measured + after.step_ns - before
         found.append((np.maximum(grown, 0.01 * measured), after))
     intervals = [statistics.interval(batch[1:]) for batch, _ in found]
@@ -156,9 +156,7 @@ def simulated(basis: Basis, model: Model, layout: Layout) -> Simulated:
     return simulate.simulate(model, layout, statistics.SEED)
 
 
-def _anchor(point: Point) -> np.ndarray:
-    """The measured batch of a point, ns, then resamples."""
-    if point.batch_resamples is not None and len(point.batch_resamples) >= RESAMPLES:
-        return np.concatenate([[point.batch.value], point.batch_resamples[:RESAMPLES]])
+def _anchor(point: Point, points: Sequence[Point]) -> np.ndarray:
+    """The measured batch of a point, ns, then resamples by the scatter of its configuration's points."""
     drawn = np.random.default_rng(point.seed).standard_normal(RESAMPLES)
-    return point.batch.value * np.exp(np.concatenate([[0.0], error_of(point) * drawn]))
+    return point.batch.value * np.exp(np.concatenate([[0.0], error_of(point, points) * drawn]))

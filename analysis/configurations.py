@@ -150,20 +150,24 @@ def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
     return list(made.values())
 
 
-def scatter_of(point: Point) -> float:
+def scatter_of(points: Sequence[Point]) -> float:
     """By how much runs of a point differ: a standard deviation (relative) as of a normal distribution.
 
-    The fewer runs say it, the larger it is, so that twice of it holds 95 % as Student's t does. Where no
-    point was repeated, it is :data:`analysis.curve.ASSUMED_SCATTER`.
+    Pooled over the points of a configuration: a range of a prediction is of all of them. The fewer runs say
+    it, the larger it is, so that twice of it holds 95 % as Student's t does. Where no point was repeated, it
+    is :data:`analysis.curve.ASSUMED_SCATTER`.
     """
     from scipy.special import stdtrit
 
-    freedom = point.scatter.freedom
-    if freedom < 1 or not np.isfinite(point.scatter.sigma):
+    known = [point.scatter for point in points if point.scatter.freedom and np.isfinite(point.scatter.sigma)]
+    freedom = sum(one.freedom for one in known)
+    if not freedom:
         return curve.ASSUMED_SCATTER
-    return float(point.scatter.sigma * stdtrit(freedom, (1 + statistics.LEVEL) / 2) / 1.96)
+    pooled = np.sqrt(sum(one.freedom * one.sigma**2 for one in known) / freedom)
+    return float(pooled * stdtrit(freedom, (1 + statistics.LEVEL) / 2) / 1.96)
 
 
-def error_of(point: Point) -> float:
-    """Standard error of a point's duration, likewise; of one with one run no less than what is assumed."""
-    return scatter_of(point) / float(np.sqrt(len(point.timed)))
+def error_of(point: Point, points: Sequence[Point]) -> float:
+    """Standard error of a point's duration: by the scatter of all points, or its own where that is larger."""
+    own = point.scatter.sigma if np.isfinite(point.scatter.sigma) else 0.0
+    return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))

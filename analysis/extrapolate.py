@@ -156,7 +156,7 @@ def series_of(found: Sequence[Configuration]) -> list[Series]:
             tuple(point.world_size for point in one.points),
             tuple(point.rate.value for point in one.points),
             one.batch(one.points[-1].world_size) * (one.points[-1].world_size if one.strong else 1),
-            tuple(error_of(point) for point in one.points),
+            tuple(error_of(point, one.points) for point in one.points),
             one.strong,
             one.nodes,
         )

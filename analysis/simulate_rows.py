@@ -65,7 +65,7 @@ def rows_of(
             made.append(_backtested(row, point))
             if late_of(steps[place]) == len(basis.models[0].step.late_ns):
                 # A rank that is late on these ranks and was not there before is nothing that grows.
-                missed = max(missed, _missed(row, point, basis.anchor))
+                missed = max(missed, _missed(row, point, basis))
     basis = basis_of(one, len(one.points), steps, network, missed)
     if not isinstance(basis, Basis):
         return made, [basis]
@@ -201,11 +201,11 @@ def _backtested(row: dict[str, Any], point: Point) -> dict[str, Any]:
     return row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error}
 
 
-def _missed(row: dict[str, Any], point: Point, anchor: Point) -> float:
+def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
     """By how much (of the logarithm) a measured batch is outside of what was predicted, a doubling."""
     measured = point.batch.value / 1e6
-    off = outside(measured, row["batch_ms_low"], row["batch_ms_high"], error_of(point))
-    return off / max(1.0, doublings(point.world_size, anchor.world_size))
+    off = outside(measured, row["batch_ms_low"], row["batch_ms_high"], error_of(point, basis.one.points))
+    return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))
 
 
 def _missed_inside(basis: Basis, steps: Sequence[Traced | str]) -> float:
@@ -215,5 +215,5 @@ def _missed_inside(basis: Basis, steps: Sequence[Traced | str]) -> float:
         if len(basis.models[0].step.late_ns) and late_of(step) != len(basis.models[0].step.late_ns):
             continue
         row = _row(basis, layout_of(point))
-        found = max(found, _missed(row, point, basis.anchor))
+        found = max(found, _missed(row, point, basis))
     return found

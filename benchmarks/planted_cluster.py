@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis import statistics
 from analysis.clocks import Calls, match
 from analysis.configurations import CONFIGURATION, Configuration
 from analysis.exchange_forms import FLAT, LEVELS, Layout
@@ -170,11 +169,8 @@ def measured(
     """The points of a sweep on these numbers of ranks, and what their traces say."""
     generator = np.random.default_rng(seed)
     points = [_point(cluster, ranks, runs, generator) for ranks in sizes]
-    batches = [[float(np.median(run)) for run in point.steps] for point in points]
-    rates = [[float(point.images_per_s(run)) for run in point.paces] for point in points]
-    pooled = statistics.scatter(batches), statistics.scatter(rates)
     for point in points:
-        point.measure(*pooled)
+        point.measure()
     steps = [_traced(cluster, point, generator) for point in points]
     fields = {name: points[-1].fields[name] for name in CONFIGURATION}
     return Configuration(fields, tuple(points), cluster.strong), steps
@@ -222,10 +218,14 @@ def _calls(ran: Ran, cluster: Cluster) -> Allreduces:
     size = np.tile(buckets()[1], batches)
     start, end = (np.moveaxis(one, 2, 1).reshape(ranks, -1) for one in (ran.call_start, ran.call_end))
     kind, nothing = np.full(len(index), "allreduce", dtype=object), np.zeros(len(index))
-    each = [Calls(rank, batches, index, start[rank], end[rank], kind, size, nothing) for rank in range(ranks)]
+    group, everybody = np.full(len(index), "", dtype=object), np.zeros(len(index), np.int64)
+    each = [
+        Calls(rank, batches, index, start[rank], end[rank], kind, size, nothing, group, everybody)
+        for rank in range(ranks)
+    ]
     matched = match(each)
     assert matched is not None
     lateness = of_collectives(each, matched, _series(ran, cluster))
     late = late_ranks(lateness, [f"node {rank // cluster.gpus_per_node}" for rank in range(ranks)])
-    last = matched.start_ns.max(axis=0)
-    return Allreduces(index, size, matched.start_ns[0], last, np.median(matched.end_ns, axis=0), late=late)
+    starts, ends = np.stack(matched.start_ns), np.stack(matched.end_ns)
+    return Allreduces(index, size, starts[0], starts.max(axis=0), np.median(ends, axis=0), late=late)
