@@ -20,6 +20,8 @@ RESAMPLES = 400
 _AS_GOOD = 4.0
 # ... where a mean of equal calls is known no better than this, relatively.
 LEAST_ERROR = 0.005
+# A form that recorded calls are further off than this (relative, beyond the best form's) is none of theirs.
+_TOO_FAR_OFF = 0.25
 # Messages whose sizes differ by less than this factor do not tell latency from bandwidth ...
 _TELLS_APART = 1.5
 # ... the latency of a message is then anything up to that of TCP between two hosts.
@@ -146,7 +148,8 @@ def fit(
     if len(set(seen.ranks)) == 1:
         # Whether sizes differ by latency, or by how each is sent, calls of one number of ranks do not tell.
         found += [_fitted(seen, form, {0: 0.0}, seed, scatter) for form in forms(seen) if form in FLAT]
-        return sorted(found, key=lambda one: _score(seen, one, scatter))
+        best, *others = sorted(found, key=lambda one: _score(seen, one, scatter))
+        return [best, *(one for one in others if one.error <= best.error + _TOO_FAR_OFF)]
     scores = np.array([_score(seen, one, scatter) for one in found])
     order = np.argsort(scores, kind="stable")
     return [found[place] for place in order if scores[place] <= scores.min() + _AS_GOOD]

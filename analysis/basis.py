@@ -124,8 +124,8 @@ def unseen(basis: Basis, ranks: int, network: Network, layout: Layout) -> str:
     if network.is_given or layout.nodes == 1 or basis.links > 1:
         return ""
     return basis.one.nodes.unseen(ranks) or (
-        f"{ranks} ranks are on {layout.nodes} nodes, and no point of several nodes was traced: what links "
-        "between nodes cost was never seen"
+        f"{ranks} ranks or more are on {layout.nodes} nodes, and no point of several nodes was traced: what "
+        "links between nodes cost was never seen"
     )
 
 

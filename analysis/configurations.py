@@ -40,9 +40,9 @@ class Nodes:
         if self.most > 1 or self.of(ranks).nodes == 1:
             return ""
         return (
-            f"{ranks} ranks are several nodes of {self.gpus}, and all points are of one node: the links "
-            "between nodes were never seen; measure a point of two nodes (--gpus-per-node: how many a node "
-            "holds)"
+            f"{ranks} ranks or more are several nodes of {self.gpus}, and all points are of one node: the "
+            "links between nodes were never seen; measure a point of two nodes (--gpus-per-node: how many a "
+            "node holds)"
         )
 
 

@@ -90,16 +90,16 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
                 missed, outside(measured, *ends, noise) / doublings(*one.ranks[place - 1 : place + 1])
             )
         for ranks in (count for count in wanted if count > one.ranks[-1]):
-            why = one.nodes.unseen(ranks) if one.nodes else ""
+            if one.nodes and (why := one.nodes.unseen(ranks)):
+                reasons.append(why)
+                break  # neither are links of more ranks known
             row = _row(one, ranks, missed)
-            if not why and row["images_per_s_high"] > WIDEST * row["images_per_s_low"]:
-                low, high = row["images_per_s_low"], row["images_per_s_high"]
-                why = (
+            low, high = row["images_per_s_low"], row["images_per_s_high"]
+            if high > WIDEST * low:
+                reasons.append(
                     f"rates on {row['measured_on']} ranks do not tell those on {ranks}: what fits them gives "
                     f"{low:.3g} to {high:.3g} images/s; measure more points, or trace a run"
                 )
-            if why:
-                reasons.append(why)
             else:
                 made.append(row)
     return made, list(dict.fromkeys(reasons))

@@ -20,6 +20,10 @@ MEASURED_AS = {
 }
 
 
+def _most_measured(row: dict[str, Any]) -> int:
+    return int(str(row.get("measured_on") or 0).split()[-1])
+
+
 def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
     """The change that gives most, on the fewest ranks that were predicted: they are the surest.
 
@@ -30,6 +34,7 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
         for row in predicted
         if row.get("what_if")
         and (row.get("gain_pct") or 0) >= WORTH_TRYING_PCT
+        and row["ranks"] > _most_measured(row)
         and not was_measured(row, points)
     ]
     nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]

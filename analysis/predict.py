@@ -95,16 +95,23 @@ def of_study(
         curves, untold = extrapolate.rows(series, wanted)
     except UserError as error:
         if not simulated:
-            raise UserError(f"{error}; nor can a step be simulated: {'; '.join(reasons)}") from None
+            raise UserError(_neither([str(error)], reasons)) from None
         curves, untold = [], [str(error)]
     made = [*curves, *simulated]
     if not made:
-        raise UserError(f"{'; '.join(untold)}; nor can a step be simulated: {'; '.join(reasons)}")
+        raise UserError(_neither(untold, reasons))
     for reason in untold:
         study.find(f"no curve: {reason}")
     for reason in reasons:
         study.find(f"not simulated: {reason}")
     return believed.judged(made)
+
+
+def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
+    """Why there is neither a curve nor a simulation; a reason of both once."""
+    own = [reason for reason in reasons if reason not in untold]
+    also = f"; nor can a step be simulated: {'; '.join(own)}" if own else "; nor can a step be simulated"
+    return "; ".join(untold) + also
 
 
 def main() -> int:

@@ -71,12 +71,16 @@ def rows_of(
         return made, [basis]
     basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
     _find(study, basis)
-    reasons = []
+    # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
+    here = layout_of(one.points[-1])
+    made += _what_ifs(study, basis, here, _row(basis, here), what_ifs)
+    reasons: list[str] = []
     for ranks in [count for count in wanted if count > one.points[-1].world_size]:
         layout = one.nodes.of(ranks)
+        if why := unseen(basis, ranks, network, layout):
+            return made, [*reasons, why]  # neither are links of more ranks known
         plain = _row(basis, layout)
-        why = unseen(basis, ranks, network, layout) or _too_wide(plain)
-        if why:
+        if why := _too_wide(plain):
             reasons.append(why)
         else:
             made += [plain, *_what_ifs(study, basis, layout, plain, what_ifs)]
