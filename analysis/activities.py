@@ -13,7 +13,7 @@ Columns of the summary, as nvprof prints them:
     time_pct               of all time of its type, %
     time_s                 total, s; calls: how many
     avg_us, min_us, max_us of a call, microseconds
-    class                  gemm, convolution, communication, memcpy, ... (see profiling/classify.py)
+    class                  gemm, convolution, communication, memcpy, ... (see profiling/cost/classify.py)
     name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
 
 Columns of the shares, one row a GPU count, batch size and backend: ``gpus, batch, backend, runs, time_s,
@@ -28,14 +28,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import output
-from analysis.activity_rows import SHARES, Profile, of_kernels, of_study, of_summary, printed_shares, shares
-from analysis.load import load
-from analysis.study import Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows
+from analysis.measures.activity_rows import (
+    SHARES,
+    Profile,
+    of_kernels,
+    of_study,
+    of_summary,
+    printed_shares,
+    shares,
+)
+from analysis.results.load import load
+from analysis.results.study import Study
 from profiling import convert
 from profiling.errors import UserError, run_command
-from profiling.printed_tables import ON_DEVICE
+from profiling.readers.printed_tables import ON_DEVICE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,14 +31,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import output
-from analysis.collectives import matched_of, ranks_of
-from analysis.costs import find_untimed, find_without_kernels
-from analysis.divide import BESIDE, EVERY, NOTHING, PARTS, STAGES, WITHIN, edges_of, launch_known, of_rank
-from analysis.load import load
-from analysis.overlap import Intervals, covered, union
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, digits
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, digits
+from analysis.measures.collectives import matched_of, ranks_of
+from analysis.measures.costs import find_untimed, find_without_kernels
+from analysis.measures.divide import (
+    BESIDE,
+    EVERY,
+    NOTHING,
+    PARTS,
+    STAGES,
+    WITHIN,
+    edges_of,
+    launch_known,
+    of_rank,
+)
+from analysis.measures.overlap import Intervals, covered, union
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import tables
 from profiling.errors import UserError, run_command

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import output, published, statistics, tau
-from analysis.load import load
-from analysis.series import STAGES, Series, all_series
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, digits, header, sortable, with_interval
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, digits, header, sortable, with_interval
+from analysis.measures import published_formulas, tau
+from analysis.measures.series import STAGES, Series, all_series
+from analysis.results.load import load
+from analysis.results.study import Source, Study
+from analysis.statistics import estimates
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import run_command
 
@@ -69,7 +71,7 @@ def columns_of(made: Rows) -> list[str]:
 
 def _row(source: Source, series: Series) -> dict[str, Any]:
     steady = series.steady_ns / 1e6
-    estimate = statistics.inside_run(steady)
+    estimate = estimates.inside_run(steady)
     attributed = series.step_ns[series.attributed]
     manifest = source.manifest
     return {
@@ -81,8 +83,8 @@ def _row(source: Source, series: Series) -> dict[str, Any]:
         "batch_ms": estimate.value,
         "batch_ms_low": estimate.low,
         "batch_ms_high": estimate.high,
-        "p95_ms": statistics.percentile(steady, 95),
-        "p99_ms": statistics.percentile(steady, 99),
+        "p95_ms": estimates.percentile(steady, 95),
+        "p99_ms": estimates.percentile(steady, 99),
         "max_ms": float(steady.max()),
         "images_per_s": series.images_per_s,
         **{
@@ -103,7 +105,8 @@ def _tau_rows(study: Study) -> Rows:
         {
             "id": "tau",
             **dict(zip(ID_FIELDS, key, strict=True)),
-            "tau_batch_ms": 1e3 * published.tau_batch_duration_s(list(timed[key]), list(started[key])),
+            "tau_batch_ms": 1e3
+            * published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key])),
         }
         for key in common
     ]

@@ -20,7 +20,7 @@ Where a job has several process groups, those of one shape (as many ranks, as fa
 
 Ranks' collectives are matched within a process group, by their order. Where some rank's are missing, or the
 group is not recorded and there are several, wait and transfer are not known, and a note says so. For TAU
-tables see analysis/messages.py.
+tables see analysis/measures/messages.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +28,16 @@ from typing import Any
 
 import numpy as np
 
-from analysis import messages, output
-from analysis.clocks import Calls, Matched
-from analysis.collectives import alone, matched_of, ranks_of
-from analysis.load import load
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows
+from analysis.measures import messages
+from analysis.measures.collectives import alone, matched_of, ranks_of
+from analysis.results.clocks import Calls, Matched
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs.run import Run
+from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.errors import run_command
-from profiling.messages import ONE_OF_SEVERAL
 
 COLUMNS = (
     "collective", "group_size", "groups", "group_ranks", "calls_per_batch", "mbyte_per_call",
@@ -67,7 +68,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     """
     made: Rows = []
     for source in study.of_kind("run"):
-        # TAU times MPI's functions, not single calls: analysis/messages.py.
+        # TAU times MPI's functions, not single calls: analysis/measures/messages.py.
         if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
             made += _of_run(study, source, by_rank)
     if not made:

@@ -31,12 +31,13 @@ from typing import Any
 
 import numpy as np
 
-from analysis import kernels, output
-from analysis.compare_rows import Key, Values, regressed, rows, sentence, telling
-from analysis.load import load
-from analysis.series import STAGES, all_series
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis import kernels
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.measures.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.series import STAGES, all_series
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command

@@ -22,12 +22,12 @@ takes plain means of ratios; it is for PyProf tables.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import output
-from analysis.costs import Bound, Costs, bound_of, costs_of, published_bound
-from analysis.launches import per_table
-from analysis.load import load, no_result
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Rows, sortable
+from analysis.display import output
+from analysis.display.terminal import Answer, Rows, sortable
+from analysis.measures.costs import Bound, Costs, bound_of, costs_of, published_bound
+from analysis.results.launches import per_table
+from analysis.results.load import load, no_result
+from analysis.results.study import Source, Study
 from profiling.errors import UserError, run_command
 from profiling.tools import pyprof
 

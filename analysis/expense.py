@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from analysis import output
-from analysis.load import load
-from analysis.scaling import POINT_FIELDS, PROFILED, UNPROFILED
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, sortable
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, sortable
+from analysis.measures.scaling import POINT_FIELDS, PROFILED, UNPROFILED
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run import ID_FIELDS, Run
 from jobs.store import Manifest, RankReport

@@ -31,14 +31,22 @@ from typing import Any
 
 import numpy as np
 
-from analysis import output, tau
-from analysis.effect_size import omega_squared_interval
-from analysis.load import load
-from analysis.published import EPOCH_IMAGES
-from analysis.series import all_series
-from analysis.study import Study
-from analysis.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.variance import Adjusted, Effect, adjusted_means, analysis_of_variance, holm, range_quantile
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.measures import tau
+from analysis.measures.published_formulas import EPOCH_IMAGES
+from analysis.measures.series import all_series
+from analysis.results.load import load
+from analysis.results.study import Study
+from analysis.statistics.effect_size import omega_squared_interval
+from analysis.statistics.variance import (
+    Adjusted,
+    Effect,
+    adjusted_means,
+    analysis_of_variance,
+    holm,
+    range_quantile,
+)
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, run_command
 

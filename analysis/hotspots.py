@@ -27,16 +27,17 @@ VTune measures functions, which are no operators: they are rows of their own (``
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import costs, hotspot_runs, output, roofline
-from analysis.hotspot_counters import METRICS, by_kernel
-from analysis.hotspot_runs import TOOLS as TOOLS
-from analysis.kernels_of_run import kernels_of
-from analysis.load import load
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval, with_places
-from profiling.classify import classify
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval, with_places
+from analysis.measures import costs, hotspot_runs, roofline
+from analysis.measures.hotspot_counters import METRICS, by_kernel
+from analysis.measures.hotspot_runs import TOOLS as TOOLS
+from analysis.measures.kernels_of_run import kernels_of
+from analysis.results.load import load
+from analysis.results.study import Source, Study
+from profiling.cost.classify import classify
 from profiling.errors import UserError, run_command
-from profiling.ncu_csv import TENSOR_KERNEL
+from profiling.readers.ncu_csv import TENSOR_KERNEL
 from profiling.tables import APART
 
 COUNTED = (
@@ -126,7 +127,7 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
     """The answer's rows, see this file's docstring, and their caption.
 
     Args:
-        wanted: id of the run under the torch profiler; see :func:`analysis.hotspot_runs.timed`.
+        wanted: id of the run under the torch profiler; see :func:`analysis.measures.hotspot_runs.timed`.
 
     Raises:
         UserError: no run under the torch profiler, or no kernels in it.

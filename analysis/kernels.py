@@ -40,11 +40,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import kernel_difference, kernels_published, output, roofline
-from analysis.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of_each
-from analysis.load import load, no_result
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, with_places
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, with_places
+from analysis.measures import kernel_difference, roofline
+from analysis.measures.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of_each
+from analysis.published import kernels_published
+from analysis.results.load import load, no_result
+from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS

@@ -10,13 +10,13 @@ A row is a configuration and a number of ranks: ``batch_ms`` and ``images_per_s`
 rank is constant; strong: that of the job is), ``measured_on`` (the ranks that it is made from), ``believed``
 (false: the other method is better founded, and a line says why) and ``method``:
 
-    curve         how the cost of more ranks may grow, fitted to measured rates (analysis/curve.py:
+    curve         how the cost of more ranks may grow, fitted to measured rates (analysis/prediction/curve.py:
                   ``shapes``)
     simulation    the step replayed from its trace, its gradients exchanged in buckets
-                  (analysis/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
+                  (analysis/prediction/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
                   ``buckets``; ``exposed_ms`` and ``hidden_ms`` of the exchange, ``measured_hidden_ms`` of
                   that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
-                  ``exchanges_tried`` that fit about as well (analysis/exchange_forms.py); ``alpha_us`` and
+                  ``exchanges_tried`` that fit about as well (analysis/prediction/exchange_forms.py); ``alpha_us`` and
                   ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
                   ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given;
                   ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
@@ -29,7 +29,7 @@ outside of what smaller ones gave. They are no 95 % interval: what begins only b
 says how often they hold the truth. What cannot be told has no row, and a line says why.
 
 A row with ``what_if`` is a simulation with something changed, and ``gain_pct`` what that gives in images/s;
-analysis/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
+analysis/prediction/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
 measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
 
 A prediction holds for the same software, and a network that goes on as it did.
@@ -47,13 +47,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis import believed, configurations, extrapolate, output, simulate, simulate_rows
-from analysis.basis import Network
-from analysis.extrapolate import Series
-from analysis.load import load
-from analysis.scaling import Scaling
-from analysis.study import Study
-from analysis.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.measures.scaling import Scaling
+from analysis.prediction import believed, configurations, extrapolate, simulate, simulate_rows
+from analysis.prediction.basis import Network
+from analysis.prediction.extrapolate import Series
+from analysis.results.load import load
+from analysis.results.study import Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
 
@@ -81,8 +82,8 @@ def of_study(
 
     Args:
         ranks: as the flag ``--ranks`` has them.
-        scaling: by default what the report chooses (:func:`analysis.configurations.chosen`).
-        gpus_per_node: that a node holds; by default as measured (:class:`analysis.configurations.Nodes`).
+        scaling: by default what the report chooses (:func:`analysis.prediction.configurations.chosen`).
+        gpus_per_node: that a node holds; by default as measured (:class:`analysis.prediction.configurations.Nodes`).
 
     Raises:
         UserError: neither can be made, with why.

@@ -72,11 +72,13 @@ The published method reads TAU tables, and our own runs alike, by whole wall tim
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import output, reference, scaled_published, tau
-from analysis.load import load, no_result
-from analysis.scaled_parts import parts
-from analysis.study import Study
-from analysis.terminal import Answer, Rows, sortable
+from analysis.display import output
+from analysis.display.terminal import Answer, Rows, sortable
+from analysis.measures import tau
+from analysis.measures.scaled_parts import parts
+from analysis.published import reference, scaled_published
+from analysis.results.load import load, no_result
+from analysis.results.study import Study
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.heap import keep_freed_memory
@@ -84,7 +86,7 @@ from profiling.heap import keep_freed_memory
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.scaling import Point, Scaling
+    from analysis.measures.scaling import Point, Scaling
 
 METHODS = ("corrected", "published")
 _ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
@@ -99,7 +101,7 @@ def rows(
     """The answer's rows, by method, then by configuration.
 
     Args:
-        scaling: weak or strong; None: the kind that compares more points (analysis.scaling).
+        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling).
 
     Raises:
         UserError: nothing in the study can answer.
@@ -127,8 +129,8 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
     known = ["method", *fields, "world_size"]
     if "scaling" in have:
-        from analysis.figures import TIME_COLUMNS
-        from analysis.use import USE_COLUMNS
+        from analysis.measures.figures import TIME_COLUMNS
+        from analysis.measures.use import USE_COLUMNS
 
         known += [*TIME_COLUMNS, *USE_COLUMNS]
     known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS, *scaled_published.SCALED_COLUMNS]
@@ -166,10 +168,10 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
 
 
 def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    from analysis.figures import figures
-    from analysis.loss import add_anatomies
-    from analysis.scaling import choose_scaling, points_of
-    from analysis.use import findings
+    from analysis.measures.figures import figures
+    from analysis.measures.loss import add_anatomies
+    from analysis.measures.scaling import choose_scaling, points_of
+    from analysis.measures.use import findings
 
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
@@ -196,7 +198,7 @@ def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -
 
 def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None:
     """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    from analysis.scaling import count_compared
+    from analysis.measures.scaling import count_compared
 
     constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
     other: Scaling = "weak" if kind == "strong" else "strong"
@@ -282,7 +284,7 @@ def main() -> int:
     made = rows(study, methods, group_by, arguments.scaling)
     notes: list[str] = []
     if arguments.explain:
-        from analysis.explain import explain
+        from analysis.published.explain import explain
 
         own = _of_runs(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)

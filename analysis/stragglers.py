@@ -7,7 +7,7 @@ Runs without a profiler suffice; where collectives were recorded, these tell. A 
 others (their median) waited for it for 2 % of a batch or more; what it was behind without anybody waiting is
 not held against it. Columns:
 
-    rank, node, told_by        collectives, or stages of the batches (see analysis/lateness.py)
+    rank, node, told_by        collectives, or stages of the batches (see analysis/measures/lateness.py)
     judged_batches, batch_ms   those that tell; median duration of a batch of the job
     lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its 95 %
                                interval inside the run; below 0: it waited
@@ -16,7 +16,7 @@ not held against it. Columns:
     held_up_ms                 how long it alone held up all others, a batch: the last less the second last
     chance                     how probable it is that some rank of equal ranks is late as often
     verdict                    straggler, may be chance, too few batches, nobody waited, clock, no: see
-                               analysis/late_verdicts.py; only stragglers are named
+                               analysis/measures/late_verdicts.py; only stragglers are named
     cause, evidence            of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are),
                                host (the same kernels take as long, but come late), or what is not told apart
 
@@ -29,15 +29,17 @@ from typing import Any
 
 import numpy as np
 
-from analysis import late_causes, output, statistics
-from analysis.clocks import Calls
-from analysis.collectives import matched_of, ranks_of
-from analysis.late_verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
-from analysis.lateness import BY_STAGES, LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
-from analysis.load import load
-from analysis.series import series_of
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.measures import late_causes
+from analysis.measures.collectives import matched_of, ranks_of
+from analysis.measures.late_verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
+from analysis.measures.lateness import BY_STAGES, LATE_SHARE, PARTS, Lateness, of_collectives, of_stages
+from analysis.measures.series import series_of
+from analysis.results.clocks import Calls
+from analysis.results.load import load
+from analysis.results.study import Source, Study
+from analysis.statistics import estimates
 from jobs.run import Run
 from profiling.errors import UserError, run_command
 
@@ -154,7 +156,7 @@ def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[in
 
 def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     late = lateness.late_ns[rank] / 1e6
-    median = statistics.inside_run(late)
+    median = estimates.inside_run(late)
     return {
         "told_by": lateness.told_by,
         "judged_batches": len(late),

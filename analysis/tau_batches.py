@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import output
-from analysis.tau_profile import Profile
-from analysis.terminal import Answer, Rows
+from analysis.display import output
+from analysis.display.terminal import Answer, Rows
+from analysis.measures.tau_profile import Profile
 from profiling.errors import UserError, run_command
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event

@@ -10,7 +10,7 @@ the kernels of each stream (or a CPU's operators of each thread), collectives an
 A kernel bears class, direction, layer, operator, FLOPs and bytes; arrows join a collective's slices of all
 ranks, from the first that came to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives (analysis/clocks.py); what that leaves is
+All ranks are on rank 0's clock, aligned by the ends of collectives (analysis/results/clocks.py); what that leaves is
 on the track "about". A run without a profiler has batches and stages alone, on its hosts' own clocks.
 """
 
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis import timeline_rows
-from analysis.clocks import Ahead, Matched, match
-from analysis.load import load
-from analysis.perfetto import Slices, TraceWriter, Words
-from analysis.study import Source, Study
-from analysis.timeline_rows import Tracks
+from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.measures import timeline_rows
+from analysis.measures.timeline_rows import Tracks
+from analysis.results.clocks import Ahead, Matched, match
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command

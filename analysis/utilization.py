@@ -31,13 +31,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import figures, output
-from analysis.costs import find_untimed, find_without_kernels
-from analysis.load import load
-from analysis.overlap import Intervals, covered, length, union
-from analysis.scaling import points_of
-from analysis.study import Source, Study
-from analysis.terminal import Answer, Column, Part, Rows, with_interval, with_places
+from analysis.display import output
+from analysis.display.terminal import Answer, Column, Part, Rows, with_interval, with_places
+from analysis.measures import figures
+from analysis.measures.costs import find_untimed, find_without_kernels
+from analysis.measures.overlap import Intervals, covered, length, union
+from analysis.measures.scaling import points_of
+from analysis.results.load import load
+from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import convert, tables
 from profiling.errors import UserError, run_command

@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.compare_rows import rows
-from analysis.load import load
-from analysis.series import all_series
-from analysis.study import Study
-from analysis.two_samples import POWER, SIGNIFICANCE
+from analysis.measures.compare_rows import rows
+from analysis.measures.series import all_series
+from analysis.results.load import load
+from analysis.results.study import Study
+from analysis.statistics.two_samples import POWER, SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write
 from benchmarks.virtual import virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis import statistics
-from analysis.compare_rows import Values, regressed, rows
-from analysis.effect_size import omega_squared_interval
-from analysis.figures import figures
-from analysis.scaling import Point
-from analysis.series import STAGES, Series
-from analysis.study import Source
-from analysis.two_samples import SIGNIFICANCE, difference
-from analysis.variance import analysis_of_variance
+from analysis.measures.compare_rows import Values, regressed, rows
+from analysis.measures.figures import figures
+from analysis.measures.scaling import Point
+from analysis.measures.series import STAGES, Series
+from analysis.results.study import Source
+from analysis.statistics import estimates
+from analysis.statistics.effect_size import omega_squared_interval
+from analysis.statistics.two_samples import SIGNIFICANCE, difference
+from analysis.statistics.variance import analysis_of_variance
 from benchmarks.child import RESULTS, facts, machine, write
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, UserError, run_command
@@ -132,11 +132,11 @@ def of_pooling(sweeps: int) -> Rows:
         for number in range(sweeps):
             shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
             variances = shifts.var(axis=1, ddof=1)
-            pooled = statistics.Scatter(float(np.sqrt(variances.mean())), len(TRUE_MS) * (runs - 1))
+            pooled = estimates.Scatter(float(np.sqrt(variances.mean())), len(TRUE_MS) * (runs - 1))
             series = [np.full(2, TRUE_MS[8] * np.exp(shift)) for shift in shifts[-1]]
             for name, between in zip(ends, (None, pooled), strict=True):
-                drawn = statistics.run_resamples(series, seed=number, between=between)
-                ends[name].append((*statistics.interval(drawn), TRUE_MS[8]))
+                drawn = estimates.run_resamples(series, seed=number, between=between)
+                ends[name].append((*estimates.interval(drawn), TRUE_MS[8]))
         row: dict[str, Any] = {"kind": kind, "runs": runs}
         for name, of_name in ends.items():
             row |= _share(name, of_name)
@@ -336,7 +336,7 @@ def of_batches(series: int) -> Rows:
             values = generator.standard_normal(count)
             for place in range(1, count):
                 values[place] = correlation * values[place - 1] + np.sqrt(1 - correlation**2) * values[place]
-            found = statistics.inside_run(100 + values)
+            found = estimates.inside_run(100 + values)
             ends.append((found.low, found.high, 100.0))
         known = [each for each in ends if np.isfinite(each[0])]
         row = {"correlation of neighbours": correlation, "batches": count}

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from analysis import scaled
-from analysis.load import load
-from analysis.terminal import plain
+from analysis.display.terminal import plain
+from analysis.results.load import load
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.statistics import interval
+from analysis.statistics.estimates import interval
 from benchmarks.training import RESULTS, machine
 from jobs.backends import has_horovod
 from jobs.doctor import Finding, examine

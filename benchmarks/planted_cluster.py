@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.clocks import Calls, match
-from analysis.configurations import CONFIGURATION, Configuration
-from analysis.exchange_forms import FLAT, LEVELS, Layout
-from analysis.lateness import of_collectives
-from analysis.scaling import POINT_FIELDS, Point
-from analysis.series import Series
-from analysis.study import Source
-from analysis.traced_exchange import Allreduces, exchanges, late_ranks
-from analysis.traced_step import Traced, step_of
+from analysis.measures.lateness import of_collectives
+from analysis.measures.scaling import POINT_FIELDS, Point
+from analysis.measures.series import Series
+from analysis.prediction.configurations import CONFIGURATION, Configuration
+from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
+from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks
+from analysis.prediction.traced_step import Traced, step_of
+from analysis.results.clocks import Calls, match
+from analysis.results.study import Source
 from jobs.run import Run
 
 MS = 1e6
@@ -34,7 +34,7 @@ Allreduce = Callable[[float, Layout], float]  # (bytes, layout) -> ns
 
 
 def links(form: str, alphas_us: Sequence[float], gb_per_s: Sequence[float]) -> Allreduce:
-    """An allreduce of a form (analysis/allreduce.py), with the latency and bandwidth of each kind of link."""
+    """An allreduce of a form (analysis/prediction/allreduce.py), with the latency and bandwidth of each kind of link."""
     terms = np.array([*(1e3 * alpha for alpha in alphas_us), *(1 / beta for beta in gb_per_s)])
     of = next(one for one in (*FLAT, *LEVELS) if one.name == form)
 

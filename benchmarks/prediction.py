@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from analysis import extrapolate, simulate_rows
-from analysis.allreduce import Cost, ring
-from analysis.configurations import Configuration, configurations
-from analysis.exchange_forms import Layout
-from analysis.load import load
-from analysis.simulate import Model, Step, simulate
-from analysis.terminal import plain
+from analysis.display.terminal import plain
+from analysis.prediction import extrapolate, simulate_rows
+from analysis.prediction.allreduce import Cost, ring
+from analysis.prediction.configurations import Configuration, configurations
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.simulate import Model, Step, simulate
+from analysis.results.load import load
 from benchmarks import network
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import virtual_cluster

@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis import extrapolate
-from analysis.basis import Network
-from analysis.exchange_forms import FLAT, Layout
-from analysis.simulate_rows import SIMULATION, rows_of
-from analysis.study import Study
+from analysis.prediction import extrapolate
+from analysis.prediction.basis import Network
+from analysis.prediction.exchange_forms import FLAT, Layout
+from analysis.prediction.simulate_rows import SIMULATION, rows_of
+from analysis.results.study import Study
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_cluster import Allreduce, Cluster, links, measured, truth_ms
 from profiling.errors import EXIT_DONE, run_command

@@ -33,7 +33,7 @@ COLUMNS = {
 READ = (
     """
 from pathlib import Path
-from profiling.sqlite import open_database
+from profiling.readers.sqlite import open_database
 def read(path, table, *columns):
     with open_database(Path(path)) as database:
         return sum(len(rows["start"]) for rows in database.integers(table, dict.fromkeys(columns)))
@@ -57,7 +57,7 @@ WHOLE = (
     """
 import importlib
 from pathlib import Path
-import profiling.attribute, profiling.heap, profiling.sqlite
+import profiling.attribution.attribute, profiling.heap, profiling.readers.sqlite
 profiling.heap.keep_freed_memory()  # as profiling.convert does
 tool = importlib.import_module(f"profiling.tools.{sys.argv[2]}")
 def read(path):

@@ -30,7 +30,7 @@ OURS = (
     """
 from pathlib import Path
 import pyarrow.compute as pc
-import profiling.tau_read
+import profiling.readers.tau.read
 from profiling.tools import tool
 def read(path):
     count = total = 0

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.load import load
 from analysis.report.build import opening
-from analysis.sentences import Sentence
+from analysis.report.sentences import Sentence
+from analysis.results.load import load
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command

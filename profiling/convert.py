@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from profiling.chunks import read_head, why_unreadable
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.heap import keep_freed_memory
+from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.workers import open_workers

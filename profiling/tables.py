@@ -18,7 +18,7 @@ from profiling.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-# Kernel classes; profiling.classify says which kernel belongs to which.
+# Kernel classes; profiling.cost.classify says which kernel belongs to which.
 CLASSES = (
     "gemm", "convolution", "normalization", "pointwise", "pooling", "reduction", "attention", "embedding",
     "optimizer", "loss", "communication", "loader", "memcpy", "memset", "other",

@@ -18,9 +18,9 @@ import orjson
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.launched import read_launched
-from profiling.process_tree import run_tree
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_installed, why_not_on_a_cpu
+from profiling.tools.process_tree import run_tree
 from profiling.tools.programs import check_permission, run_step
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote

@@ -8,11 +8,12 @@ python -m analysis.report DIR --trace              and a run's timeline for Perf
 import sys
 from pathlib import Path
 
-from analysis import output, timeline
-from analysis.load import load
+from analysis import timeline
+from analysis.display import output
 from analysis.report import studies
 from analysis.report.build import build
 from analysis.report.render import Page, render
+from analysis.results.load import load
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command

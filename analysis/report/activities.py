@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis import plots
-from analysis.activity_rows import SHARES, of_study, shares
+from analysis.display import plots
+from analysis.display.terminal import Column, Part, Rows
+from analysis.measures.activity_rows import SHARES, of_study, shares
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, facts
-from analysis.study import Study
-from analysis.terminal import Column, Part, Rows
+from analysis.results.study import Study
 
 HEADING = "What do communication and copies take?"
 TEXT = (

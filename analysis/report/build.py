@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from analysis import kernels_of_run, scaled
-from analysis.explain import explain
+from analysis import scaled
+from analysis.display.terminal import Rows
+from analysis.measures import kernels_of_run
+from analysis.measures.scaling import other_devices, points_of
+from analysis.measures.shared_cores import shared_cores
+from analysis.published.explain import explain
 from analysis.report import (
     activities,
     communication,
@@ -21,13 +25,10 @@ from analysis.report import (
 )
 from analysis.report import factors as of_factors
 from analysis.report.render import Filter, Page
+from analysis.report.sentences import Sentence
+from analysis.report.verdict import verdict
 from analysis.report.views import FACTORS, called, varied
-from analysis.scaling import other_devices, points_of
-from analysis.sentences import Sentence
-from analysis.shared_cores import shared_cores
-from analysis.study import Study
-from analysis.terminal import Rows
-from analysis.verdict import verdict
+from analysis.results.study import Study
 from jobs.store import Facts, Manifest
 
 _FACTORS = [name for name in FACTORS if name != "world_size"]

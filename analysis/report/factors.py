@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis import factors, plots
+from analysis import factors
+from analysis.display import plots
+from analysis.display.terminal import Part, Rows
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, varied
-from analysis.study import Study
-from analysis.terminal import Part, Rows
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 HEADING = "Which setting matters?"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from analysis import hotspots
+from analysis.display.terminal import Part
 from analysis.report.render import Section
 from analysis.report.views import as_view
-from analysis.study import Study
-from analysis.terminal import Part
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 TOP = 5

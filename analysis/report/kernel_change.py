@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from analysis import kernel_difference, kernels
+from analysis import kernels
+from analysis.measures import kernel_difference
 from analysis.report.render import Section
 from analysis.report.views import as_view, called
-from analysis.study import Source, Study
+from analysis.results.study import Source, Study
 
 HEADING = "What changes in the kernels on more ranks?"
 TOP = 15

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis import plots, scaled_parts
-from analysis.divide import EVERY, finest
+from analysis.display import plots
+from analysis.display.terminal import Rows
+from analysis.measures import scaled_parts
+from analysis.measures.divide import EVERY, finest
 from analysis.report.per_point import named
 from analysis.report.render import Chart, Section
 from analysis.report.sections import series_factors
 from analysis.report.views import as_view, called, varied
-from analysis.terminal import Rows
 
 _HEADING = "What is lost, and where?"
 _COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display.terminal import Rows
 from analysis.report.views import FACTORS, called, facts, varied
-from analysis.terminal import Rows
 from jobs.run import Run
 
 # In these the runs of one bar may differ.

@@ -5,16 +5,18 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import believed, plots, predict
-from analysis.configurations import CONFIGURATION
-from analysis.extrapolate import CURVE
-from analysis.forecast import to_try
+from analysis import predict
+from analysis.display import plots
+from analysis.display.terminal import Part, Rows
+from analysis.prediction import believed
+from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.extrapolate import CURVE
+from analysis.prediction.simulate import DEFAULT_WHAT_IFS
+from analysis.prediction.simulate_rows import SIMULATION
+from analysis.report.forecast import to_try
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
-from analysis.simulate import DEFAULT_WHAT_IFS
-from analysis.simulate_rows import SIMULATION
-from analysis.study import Study
-from analysis.terminal import Part, Rows
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 HEADING = "What would more ranks give?"

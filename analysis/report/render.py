@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analysis.sentences import Sentence
+from analysis.report.sentences import Sentence
 
 _HERE = Path(__file__).parent
 _WRAPPED = re.compile(

@@ -5,13 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import costs, kernels, plot_roofline
-from analysis.kernels_of_run import kernels_of
+from analysis import kernels
+from analysis.display import plot_roofline
+from analysis.display.terminal import Column, Part, Rows
+from analysis.measures import costs
+from analysis.measures.kernels_of_run import kernels_of
+from analysis.measures.roofline import Roof, roofs
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called
-from analysis.roofline import Roof, roofs
-from analysis.study import Source, Study
-from analysis.terminal import Column, Part, Rows
+from analysis.results.study import Source, Study
 
 HEADING = "What bounds the kernels?"
 TOP = 60  # kernels of the chart: those that take most time

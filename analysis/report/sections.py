@@ -9,14 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import anatomy, kernels, plots, scaled_parts
-from analysis.divide import EVERY, finest
+from analysis import anatomy, kernels
+from analysis.display import plots
+from analysis.display.terminal import Column, Part, Rows
+from analysis.measures import scaled_parts
+from analysis.measures.divide import EVERY, finest
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section
+from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts, varied
-from analysis.study import Study
-from analysis.terminal import Column, Part, Rows
-from analysis.verdict import has_scaled, unscaled
+from analysis.results.study import Study
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")

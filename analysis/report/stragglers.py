@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from analysis import stragglers
-from analysis.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
-from analysis.plots import Figure, bars, escaped
+from analysis.display.plots import Figure, bars, escaped
+from analysis.display.terminal import Part, Rows
+from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
-from analysis.study import Source, Study
-from analysis.terminal import Part, Rows
+from analysis.results.study import Source, Study
 from profiling.errors import UserError
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from analysis.display.terminal import Answer
 from analysis.report.build import facts_of
 from analysis.report.render import Page, Section
+from analysis.report.verdict import Sentence
 from analysis.report.views import as_view
 from analysis.studies.answers import QUESTIONS, answer
 from analysis.studies.result import Result, is_study, load, timing
-from analysis.terminal import Answer
-from analysis.verdict import Sentence
 
 METHODS = (
     "Medians with 95 % intervals over repetitions, after a warm-up that is not "

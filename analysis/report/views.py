@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from analysis.display.terminal import Column, Part, by_repetition, plain, shown
 from analysis.report.render import Cell, Heading, Row, TableView
-from analysis.terminal import Column, Part, by_repetition, plain, shown
 
 # Fields that may tell configurations apart, in the order in which one reads them.
 FACTORS = (

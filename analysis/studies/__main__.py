@@ -6,7 +6,7 @@ Each of python -m train.studies.capacity, layers, order and gemm ends with this 
 again. docs/studies.md says what the columns mean.
 """
 
-from analysis import output
+from analysis.display import output
 from analysis.studies.answers import answer
 from analysis.studies.result import load
 from profiling.errors import UserError, run_command

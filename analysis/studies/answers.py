@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from analysis.display.terminal import Answer
 from analysis.studies.result import Result
-from analysis.terminal import Answer
 from profiling.errors import UserError, did_you_mean
 
 # A result and the user's own peaks file.

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from analysis.display.terminal import Answer, Column, Part, Rows, digits
 from analysis.studies.result import (
     Key,
     Result,
@@ -13,7 +14,6 @@ from analysis.studies.result import (
     known,
     timing,
 )
-from analysis.terminal import Answer, Column, Part, Rows, digits
 
 # Of a step (train.studies.attempt); a stage's own are those in which it computes.
 STEP = ("receive", "forward", "exchange", "backward", "send")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from analysis.statistics import Estimate, inside_run
+from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.statistics.estimates import Estimate, inside_run
 from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
 
 STAGE = "forward"
 _SEPARATE, _MERGED = "separate", "merged"

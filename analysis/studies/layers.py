@@ -1,16 +1,16 @@
 """What does a layer cost, and where does it stand on the roofline?
 
-The roofline is that of :mod:`analysis.roofline`, for each stage (forward, backward) of a layer alone.
+The roofline is that of :mod:`analysis.measures.roofline`, for each stage (forward, backward) of a layer alone.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis import peaks, roofline
-from analysis.costs import Bound
+from analysis.display.terminal import Answer, Column, Part, Rows, digits
+from analysis.measures import peaks, roofline
+from analysis.measures.costs import Bound
 from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
-from analysis.terminal import Answer, Column, Part, Rows, digits
 
 STAGES = ("forward", "backward")
 PEAKS = "peaks"  # the case that holds the device's

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.statistics import Estimate, inside_run
+from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.statistics.estimates import Estimate, inside_run
 from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
-from analysis.terminal import Answer, Column, Part, Rows, digits, with_interval
 
 STAGES = ("forward", "backward")
 FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with

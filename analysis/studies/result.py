@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.statistics import Estimate, inside_run
-from analysis.terminal import Column, Rows, with_interval
+from analysis.display.terminal import Column, Rows, with_interval
+from analysis.statistics.estimates import Estimate, inside_run
 from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables

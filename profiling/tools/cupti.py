@@ -3,7 +3,7 @@
 A rank records itself: kernels, copies, sets and the calls that launch them as CUPTI tells them, and the
 stages of batches by our own markers on CUPTI's clock. CUPTI hands its records over in large buffers, most of
 them when the recording ends; each is written at once to the rank's own file
-(:mod:`profiling.cupti_records`), which becomes the tables when training has ended.
+(:mod:`profiling.readers.cupti_records`), which becomes the tables when training has ended.
 """
 
 import ctypes
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
-from profiling.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.errors import UserError
 from profiling.launched import read_launched
+from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.tables import write
 from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
 
@@ -233,7 +233,7 @@ def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
 
 
 def _converted(path: Path, rank: int | None, subject: str) -> Converted:
-    from profiling.attribute import attribute
+    from profiling.attribution.attribute import attribute
 
     recording = read_records(path)
     recording.trace.findings += recording.findings

@@ -56,7 +56,7 @@ class Horovod(Profiler):
         its negotiation and what it was made of are ranges of ``markers``. Times of releases before 0.21 count
         from a moment of Horovod's own.
         """
-        from profiling.horovod_timeline import Timeline
+        from profiling.readers.horovod_timeline import Timeline
 
         timeline = Timeline(path, origin.rank_of(path) or 0)
         yield from timeline.pieces()

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 from profiling.errors import UserError
 from profiling.tools.base import UNKNOWN, Options, Origin
+from profiling.tools.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +87,8 @@ class Ncu(SwitchedOn):
         FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
         compute on tensor cores; bytes are those that reached the device's memory.
         """
-        from profiling.ncu_csv import Metrics, read_launches
-        from profiling.printed_tables import atomics_table, intervals_table, kernels_table
+        from profiling.readers.ncu_csv import Metrics, read_launches
+        from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
 
         rank = origin.rank_of(path) or 0
         metrics = Metrics()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
 from profiling.tools.base import UNKNOWN, Options, Origin, Step
+from profiling.tools.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,9 +56,9 @@ class Nsys(SwitchedOn):
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is of Nsight Systems, by what is in it."""
-        from profiling.nsys_database import is_nsys
-        from profiling.nsys_stats import is_stats
-        from profiling.sqlite import MAGIC, open_database
+        from profiling.readers.nsys.database import is_nsys
+        from profiling.readers.nsys.stats import is_stats
+        from profiling.readers.sqlite import MAGIC, open_database
 
         if head.startswith(MAGIC):
             with open_database(path) as database:
@@ -74,8 +74,8 @@ class Nsys(SwitchedOn):
         A report may hold several processes; those with work on a GPU (else: with stages of batches, else:
         with any range) are taken for ranks.
         """
-        from profiling.chunks import read_head
-        from profiling.sqlite import MAGIC
+        from profiling.readers.chunks import read_head
+        from profiling.readers.sqlite import MAGIC
         from profiling.tools.programs import run_step
 
         rank = origin.rank_of(path)
@@ -123,9 +123,9 @@ def _export(report: Path, export: Path) -> Step:
 def _database(
     path: Path, findings: list[str], rank: int | None, origin: Origin
 ) -> "Iterator[tuple[str, pa.Table]]":
-    from profiling.nsys_database import Reader
-    from profiling.nsys_ranks import stream_ranks
-    from profiling.sqlite import open_database
+    from profiling.readers.nsys.database import Reader
+    from profiling.readers.nsys.ranks import stream_ranks
+    from profiling.readers.sqlite import open_database
 
     with open_database(path) as database:
         reader = Reader(database)
@@ -137,8 +137,8 @@ def _database(
 
 
 def _stats(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":
-    from profiling.nsys_stats import Stats, read_stats
-    from profiling.printed_tables import atomics_table, intervals_table, kernels_table
+    from profiling.readers.nsys.stats import Stats, read_stats
+    from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
 
     stats = Stats()
     launched = 0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 from profiling.tools.base import UNKNOWN, Options, Origin
+from profiling.tools.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,9 +68,9 @@ class Nvprof(SwitchedOn):
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is nvprof's: a database with its tables, or text that it printed."""
-        from profiling.nvprof_database import is_nvprof
-        from profiling.nvprof_text import HEAD
-        from profiling.sqlite import MAGIC, open_database
+        from profiling.readers.nvprof.database import is_nvprof
+        from profiling.readers.nvprof.text import HEAD
+        from profiling.readers.sqlite import MAGIC, open_database
 
         if head.startswith(MAGIC):
             with open_database(path) as database:
@@ -83,8 +83,8 @@ class Nvprof(SwitchedOn):
         """An nvprof file as pieces of tables: ``kernels`` and ``markers`` of a database; of a text
         ``intervals``, ``atomics`` and, of a trace, ``kernels``.
         """
-        from profiling.chunks import read_head
-        from profiling.sqlite import MAGIC
+        from profiling.readers.chunks import read_head
+        from profiling.readers.sqlite import MAGIC
 
         rank = origin.rank_of(path)
         if read_head(path, len(MAGIC)) == MAGIC:
@@ -100,10 +100,10 @@ def _escaped(path: Path) -> str:
 def _database(
     path: Path, findings: list[str], rank: int | None, origin: Origin
 ) -> "Iterator[tuple[str, pa.Table]]":
-    from profiling.attribute import attribute_in_windows
-    from profiling.nvprof_database import read_database
-    from profiling.pyprof_markers import name_operators
-    from profiling.sqlite import open_database
+    from profiling.attribution.attribute import attribute_in_windows
+    from profiling.attribution.pyprof_markers import name_operators
+    from profiling.readers.nvprof.database import read_database
+    from profiling.readers.sqlite import open_database
 
     with open_database(path) as database:
         trace = read_database(database)
@@ -114,8 +114,8 @@ def _database(
 
 
 def _text(path: Path, findings: list[str], rank: int) -> "Iterator[tuple[str, pa.Table]]":
-    from profiling.nvprof_text import Printed, read_printed
-    from profiling.printed_tables import atomics_table, intervals_table, kernels_table
+    from profiling.readers.nvprof.text import Printed, read_printed
+    from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
 
     printed = Printed()
     launched = 0

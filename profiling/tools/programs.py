@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from profiling.chunks import read_head
 from profiling.errors import UserError
+from profiling.readers.chunks import read_head
 from profiling.tools.base import Step
 
 _LIMIT_S = 1800

@@ -277,8 +277,8 @@ def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, 
     import numpy as np
     import pyarrow as pa
 
-    from profiling.classify import classify, short_name
-    from profiling.coding import coded
+    from profiling.attribution.coding import coded
+    from profiling.cost.classify import classify, short_name
     from profiling.tables import CLASSES, DIRECTIONS
 
     flags = {column: launches[column].to_numpy() for column in launches.column_names if column in _FLAGS}

@@ -68,7 +68,7 @@ class Tau(Profiler):
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is a profile of TAU, by its first bytes; or a trace, by its name."""
-        from profiling.tau_text import metric_of
+        from profiling.readers.tau.text import metric_of
 
         profile = b"<profile_xml>" in head[:4096] or metric_of(head) is not None
         return profile or _OF_A_TRACE.match(path.name) is not None
@@ -86,8 +86,8 @@ class Tau(Profiler):
 
         Ranks are as TAU says, where nothing else is known: without MPI each rank takes itself for node 0.
         """
-        from profiling.tau_checks import Tally
-        from profiling.tau_read import Reading
+        from profiling.readers.tau.checks import Tally
+        from profiling.readers.tau.read import Reading
 
         reading, tally = Reading(findings, origin.rank), Tally()
         files, left = _files(path)
@@ -146,7 +146,7 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 
 def _wall_clock_first(path: Path) -> list[Path]:
     """The folders of a run's metrics, the one of wall time first."""
-    from profiling.tau_tables import clock_of
+    from profiling.readers.tau.tables import clock_of
 
     folders = sorted(folder for folder in path.iterdir() if folder.name.startswith(_METRIC_FOLDER))
     first = clock_of([folder.name.removeprefix(_METRIC_FOLDER) for folder in folders]) or 0

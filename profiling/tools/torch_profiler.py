@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-    from profiling.events import Trace
+    from profiling.attribution.events import Trace
 
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
@@ -57,8 +57,8 @@ class TorchProfiler(Profiler):
 
         The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
         """
-        from profiling.attribute import attribute_in_windows
-        from profiling.kineto import read_trace
+        from profiling.attribution.attribute import attribute_in_windows
+        from profiling.readers.kineto import read_trace
 
         trace = read_trace(path)
         rank = origin.rank if trace.rank is not None else origin.rank_of(path)
@@ -157,7 +157,7 @@ class TorchCapture:
         return findings
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
-        from profiling.attribute import attribute
+        from profiling.attribution.attribute import attribute
         from profiling.launched import read_launched
 
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
@@ -174,7 +174,7 @@ class TorchCapture:
         in_json_only = self.memory or _has_device(results)
         if not in_json_only and not self.keep_raw:
             return _trace_of(results)
-        from profiling.kineto import read_trace
+        from profiling.readers.kineto import read_trace
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
@@ -214,7 +214,7 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     """Hooks on each leaf module that open and close the range ``Layer: NAME`` around its forward pass."""
     from torch.profiler import record_function
 
-    from profiling.context import LAYER_PREFIX
+    from profiling.attribution.context import LAYER_PREFIX
 
     hooks: list[Any] = []
     # Leaves do not nest, but a leaf may be called within another's hook; DataParallel's replicas run in
@@ -244,8 +244,8 @@ def _trace_of(results: Sequence[Any]) -> "Trace":
     """The events of a recording without a device, straight from the profiler's memory."""
     import orjson
 
-    from profiling.events import OPERATOR, RANGE, Builder, is_range
-    from profiling.shapes import parse_inputs
+    from profiling.attribution.events import OPERATOR, RANGE, Builder, is_range
+    from profiling.cost.shapes import parse_inputs
 
     builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     kinds = {"cpu_op": OPERATOR, "user_annotation": RANGE}

@@ -12,7 +12,7 @@ from profiling.tools.base import UNKNOWN, Options, Origin, Profiler, Step
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from profiling.csv_blocks import Row
+    from profiling.readers.csv_blocks import Row
 
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _RESULT, _REPORT = "vtune", "vtune.csv"
@@ -105,10 +105,10 @@ class Vtune(Profiler):
         VTune samples, and counts no calls; a GPU's tasks it counts), every other number of it an event of
         ``atomics``.
         """
-        from profiling.chunks import read_head
-        from profiling.csv_blocks import Blocks, cells_of
-        from profiling.printed import has_decimal_commas
-        from profiling.printed_tables import atomics_table, intervals_table
+        from profiling.readers.chunks import read_head
+        from profiling.readers.csv_blocks import Blocks, cells_of
+        from profiling.readers.printed import has_decimal_commas
+        from profiling.readers.printed_tables import atomics_table, intervals_table
 
         head = read_head(path).decode("utf-8", "replace")
         delimiter = _delimiter(head)
@@ -155,7 +155,7 @@ class _Report:
     """
 
     def __init__(self, decimal_comma: bool) -> None:
-        from profiling.printed_tables import Activity, Metric
+        from profiling.readers.printed_tables import Activity, Metric
 
         self.activities: list[Activity] = []
         self.metrics: list[Metric] = []
@@ -177,14 +177,14 @@ class _Report:
                 self._add_metric(column, name, text)
 
     def _add_activity(self, name: str, on_device: bool, time: str, count: str) -> None:
-        from profiling.printed_tables import Activity
+        from profiling.readers.printed_tables import Activity
 
         took = self._number(time) * _SECONDS_NS
         calls = self._number(count)
         self.activities.append(Activity(name, calls, took, math.nan, math.nan, math.nan, on_device=on_device))
 
     def _add_metric(self, name: str, function: str, text: str) -> None:
-        from profiling.printed_tables import Metric
+        from profiling.readers.printed_tables import Metric
 
         value = self._number(text)
         if not math.isnan(value):
@@ -192,7 +192,7 @@ class _Report:
 
     def _number(self, text: str) -> float:
         """A number with its unit taken away: seconds, counts and percents come as they are."""
-        from profiling.printed import number_and_unit
+        from profiling.readers.printed import number_and_unit
 
         value, unit = number_and_unit(text, decimal_comma=self._comma)
         return value / _SECONDS_NS if unit == "ns" else value

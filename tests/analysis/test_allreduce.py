@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis import allreduce, exchange_forms
-from analysis.allreduce import Exchanges, fit, nonnegative, ring, tells_apart
-from analysis.exchange_forms import Layout
-from analysis.traced_exchange import algorithms_of
+from analysis.prediction import allreduce, exchange_forms
+from analysis.prediction.allreduce import Exchanges, fit, nonnegative, ring, tells_apart
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.traced_exchange import algorithms_of
 
 ALPHA_NS, NS_PER_BYTE = 20_000.0, 0.1  # 20 us, 10 GB/s
 

@@ -4,9 +4,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import anatomy
-from analysis.divide import PARTS, STAGES, WITHIN
-from analysis.load import load
+from analysis.measures.divide import PARTS, STAGES, WITHIN
 from analysis.report.sections import batch_anatomy
+from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.load import load
 from analysis.report.build import build
+from analysis.results.load import load
 from jobs import store
 from profiling import tables
 from tests.analysis.commands import one_line_error, run

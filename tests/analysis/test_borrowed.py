@@ -5,9 +5,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis import costs, kernels
-from analysis.borrowed import PLAIN, launches, lender_of
-from analysis.load import load
+from analysis import kernels
+from analysis.measures import costs
+from analysis.results.borrowed import PLAIN, launches, lender_of
+from analysis.results.load import load
 from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import run

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.load import load
 from analysis.report.build import build
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart, Section, TableView
+from analysis.results.load import load
 from benchmarks.planted_sweep import Job, write_sweep
 from tests.analysis.commands import run
 

@@ -5,18 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis import (
-    batches,
-    efficiency,
-    figures,
-    kernel_difference,
-    kernels,
-    reference,
-    scaled,
-    scaled_published,
-    tau,
-    use,
-)
+from analysis import batches, efficiency, kernels, scaled
+from analysis.measures import figures, kernel_difference, tau, use
+from analysis.published import reference, scaled_published
 from jobs.run import Run
 from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau

@@ -4,14 +4,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.clocks import match
-from analysis.collectives import READ, calls_of, column_of
 from analysis.communication import bus_factor, rows
-from analysis.load import load
+from analysis.measures.collectives import READ, calls_of, column_of
 from analysis.report.communication import bars_of, of_points, section
+from analysis.results.clocks import match
+from analysis.results.load import load
 from profiling import tables
+from profiling.attribution.messages import kind_of
 from profiling.convert import read
-from profiling.messages import kind_of
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 

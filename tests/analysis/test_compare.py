@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.two_samples import (
+from analysis.statistics.two_samples import (
     difference,
     least_p_value,
     null_counts,

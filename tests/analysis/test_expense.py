@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from analysis import expense
-from analysis.load import load
 from analysis.report.build import build
 from analysis.report.render import render
+from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest, RankReport
 from tests.analysis.commands import one_line_error, run

@@ -8,8 +8,8 @@ from scipy import stats
 from scipy.stats import studentized_range
 
 from analysis.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
-from analysis.load import load
-from analysis.variance import analysis_of_variance, holm, range_quantile
+from analysis.results.load import load
+from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from analysis.hotspot_counters import by_kernel
 from analysis.hotspots import why
-from analysis.load import load
+from analysis.measures.hotspot_counters import by_kernel
 from analysis.report.build import build
+from analysis.results.load import load
 from profiling import convert, tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run

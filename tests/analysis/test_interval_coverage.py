@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from analysis.effect_size import omega_squared_interval
-from analysis.figures import figures
-from analysis.variance import analysis_of_variance
+from analysis.measures.figures import figures
+from analysis.statistics.effect_size import omega_squared_interval
+from analysis.statistics.variance import analysis_of_variance
 from benchmarks.interval_coverage import (
     DESIGNS,
     REPETITIONS,

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import kernel_difference, kernels, kernels_of_run, roofline
-from analysis.costs import Bound
-from analysis.kernels_of_run import kernels_of, kernels_of_each, reading_ahead
-from analysis.launches import batches_of
-from analysis.load import load
-from analysis.roofline import Roof, place
+from analysis import kernels
+from analysis.measures import kernel_difference, kernels_of_run, roofline
+from analysis.measures.costs import Bound
+from analysis.measures.kernels_of_run import kernels_of, kernels_of_each, reading_ahead
+from analysis.measures.roofline import Roof, place
+from analysis.results.launches import batches_of
+from analysis.results.load import load
 from profiling import tables
 from profiling.errors import UserError
 from profiling.tools import pyprof
@@ -24,7 +25,7 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
 
-# Of the planted A100: datasheet (analysis/peaks.yaml) and as measured (tests/analysis/synthetic.py).
+# Of the planted A100: datasheet (analysis/measures/peaks.yaml) and as measured (tests/analysis/synthetic.py).
 A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
 LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}

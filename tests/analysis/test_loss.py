@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from analysis import scaled
-from analysis.divide import PARTS
-from analysis.load import load
+from analysis.measures.divide import PARTS
 from analysis.report.loss import section
+from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.costs import Costs, costs_of
-from analysis.launches import table_sums
-from analysis.load import load
+from analysis.measures.costs import Costs, costs_of
+from analysis.results.launches import table_sums
+from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import terminal
-from analysis.study import Source, Study
-from analysis.terminal import Column, Part
+from analysis.display import terminal
+from analysis.display.terminal import Column, Part
+from analysis.results.study import Source, Study
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 

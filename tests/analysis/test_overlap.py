@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import overlap
-from analysis.load import load
+from analysis.measures import overlap
+from analysis.results.load import load
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=15)

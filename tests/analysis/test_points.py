@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from analysis import scaled
-from analysis.load import load
 from analysis.report.build import build
+from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep

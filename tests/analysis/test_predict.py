@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis import curve
-from analysis.extrapolate import Series, read_table, rows
+from analysis.prediction import curve
+from analysis.prediction.extrapolate import Series, read_table, rows
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep

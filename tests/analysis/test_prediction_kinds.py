@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis import believed, exchange_forms, extrapolate
-from analysis.basis import Network
-from analysis.exchange_forms import Layout
-from analysis.extrapolate import CURVE
-from analysis.simulate_rows import SIMULATION, rows_of
-from analysis.study import Study
+from analysis.prediction import believed, exchange_forms, extrapolate
+from analysis.prediction.basis import Network
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.extrapolate import CURVE
+from analysis.prediction.simulate_rows import SIMULATION, rows_of
+from analysis.results.study import Study
 from benchmarks.planted_cluster import Cluster, links, measured, truth_ms
 
 QUIET = {"run_noise": 0.002, "batch_noise": 0.002}

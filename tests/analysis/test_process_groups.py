@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import communication, stragglers
-from analysis.clocks import Calls, match
-from analysis.collectives import GROUP
-from analysis.lateness import of_collectives
-from analysis.load import load
-from analysis.scaling import Point
-from analysis.series import Series, series_of
-from analysis.traced_step import traced
+from analysis.measures.collectives import GROUP
+from analysis.measures.lateness import of_collectives
+from analysis.measures.scaling import Point
+from analysis.measures.series import Series, series_of
+from analysis.prediction.traced_step import traced
+from analysis.results.clocks import Calls, match
+from analysis.results.load import load
 from profiling import tables
+from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.convert import read
-from profiling.messages import ONE_OF_SEVERAL
 from tests.analysis import late_ranks
 from tests.analysis.commands import run
 from tests.analysis.late_ranks import BATCHES, Job, Planted

@@ -8,12 +8,13 @@ import re
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis import factors, plots
-from analysis.load import load
+from analysis import factors
+from analysis.display import plots
+from analysis.display.terminal import Column, Part
 from analysis.report.build import build
 from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called
-from analysis.terminal import Column, Part
+from analysis.results.load import load
 from jobs import store
 from profiling import tables
 from tests.analysis.commands import one_line_error, run

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load import load
 from analysis.report import factors, kernel_change, roofline
 from analysis.report.build import build
 from analysis.report.render import Section
+from analysis.results.load import load
 from profiling import tables
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from analysis import batches, efficiency, kernels, scaled
-from analysis.load import load
 from analysis.report.build import build
+from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from analysis.load import load
+from analysis.measures.shared_cores import shared_cores
 from analysis.report.build import build
-from analysis.shared_cores import shared_cores
+from analysis.results.load import load
 from jobs import store
 from jobs.store import Manifest
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record

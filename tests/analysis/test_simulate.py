@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import simulate
-from analysis.allreduce import ring
-from analysis.exchange_forms import Layout
-from analysis.simulate import Model, Step, buckets, parse_what_ifs
-from analysis.traced_exchange import Allreduces, exchanges
-from analysis.traced_step import ready_in_order
+from analysis.prediction import simulate
+from analysis.prediction.allreduce import ring
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.simulate import Model, Step, buckets, parse_what_ifs
+from analysis.prediction.traced_exchange import Allreduces, exchanges
+from analysis.prediction.traced_step import ready_in_order
 from profiling.errors import UserError
 
 MS = 1e6

@@ -7,9 +7,9 @@ buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 import pytest
 
 from analysis import predict, scaled
-from analysis.load import load
 from analysis.report.build import build
-from analysis.verdict import verdict
+from analysis.report.verdict import verdict
+from analysis.results.load import load
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import one_line_error, run

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import statistics
+from analysis.statistics import estimates
 
 SERIES = st.lists(st.floats(1.0, 1e6), min_size=4, max_size=60).map(np.array)
 
@@ -16,40 +16,40 @@ def noise(seed: int, count: int, sigma: float = 1.0) -> np.ndarray:
 
 @pytest.mark.parametrize("slow", [1, 3, 8])
 def test_slow_batches_at_the_head_are_found(slow: int) -> None:
-    found = [statistics.warmup(np.r_[np.full(slow, 300.0), noise(seed, 40)]) for seed in range(50)]
+    found = [estimates.warmup(np.r_[np.full(slow, 300.0), noise(seed, 40)]) for seed in range(50)]
     assert np.mean(np.array(found) == slow) >= 0.9
     assert min(found) >= slow
 
 
 def test_a_steady_series_loses_nothing() -> None:
-    found = [statistics.warmup(noise(seed, 40)) for seed in range(200)]
+    found = [estimates.warmup(noise(seed, 40)) for seed in range(200)]
     assert np.mean(np.array(found) == 0) > 0.95
 
 
 def test_a_faster_head_is_warmup_too() -> None:
-    assert statistics.warmup(np.r_[np.full(5, 80.0), noise(1, 45)]) == 5
+    assert estimates.warmup(np.r_[np.full(5, 80.0), noise(1, 45)]) == 5
 
 
 def test_a_late_outlier_is_no_warmup() -> None:
     series = noise(2, 50)
     series[30] = 5000
-    assert statistics.warmup(series) == 0
+    assert estimates.warmup(series) == 0
 
 
 @given(SERIES)
 def test_at_most_half_is_warmup(series: np.ndarray) -> None:
-    assert 0 <= statistics.warmup(series) <= len(series) // 2
+    assert 0 <= estimates.warmup(series) <= len(series) // 2
 
 
 @given(st.floats(1, 1e9), st.integers(1, 40))
 def test_a_constant_series_has_no_warmup(value: float, count: int) -> None:
-    assert statistics.warmup(np.full(count, value)) == 0
+    assert estimates.warmup(np.full(count, value)) == 0
 
 
 @settings(max_examples=25, deadline=None)
 @given(SERIES)
 def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> None:
-    estimate = statistics.inside_run(series)
+    estimate = estimates.inside_run(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
         assert "too few or too much alike" in estimate.note
@@ -60,16 +60,16 @@ def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> 
 @settings(max_examples=25, deadline=None)
 @given(SERIES, st.floats(0.01, 100))
 def test_a_rate_scales_with_its_unit(series: np.ndarray, factor: float) -> None:
-    first = statistics.between_runs([series, series * 1.1], resamples=100)
-    second = statistics.between_runs([series * factor, series * 1.1 * factor], resamples=100)
+    first = estimates.between_runs([series, series * 1.1], resamples=100)
+    second = estimates.between_runs([series * factor, series * 1.1 * factor], resamples=100)
     assert second.value == pytest.approx(first.value * factor)
     assert second.high == pytest.approx(first.high * factor)
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
     runs = [noise(1, 30), noise(2, 30)]
-    assert statistics.between_runs(runs) == statistics.between_runs(runs)
-    assert statistics.between_runs(runs, seed=1) != statistics.between_runs(runs, seed=2)
+    assert estimates.between_runs(runs) == estimates.between_runs(runs)
+    assert estimates.between_runs(runs, seed=1) != estimates.between_runs(runs, seed=2)
 
 
 def runs_of(generator: np.random.Generator, count: int, between: float, inside: float) -> list[np.ndarray]:
@@ -86,7 +86,7 @@ def test_intervals_between_runs_hold_the_truth_as_often_as_they_say(count: int, 
     generator = np.random.default_rng(count)
     hits = 0
     for trial in range(200):
-        estimate = statistics.between_runs(runs_of(generator, count, between, 0.5), resamples=300, seed=trial)
+        estimate = estimates.between_runs(runs_of(generator, count, between, 0.5), resamples=300, seed=trial)
         hits += estimate.low <= 100 <= estimate.high
     # 95 % of 200 is 190, with a standard deviation of 3; where runs do not differ it may be more.
     assert hits >= 181
@@ -99,26 +99,26 @@ def test_a_ratio_of_two_points_holds_the_truth_as_often_as_it_says() -> None:
     for trial in range(200):
         base, point = runs_of(generator, 4, 1.0, 0.5), runs_of(generator, 4, 1.0, 0.5)
         resamples = [
-            statistics.run_resamples(runs, resamples=300, seed=2 * trial + number)
+            estimates.run_resamples(runs, resamples=300, seed=2 * trial + number)
             for number, runs in enumerate((base, point))
         ]
-        low, high = statistics.interval(resamples[0] / resamples[1])
+        low, high = estimates.interval(resamples[0] / resamples[1])
         hits += low <= 1 <= high
     assert 181 <= hits <= 199
 
 
 def test_scatter_is_that_of_the_logarithm():
     generator = np.random.default_rng(5)
-    found = statistics.scatter(100 * np.exp(generator.normal(0, 0.02, 600)))
+    found = estimates.scatter(100 * np.exp(generator.normal(0, 0.02, 600)))
     assert found.freedom == 599 and found.sigma == pytest.approx(0.02, rel=0.1)
-    assert statistics.scatter([1.0]).freedom == 0
+    assert estimates.scatter([1.0]).freedom == 0
 
 
 def test_an_interval_is_no_narrower_than_the_batches_inside_the_runs_allow() -> None:
     """Two runs that happen to agree are not known better than their batches tell."""
     runs = [noise(1, 30, 5.0), noise(2, 30, 5.0)]
     runs[1] += np.median(runs[0]) - np.median(runs[1])
-    estimate = statistics.between_runs(runs)
+    estimate = estimates.between_runs(runs)
     assert estimate.high - estimate.low > 2
 
 
@@ -130,7 +130,7 @@ def test_intervals_inside_a_run_hold_its_median_as_often_as_they_say(correlation
         series = generator.normal(0, 1, 120)
         for index in range(1, 120):
             series[index] += correlation * series[index - 1]
-        estimate = statistics.inside_run(100 + series)
+        estimate = estimates.inside_run(100 + series)
         hits += estimate.low <= 100 <= estimate.high
     assert 0.95 - 0.053 <= hits / 150 <= 0.995  # three standard errors
 
@@ -138,7 +138,7 @@ def test_intervals_inside_a_run_hold_its_median_as_often_as_they_say(correlation
 @pytest.mark.parametrize("count", [8, 20])
 def test_few_independent_batches_hold_their_median_as_often_as_they_say(count: int) -> None:
     generator = np.random.default_rng(count)
-    found = [statistics.inside_run(generator.normal(100, 1, count)) for _ in range(400)]
+    found = [estimates.inside_run(generator.normal(100, 1, count)) for _ in range(400)]
     known = [each for each in found if np.isfinite(each.low)]
     assert len(known) > 100
     assert np.mean([each.low <= 100 <= each.high for each in known]) >= 0.95 - 0.053
@@ -147,10 +147,10 @@ def test_few_independent_batches_hold_their_median_as_often_as_they_say(count: i
 @pytest.mark.parametrize("count", [5, 20])
 def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(count: int) -> None:
     generator = np.random.default_rng(count)
-    found = [statistics.mean_inside_run(generator.normal(100, 1, count)) for _ in range(400)]
+    found = [estimates.mean_inside_run(generator.normal(100, 1, count)) for _ in range(400)]
     held = np.mean([each.low <= 100 <= each.high for each in found])
     assert held >= 0.95 - 0.033  # three standard errors
-    assert np.isnan(statistics.mean_inside_run(np.array([1.0, 2.0, 3.0])).low)
+    assert np.isnan(estimates.mean_inside_run(np.array([1.0, 2.0, 3.0])).low)
 
 
 def test_correlated_batches_widen_the_interval() -> None:
@@ -160,22 +160,22 @@ def test_correlated_batches_widen_the_interval() -> None:
     for index in range(1, 400):
         series[index] = 0.8 * series[index - 1] + generator.normal()
     shuffled = generator.permutation(series)
-    wide, narrow = statistics.inside_run(100 + series), statistics.inside_run(100 + shuffled)
+    wide, narrow = estimates.inside_run(100 + series), estimates.inside_run(100 + shuffled)
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 
 def test_one_run_has_no_interval_and_says_why() -> None:
-    estimate = statistics.between_runs([noise(1, 30)])
+    estimate = estimates.between_runs([noise(1, 30)])
     assert np.isnan(estimate.low)
     assert "one repetition" in estimate.note
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert "only 2 batches" in statistics.inside_run(np.array([1.0, 2.0])).note
-    assert "no batches" in statistics.inside_run(np.array([])).note
+    assert "only 2 batches" in estimates.inside_run(np.array([1.0, 2.0])).note
+    assert "no batches" in estimates.inside_run(np.array([])).note
 
 
 def test_many_batches_stay_within_memory_and_time() -> None:
-    estimate = statistics.inside_run(noise(1, 20_000))
+    estimate = estimates.inside_run(noise(1, 20_000))
     assert estimate.low < 100.1
     assert estimate.high > 99.9

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis import lateness as of
-from analysis.clocks import match
-from analysis.collectives import READ, calls_of, column_of
-from analysis.late_verdicts import (
+from analysis.measures import lateness as of
+from analysis.measures.collectives import READ, calls_of, column_of
+from analysis.measures.late_verdicts import (
     CHANCE,
     CLOCK,
     NO,
@@ -20,10 +19,11 @@ from analysis.late_verdicts import (
     judge,
     stretches,
 )
-from analysis.load import load
+from analysis.measures.series import Series
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
-from analysis.series import Series
+from analysis.results.clocks import match
+from analysis.results.load import load
 from analysis.stragglers import rows, sentences
 from profiling import tables
 from profiling.convert import read

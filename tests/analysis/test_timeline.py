@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import timeline
-from analysis.clocks import Ahead
-from analysis.load import load
-from analysis.perfetto import Slices, TraceWriter, Words
-from analysis.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.measures.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.results.clocks import Ahead
+from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import utilization
-from analysis.load import load
 from analysis.report.build import build
+from analysis.results.load import load
 from analysis.utilization import Kernels
 from profiling import convert, tables
 from tests.analysis.commands import one_line_error, run

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from analysis.causes import Late, late_ranks, limit_of_transfer, of_loss
-from analysis.divide import SPLIT, WITHIN
-from analysis.forecast import to_try
-from analysis.scaling import POINT_FIELDS
-from analysis.verdict import verdict
+from analysis.measures.divide import SPLIT, WITHIN
+from analysis.measures.scaling import POINT_FIELDS
+from analysis.report.causes import Late, late_ranks, limit_of_transfer, of_loss
+from analysis.report.forecast import to_try
+from analysis.report.verdict import verdict
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 

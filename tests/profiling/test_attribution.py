@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.attribute import _matching
+from profiling.attribution.attribute import _matching
 from profiling.tables import SCHEMAS
 from profiling.tools import Origin, tool
 from tests.profiling.traces import Trace, tensors, training_step

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiling import chunks
 from profiling.errors import UserError
-from profiling.kineto import read_trace
+from profiling.readers import chunks
+from profiling.readers.kineto import read_trace
 from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from profiling.checks import clock_findings, stage_findings
+from profiling.attribution.checks import clock_findings, stage_findings
 from profiling.convert import read
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tools import Options, Origin, tool

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.classify import classify, classify_all, is_helper, short_name
+from profiling.cost.classify import classify, classify_all, is_helper, short_name
 from profiling.tables import CLASSES
 
 KNOWN = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.cost import Cost, is_bookkeeping, is_primitive, operator_cost
-from profiling.shapes import element_bytes, parse_inputs
+from profiling.cost.operators import Cost, is_bookkeeping, is_primitive, operator_cost
+from profiling.cost.shapes import element_bytes, parse_inputs
 from tests.profiling.traces import convolution, cudnn, tensors
 
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from profiling.messages import ONE_OF_SEVERAL, Message, complete, kind_of, of_arguments, of_process
+from profiling.attribution.messages import (
+    ONE_OF_SEVERAL,
+    Message,
+    complete,
+    kind_of,
+    of_arguments,
+    of_process,
+)
 from tests.profiling.test_attribution import one, rows_of
 from tests.profiling.traces import Trace, tensors
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiling.classify import classify, short_name
-from profiling.names import full_name
+from profiling.cost.classify import classify, short_name
+from profiling.cost.names import full_name
 
 DEMANGLED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from profiling import number_text
-from profiling.number_text import parse_numbers, parse_texts
+from profiling.readers import number_text
+from profiling.readers.number_text import parse_numbers, parse_texts
 
 NUMBERS = st.one_of(st.integers(-(1 << 70), 1 << 70), st.floats(allow_nan=False))
 GAPS = st.text(" \t\r\n", min_size=1, max_size=3)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling import sqlite as reader
 from profiling.errors import UserError
-from profiling.sqlite import open_database
-from profiling.sqlite_pages import NotPlain, open_pages, read_columns
+from profiling.readers import sqlite as reader
+from profiling.readers.sqlite import open_database
+from profiling.readers.sqlite_pages import NotPlain, open_pages, read_columns
 
 EDGES = [
     edge + step for bits in (7, 15, 23, 31, 47, 61) for edge in (1 << bits, -(1 << bits)) for step in (-1, 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.convert import read, recognise
-from profiling.printed import has_decimal_commas, number_and_unit
+from profiling.readers.printed import has_decimal_commas, number_and_unit
 from tests.profiling.samples import HOROVOD, NCU_DETAILS, NCU_RAW, VTUNE
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
-from profiling import spill, windows
+from profiling.attribution import spill, windows
 from profiling.errors import UserError
 from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step

@@ -14,10 +14,10 @@ from jobs.launchers.local import Local
 from jobs.points import Sweep
 from jobs.run import make_run
 from profiling import wrap
-from profiling.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.errors import UserError
 from profiling.tables import as_table, write
 from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool
+from profiling.tools.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.wrap import add_findings, collect_output, main, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from analysis import timeline
-from analysis.study import Source
+from analysis.results.study import Source
 from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local

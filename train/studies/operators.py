@@ -1,6 +1,6 @@
 """How many FLOPs and bytes has a module's forward and backward pass? Counted on torch's meta device.
 
-Every operator that PyTorch dispatches is counted by :func:`profiling.cost.operator_cost`.
+Every operator that PyTorch dispatches is counted by :func:`profiling.cost.operators.operator_cost`.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiling.cost import Cost, operator_cost
-from profiling.shapes import Inputs, Tensor
+from profiling.cost.operators import Cost, operator_cost
+from profiling.cost.shapes import Inputs, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def _value(value: Any) -> Any:
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor:
-    # As profiling.shapes has it: elements that stand still in memory (stride 0) are read once.
+    # As profiling.cost.shapes has it: elements that stand still in memory (stride 0) are read once.
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride else 1

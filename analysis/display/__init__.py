@@ -1,0 +1,1 @@
+"""How does an answer look: terminal, CSV, charts, Perfetto?"""

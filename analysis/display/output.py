@@ -1,0 +1,176 @@
+"""How does an answer reach the user? As a table to read, or as CSV, JSON or Parquet, whole.
+
+In CSV, JSON and Parquet standard output is the data and nothing else; notes, findings and failed points go to
+standard error. The terminal shows the columns that a reader wants first, the other formats hold all.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.display.terminal import Answer, Rows, as_terminal, plain, plain_notes
+from jobs.flags import add_format_flags, make_parser
+from jobs.run import Run
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.results.study import Study
+
+_DIGITS = 12  # of a figure in data
+
+
+def parser(module: str, description: str | None, what: str = "DIR") -> argparse.ArgumentParser:
+    """A command's parser with the flags that all analyses share."""
+    made = make_parser(f"python -m {module}", description)
+    made.add_argument(
+        "path",
+        type=Path,
+        metavar=what,
+        help="a sweep's results, a run, a folder of reference files, or a file",
+    )
+    return add_output_flags(made)
+
+
+def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """``--format``, ``--output`` and ``--peaks``."""
+    add_format_flags(made)
+    add_peaks_flag(made)
+    return made
+
+
+def add_peaks_flag(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--peaks",
+        type=Path,
+        metavar="FILE",
+        help="datasheet peaks of your devices (as analysis/measures/peaks.yaml)",
+    )
+
+
+def parse_fields(text: str | None, others: Sequence[str] = (), flag: str = "--group-by") -> list[str]:
+    """``"batch,nodes"`` as a list of Run's fields.
+
+    Raises:
+        UserError: no such field; the nearest is named.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()] if text else []
+    known = [*Run.model_fields, *others]
+    for name in names:
+        if name not in known:
+            raise UserError(f"{flag}: unknown field {name!r}{did_you_mean(name, known)}")
+    if text is not None and not names:
+        raise UserError(f"{flag} needs a field of a run, e.g. {flag} batch,nodes")
+    return list(dict.fromkeys(names))
+
+
+def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
+    """``"rank,stage"`` of ``--by`` as a list of levels, each once.
+
+    Raises:
+        UserError: no such level; the nearest is named.
+    """
+    levels = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in levels:
+        if name not in known:
+            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, known)}")
+    return list(dict.fromkeys(levels))
+
+
+def emit(answer: Answer, study: "Study | None", arguments: argparse.Namespace) -> int:
+    """Write the answer as the flags ask, and what failed; returns the exit code.
+
+    Raises:
+        UserError: the output file cannot be written.
+    """
+    if arguments.format == "table":
+        _write_text(as_terminal(answer, study, arguments.output), arguments.output)
+    else:
+        _write(answer, arguments.format, arguments.output)
+        for line in [*answer.notes, *(plain_notes(study) if study else [])]:
+            print(line, file=sys.stderr)
+    failed = study is not None and any(failure.kind != "excluded" for failure in study.failed)
+    return EXIT_FAILED if failed else EXIT_DONE
+
+
+# --- data ---------------------------------------------------------------------------------------------
+
+
+def _write(answer: Answer, form: str, output: Path | None) -> None:
+    rows = [{name: _rounded(plain(row.get(name))) for name in answer.columns} for row in answer.rows]
+    if form == "csv":
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, answer.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        _write_text(buffer.getvalue(), output)
+    elif form == "json":
+        _write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n", output)
+    else:
+        write_bytes(_as_parquet(rows, answer.columns), output)
+
+
+def _rounded(value: Any) -> Any:
+    # Sums over many launches are made in parallel, so that their last digits differ from call to call.
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _as_parquet(rows: Rows, columns: Sequence[str]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({name: _of_one_type([row[name] for row in rows]) for name in columns})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """A column of Parquet has one type: where some values are text, all are (seeds that differ: 0+1)."""
+    if not any(isinstance(value, str) for value in values):
+        return values
+    return [value if value is None else str(value) for value in values]
+
+
+def _write_text(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_bytes(text.encode(), output)
+
+
+def write_bytes(content: bytes, output: Path | None) -> None:
+    """Write to a file, whole or not at all, or to standard output.
+
+    Raises:
+        UserError: the file cannot be written, or binary data would go to a terminal.
+    """
+    if output is None:
+        if sys.stdout.isatty():
+            raise UserError("Parquet is not for a terminal; give --output FILE, or pipe it")
+        sys.stdout.buffer.write(content)
+        return
+    partial = output.with_name(output.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(output)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise UserError(
+            f"cannot write {output}: {error.strerror}; name a file in a folder that exists"
+        ) from None
+    finally:
+        if partial.exists():
+            partial.unlink()
+
+
+def to_frame(rows: Rows, columns: Iterable[str]) -> "pd.DataFrame":
+    """Rows as a DataFrame with these columns."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(columns))

@@ -1,0 +1,163 @@
+"""Which collectives did the ranks of a run make, and how much of them did no computing hide?
+
+Kinds and process groups are those that the profiler recorded; where it did not (older results), kinds are
+told by names and the group is taken to be all ranks. Calls overlap each other's time where a rank has several
+under way.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.measures.costs import find_untimed
+from analysis.measures.divide import activities_of
+from analysis.measures.overlap import Intervals, covered, union
+from analysis.results.clocks import Calls, Matched, match, unmatched
+from analysis.results.study import Source, Study
+from profiling import tables
+from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
+from profiling.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUP = ["collective", "process_group", "group_ranks", "group_size"]
+READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes", *GROUP]
+
+
+def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
+    """A rank's collectives in its attributed batches.
+
+    Args:
+        kernels: the columns of :data:`READ`, rows with a place in time and a duration only.
+        attributed: indexes of the attributed batches.
+    """
+    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
+    order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
+    mine = {name: column[order] for name, column in kernels.items()}
+    end = mine["start_ns"] + mine["duration_ns"]
+    compute = union(*activities_of(kernels).compute)
+    return Calls(
+        rank,
+        len(attributed),
+        mine["batch_index"],
+        mine["start_ns"],
+        end,
+        kinds(mine["collective"], mine["short_name"]),
+        mine["bytes"].astype(float),
+        alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
+        groups(mine["process_group"], mine["group_ranks"], mine["group_size"]),
+        np.where(mine["group_size"] > 0, mine["group_size"], 0).astype(np.int64),
+    )
+
+
+def column_of(table: "pa.Table", name: str) -> np.ndarray:
+    """A column of a kernels table; texts are None where they are null, numbers NaN.
+
+    Arrow's own conversion takes a null text for the last one that it knows.
+    """
+    import pyarrow as pa
+
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        return column.to_numpy()
+    parts = [
+        np.array([*chunk.dictionary.to_pylist(), None], object)[
+            chunk.indices.fill_null(len(chunk.dictionary)).to_numpy(zero_copy_only=False)
+        ]
+        for chunk in column.chunks
+    ]
+    return np.concatenate([np.empty(0, object), *parts])
+
+
+def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """The kind of each collective: as recorded, else as its name says."""
+    pairs = zip(recorded, names, strict=True)
+    return np.array([said if isinstance(said, str) else kind_of(str(name)) for said, name in pairs], object)
+
+
+def groups(names: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
+    known: dict[tuple, str] = {}
+    rows = zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True)
+    return np.array([known.get(one) or known.setdefault(one, _group(*one)) for one in rows], object)
+
+
+def _group(name: str | None, ranks: str | None, size: float) -> str:
+    if isinstance(ranks, str):
+        return f"{name or ''} [{ranks}]".strip()
+    if size and name in (None, ONE_OF_SEVERAL):
+        return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
+    return name or ""
+
+
+def _own(calls: Intervals) -> Intervals:
+    """The calls cut so that none overlaps the one before it: time is counted once."""
+    start, end = calls
+    reach = np.maximum.accumulate(end) if len(end) else end
+    before = np.concatenate([start[:1], reach[:-1]])
+    begin = np.minimum(np.maximum(start, before), end)
+    return begin, end
+
+
+def alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How long each call lasts beyond those that began before it, in ns."""
+    begin, end = _own((start, end))
+    return end - begin
+
+
+# --- of a run -----------------------------------------------------------------------------------------
+
+
+def ranks_of(study: Study, source: Source) -> list[Calls]:
+    """Each rank's collectives in its attributed batches; none, and the run is taken out, if a table is bad.
+
+    Ranks without kernels are left out. A study reads them once.
+    """
+    kept: dict[str, list[Calls]] = study.kept("collectives")
+    if source.id not in kept:
+        found = _read_ranks(study, source)
+        if source not in study.sources:
+            return []
+        kept[source.id] = found
+    return kept[source.id]
+
+
+def _read_ranks(study: Study, source: Source) -> list[Calls]:
+    import pyarrow.compute as pc
+
+    found = []
+    for directory in sorted(source.path.glob("rank_*")):
+        if not tables.table_path(directory, "kernels").is_file():
+            continue
+        try:
+            batches = tables.read(directory, "batches", ["batch_index", "attributed"])
+            table = tables.read(directory, "kernels", READ)
+        except UserError as error:
+            study.fail(source, str(error))
+            return []
+        in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
+        table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
+        # Whether a batch was recorded may be null: that is no yes, and is dropped too.
+        attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
+        kernels = {name: column_of(table, name) for name in READ}
+        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
+    find_untimed(study, source)
+    return found
+
+
+def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | None:
+    """The same collectives of all ranks, on one clock; None if none is known. A finding says what is not."""
+    if source.gpus_per_rank > 1:
+        study.find(
+            f"{source.id}: wait and transfer are not known: one process made the collectives of all its GPUs"
+        )
+        return None
+    whole = len(ranks) == source.world_size
+    matched = match(ranks) if whole else None
+    if matched is None:
+        why = "; ".join(unmatched(ranks)) if whole else f"{len(ranks)} of {source.world_size} are there"
+        study.find(f"{source.id}: wait and transfer are not known: {why}")
+    for words in matched.unmatched if matched else ():
+        study.find(f"{source.id}: wait and transfer are not known of {words}")
+    return matched

@@ -1,0 +1,166 @@
+"""Which figures differ between two sets of runs, and what is to be said of that?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows
+from analysis.statistics.two_samples import (
+    MOST_RUNS,
+    SIGNIFICANCE,
+    Stratum,
+    difference,
+    least_p_value,
+    runs_enough,
+    runs_needed,
+)
+from analysis.statistics.variance import holm
+from jobs.run import Run
+
+Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
+Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
+
+FAMILIES = ("batch", "combined", "stages", "kernels")
+_DECIDING = ("batch", "combined")
+
+
+def rows(a: Values, b: Values) -> Rows:
+    """A row a figure that both have, and one of all batches together; see analysis.compare's docstring."""
+    common = [key for key in a if key in b]
+    fields = telling([key for key, _, _ in common])
+    made: Rows = []
+    for family in dict.fromkeys(family for _, family, _ in common):
+        members = [each for each in common if each[1] == family]
+        strata = [(np.array(a[each]), np.array(b[each])) for each in members]
+        of_family = [
+            {
+                "family": family,
+                **{name: value for name, value in key if name in fields},
+                "figure": figure,
+                "a": float(np.median(of_a)),
+                "b": float(np.median(of_b)),
+                **_tested([(of_a, of_b)], len(members)),
+            }
+            for (key, _, figure), (of_a, of_b) in zip(members, strata, strict=True)
+        ]
+        _judge(of_family)
+        made += of_family
+        if family == "batch" and len(members) > 1:
+            together = {"family": "combined", "figure": "batch_ms of all", "a": None, "b": None}
+            made.append({**together, **_tested(strata, 1)})
+            _judge(made[-1:])
+    for row in made:
+        del row["least_p"]
+    return sorted(made, key=lambda row: FAMILIES.index(row["family"]))
+
+
+def telling(keys: Sequence[Key]) -> list[str]:
+    """The fields that tell configurations apart."""
+    return [name for name in Run.model_fields if len({dict(key).get(name) for key in keys}) > 1]
+
+
+def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
+    found = difference(strata, tests)
+    alone = len(strata) == 1
+    return {
+        "effect_pct": found.effect_pct,
+        "effect_pct_low": found.low,
+        "effect_pct_high": found.high,
+        "p_value": found.p_value,
+        "detectable_pct": found.detectable_pct,
+        "runs_a": sum(len(of_a) for of_a, _ in strata),
+        "runs_b": sum(len(of_b) for _, of_b in strata),
+        "runs_enough": runs_enough(strata[0], abs(found.effect_pct), tests) if alone else None,
+        "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
+    }
+
+
+def _judge(family: Rows) -> None:
+    """Correct the p of a family's rows and say what follows."""
+    corrected = holm([float(row["p_value"]) for row in family])
+    for row, p_value in zip(family, corrected, strict=True):
+        row["p_value"] = p_value
+        if row["least_p"] > SIGNIFICANCE:
+            row["verdict"] = "too few runs"
+        elif p_value > SIGNIFICANCE:
+            row["verdict"] = "no difference"
+        else:
+            row["verdict"] = "slower" if row["effect_pct"] > 0 else "faster"
+
+
+def regressed(made: Rows, threshold_pct: float) -> Rows:
+    """The rows that decide the exit code: batches that are slower by more than is accepted."""
+    return [
+        row
+        for row in made
+        if row["family"] in _DECIDING and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
+    ]
+
+
+# --- in words -----------------------------------------------------------------------------------------
+
+
+def sentence(a: Values, b: Values, made: Rows, threshold_pct: float) -> str:
+    """What the rows of batches come to, in one to three sentences."""
+    batches = [row for row in made if row["family"] == "batch"]
+    if not batches:
+        return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
+    if all(a[key] == b[key] for key in a if key in b):
+        return "A and B hold the same runs: nothing can differ. Give two results that were run apart."
+    said = []
+    worse = [row for row in regressed(made, threshold_pct) if row["family"] == "batch"]
+    few = [row for row in batches if row["verdict"] == "too few runs"]
+    if worse:
+        most = max(worse, key=lambda row: row["effect_pct"])
+        said.append(
+            f"{len(worse)} of {len(batches)} configurations are slower (by more than {threshold_pct:g} %), "
+            f"the worst by {_effect(most)}."
+        )
+    elif few:
+        said.append(_of_few(few, len(batches)))
+    else:
+        faster = sum(row["verdict"] == "faster" for row in batches)
+        said.append(
+            f"No configuration is slower (by more than {threshold_pct:g} %), {faster} of {len(batches)} are "
+            f"faster; a slowdown of {_detectable(batches)} would have been found in 4 of 5 cases."
+        )
+    return " ".join([*said, *(_together(row) for row in made if row["family"] == "combined")])
+
+
+def _effect(row: dict[str, Any]) -> str:
+    low, high = row["effect_pct_low"], row["effect_pct_high"]
+    ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
+    return f"{row['effect_pct']:.1f} %{ends}"
+
+
+def _of_few(few: Rows, configurations: int) -> str:
+    """How many runs would be enough."""
+    alone = " one by one" if configurations > 1 else ""
+    text = f"{len(few)} of {configurations} configurations have too few runs to show a difference{alone}. "
+    largest = max(few, key=lambda row: row["effect_pct"])
+    if largest["effect_pct"] <= 0:
+        return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."
+    runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
+    return (
+        f"{text}Repeat them: {runs} runs a side would find a slowdown as large as the largest here, "
+        f"{largest['effect_pct']:.1f} %, in 4 of 5 cases."
+    )
+
+
+def _detectable(batches: Rows) -> str:
+    found = [row["detectable_pct"] for row in batches]
+    if len(found) == 1:
+        return f"{found[0]:.1f} %"
+    return f"one of them by {min(found):.1f} to {max(found):.1f} % (detectable_pct of each)"
+
+
+def _together(row: dict[str, Any]) -> str:
+    if row["verdict"] == "too few runs":
+        return "All together are too few runs to tell, too."
+    if row["verdict"] != "no difference":
+        return f"All together are {row['verdict']}: by {_effect(row)}."
+    return (
+        "All together do not differ; a slowdown of all by "
+        f"{row['detectable_pct']:.1f} % would have been found in 4 of 5 cases."
+    )

@@ -1,0 +1,157 @@
+"""Which batches did a run do, and how long did each take on each rank?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.results.study import Source, Study
+from analysis.statistics import estimates
+from profiling import tables
+from profiling.errors import UserError
+
+STAGES = ("load", "forward", "backward", "update")
+_DRIFT = 0.2  # of the level, from the first third of a run to the last
+_FEWEST_TO_DRIFT = 12
+_LONGER = 1.01  # than a batch its stages cannot be, but by rounding
+_READ = ["batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
+         "attributed"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """A run's batches, in order; arrays have one element a batch.
+
+    Attributes:
+        rank_ns: duration of each rank's batch (ranks x batches).
+        images: of all ranks.
+        rank_stages: name -> duration in ns of each rank's (ranks x batches).
+        attributed: whether the profiler recorded it (on any rank).
+        warmup: how many batches at the head are off the steady level.
+    """
+
+    rank_ns: np.ndarray
+    images: np.ndarray
+    rank_stages: dict[str, np.ndarray]
+    attributed: np.ndarray
+    warmup: int
+
+    @property
+    def stages(self) -> dict[str, np.ndarray]:
+        """name -> duration in ns, mean over ranks."""
+        return {name: of_ranks.mean(axis=0) for name, of_ranks in self.rank_stages.items()}
+
+    @property
+    def step_ns(self) -> np.ndarray:
+        """Duration of the job's batch, which ends when its slowest rank does: the maximum over ranks."""
+        return self.rank_ns.max(axis=0)
+
+    @property
+    def steady(self) -> np.ndarray:
+        """Which batches a figure of the run's own speed is made of.
+
+        Not the warm-up, and not those that the profiler slowed down by recording, if there are others.
+        """
+        after = np.arange(len(self.step_ns)) >= self.warmup
+        unrecorded = after & ~self.attributed
+        return unrecorded if unrecorded.any() else after
+
+    @property
+    def steady_ns(self) -> np.ndarray:
+        return self.step_ns[self.steady]
+
+    @property
+    def pace_ns(self) -> np.ndarray:
+        """The steady batches of the rank that took longest for all of them: their sum is the job's time.
+
+        The sum of the slowest batches is more than that where ranks are late by turns.
+        """
+        of_ranks = self.rank_ns[:, self.steady]
+        return of_ranks[np.argmax(of_ranks.sum(axis=1))]
+
+    @property
+    def images_per_s(self) -> float:
+        """Images of all ranks over the job's time for the steady batches."""
+        return float(self.images[self.steady].sum() / self.pace_ns.sum() * 1e9)
+
+
+def series_of(study: Study, source: Source) -> Series | None:
+    """A run's batches; None, and the run is taken out, if a rank's table is missing, damaged or wrong."""
+    try:
+        found = _series(source)
+    except UserError as error:
+        study.fail(source, str(error))
+        return None
+    longer = int((sum(found.rank_stages.values()) > _LONGER * found.rank_ns).sum())
+    if longer:
+        study.find(
+            f"{source.id}: {longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
+            "stages together: what is said of stages is wrong"
+        )
+    return found
+
+
+def _series(source: Source) -> Series:
+    count = source.fields["batches"]
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
+    for rank in range(source.ranks):
+        read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
+        if read.num_rows != count:
+            raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")
+        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
+        if any(read[name].null_count for name in _READ):
+            raise UserError(f"rank {rank} recorded batches without their times")
+        for name in _READ:
+            columns[name].append(read[name].to_numpy()[order])
+    rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
+    if (rank_ns <= 0).any():
+        raise UserError("a batch in its tables ends before it starts")
+    if not np.sum(columns["images"]):
+        raise UserError("its batches hold no images")
+    attributed = np.any(columns["attributed"], axis=0)
+    stages = {name: np.stack(columns[f"{name}_ns"]) for name in STAGES}
+    # What the profiler records is slower; that is no end of the warm-up.
+    step = rank_ns.max(axis=0)
+    own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
+    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, estimates.warmup(own))
+
+
+def all_series(study: Study) -> dict[str, Series]:
+    """The batches of every run that has them, by id; runs whose tables cannot be read are taken out."""
+    found = {source.id: series_of(study, source) for source in study.of_kind("run")}
+    known = {name: series for name, series in found.items() if series is not None}
+    _find_unsettled(study, known)
+    return known
+
+
+def _find_unsettled(study: Study, series: dict[str, Series]) -> None:
+    """Say which runs reach no steady level: of these a median, or images/s, is that of no pace they keep."""
+    unrecorded = {name: one for name, one in series.items() if not one.attributed.any()}
+    never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
+    if never:
+        study.find(
+            f"{len(never)} of {len(unrecorded)} runs never settle (e.g. {never[0]}): half of their batches "
+            "are dropped as warm-up, and the rest may drift; give them more batches"
+        )
+    drifting = [
+        (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None
+    ]
+    if drifting:
+        name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
+        study.find(
+            f"{len(drifting)} of {len(series)} runs drift (most {name}: the last third of its batches takes "
+            f"{change:.2f} times as long as the first): a median, or images/s, is of no level that they keep"
+        )
+
+
+def drift(steady_ns: np.ndarray) -> float | None:
+    """The last third of a series over its first, by medians, if that is a change of level; else None.
+
+    A change counts from a fifth on, if the middle halves of the two thirds are apart.
+    """
+    if len(steady_ns) < _FEWEST_TO_DRIFT:
+        return None
+    third = len(steady_ns) // 3
+    first, last = (np.percentile(part, [25, 50, 75]) for part in (steady_ns[:third], steady_ns[-third:]))
+    apart = first[0] > last[2] or last[0] > first[2]
+    change = float(last[1] / first[1])
+    return change if apart and abs(change - 1) > _DRIFT else None

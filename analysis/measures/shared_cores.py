@@ -1,0 +1,29 @@
+"""Would more ranks share the cores that the measured ones had? Then nothing follows for them from these."""
+
+from analysis.results.study import Source, Study
+
+
+def shared_cores(study: Study) -> str:
+    """Why more ranks would have fewer cores each than the measured ones; empty: they would not.
+
+    So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
+    cores, or get their share of these by being so many (``threads: 0``). Where points are of several hosts,
+    more ranks are taken to come with more hosts.
+    """
+    runs = [source for source in study.of_kind("run") if source.manifest and source.manifest.ranks]
+    widest = max(runs, key=lambda source: source.ranks, default=None)
+    if widest is None or widest.manifest is None:
+        return ""
+    hosts = {rank.hostname for source in runs if source.manifest for rank in source.manifest.ranks}
+    if len(hosts) > 1 or any(rank.device != "cpu" for rank in widest.manifest.ranks):
+        return ""
+    cores = widest.manifest.host.get("cores")
+    if not _would_share(widest, cores if isinstance(cores, int) else 0):
+        return ""
+    of = f"{cores} cores" if cores else "cores"
+    return f"all ranks share the {of} of {hosts.pop()}, so that with more ranks each has fewer"
+
+
+def _would_share(source: Source, cores: int) -> bool:
+    threads = source.fields["threads"]
+    return not threads or 2 * source.ranks * threads > cores

@@ -1,0 +1,1 @@
+"""What would more ranks give?"""

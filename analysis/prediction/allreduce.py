@@ -1,0 +1,284 @@
+"""What does an allreduce cost on more ranks? Forms of the exchange (analysis/prediction/exchange_forms.py), fitted.
+
+Every form is linear in its alphas and 1 / betas. Each is fitted by least squares of relative errors, none
+below 0. Those that fit about as well are all kept: what they predict differently is not known. No network
+follows a formula to the letter (a library changes its algorithm with the size, links fade as jobs grow):
+beyond the largest traced number of ranks a cost is known less well with every doubling, and nowhere better
+than the recorded calls are off the form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from analysis.prediction.exchange_forms import FLAT, LEVELS, RING, Form, Layout, shared, slower
+
+RESAMPLES = 400
+# Forms whose score (chi-square plus two a parameter) is within this of the best are about as good ...
+_AS_GOOD = 4.0
+# ... where a mean of equal calls is known no better than this, relatively.
+LEAST_ERROR = 0.005
+# A form that recorded calls are further off than this (relative, beyond the best form's) is none of theirs.
+_TOO_FAR_OFF = 0.25
+# Messages whose sizes differ by less than this factor do not tell latency from bandwidth ...
+_TELLS_APART = 1.5
+# ... the latency of a message is then anything up to that of TCP between two hosts.
+_MOST_ALPHA_NS = 100_000.0
+# By how much (standard deviation, relative) a cost may be off its form for a doubling of the ranks.
+_FADES = 0.07
+_UNSURE_SEED = 7
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Measured allreduces; arrays of one element a stretch of time in which one or more of them ran.
+
+    Collectives that overlap share the wire: their times cannot be told apart, that of all of them can.
+
+    Attributes:
+        ns: from the arrival of the last rank at the first call to the end of the last one.
+        algorithms: what NCCL's kernels are called after: ``ring``, ``tree``; empty where they do not say.
+    """
+
+    ranks: np.ndarray
+    calls: np.ndarray
+    bytes: np.ndarray
+    ns: np.ndarray
+    nodes: np.ndarray
+    algorithms: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a form's messages and bytes, ns.
+
+    Attributes:
+        terms: (alphas, then ns a byte; the estimate, then resamples).
+        error: root mean square of the relative residuals of equal calls' means; NaN: nothing was fitted.
+        traced: the most ranks whose calls were fitted; 0: none were.
+    """
+
+    form: Form
+    terms: np.ndarray
+    error: float = float("nan")
+    traced: int = 0
+
+    def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
+        """The estimate, then resamples, ns."""
+        return self._counts(size, layout) @ self.terms * self._unsure(layout)
+
+    def _unsure(self, layout: Layout) -> np.ndarray:
+        """By what factor a cost may be off its form: 1, then resamples."""
+        if not self.traced:
+            return np.ones(1)
+        beyond = max(0.0, float(np.log2(layout.ranks / self.traced)))
+        spread = self.error + max(self.error, _FADES) * beyond
+        drawn = np.random.default_rng(_UNSURE_SEED).standard_normal(self.terms.shape[1] - 1)
+        return np.exp(spread * np.concatenate([[0.0], drawn]))
+
+    def with_bandwidth(self, factor: float) -> "Cost":
+        """The same over links of so many times the bandwidth; alphas stay."""
+        terms = self.terms.copy()
+        terms[len(self.form.messages) :] /= factor
+        return replace(self, terms=terms)
+
+    def has_bandwidth(self, layout: Layout) -> bool:
+        """Whether bytes cost anything."""
+        return bool((self._counts(1.0, layout) * self.terms[:, 0])[len(self.form.messages) :].sum() > 0)
+
+    def slowest(self, layout: Layout) -> tuple[float, float]:
+        """alpha and ns a byte of the links that a job waits for: between nodes where there are several."""
+        messages = len(self.form.messages)
+        used = np.flatnonzero(self._counts(1.0, layout))
+        alpha = max((place for place in used if place < messages), default=0)
+        return float(self.terms[alpha, 0]), float(self.terms[max(used, default=messages), 0])
+
+    def _counts(self, size: float, layout: Layout) -> np.ndarray:
+        counts = self.form.columns(np.array([layout.ranks]), np.array([layout.nodes]))[:, 0]
+        counts[len(self.form.messages) :] *= size
+        return counts
+
+
+def ring(alpha_ns: float, ns_per_byte: float) -> Cost:
+    """That of a ring whose network is known."""
+    return Cost(RING, np.array([[alpha_ns], [ns_per_byte]]))
+
+
+# --- the fit ------------------------------------------------------------------------------------------
+
+
+def fit(
+    seen: Exchanges,
+    alpha_ns: float | None = None,
+    ns_per_byte: float | None = None,
+    seed: int = 0,
+    scatter: float = 0.0,
+) -> list[Cost]:
+    """The forms that fit about as well as the best one, which comes first; each with resamples.
+
+    Args:
+        alpha_ns, ns_per_byte: a ring's, where the user knows them; then no other form is fitted.
+        scatter: by how much equal calls of two runs differ (standard deviation, relative).
+
+    Raises:
+        ValueError: nothing was seen, and not both are known.
+    """
+    if alpha_ns is not None and ns_per_byte is not None:
+        return [ring(alpha_ns, ns_per_byte)]
+    if not len(seen.ns):
+        raise ValueError("no collective")
+    fixed = {0: alpha_ns, 1: ns_per_byte}
+    known = {place: value for place, value in fixed.items() if value is not None}
+    if known:
+        return [_fitted(seen, RING, known, seed, scatter)]
+    if not tells_apart(seen):
+        # One length of message: either it is all bandwidth, or latency is as much as it can be.
+        most = min(
+            _MOST_ALPHA_NS, float((seen.ns / (seen.calls * RING.messages[0](seen.ranks, seen.nodes))).min())
+        )
+        return [
+            _fitted(seen, form, {0: alpha}, seed, scatter)
+            for form in forms(seen)
+            for alpha in ((0.0, most) if form is RING else (0.0,))
+            if len(form.messages) == 1
+        ]
+    found = [_fitted(seen, form, {}, seed, scatter) for form in forms(seen)]
+    if len(set(seen.ranks)) == 1:
+        # Whether sizes differ by latency, or by how each is sent, calls of one number of ranks do not tell.
+        found += [_fitted(seen, form, {0: 0.0}, seed, scatter) for form in forms(seen) if form in FLAT]
+        best, *others = sorted(found, key=lambda one: _score(seen, one, scatter))
+        return [best, *(one for one in others if one.error <= best.error + _TOO_FAR_OFF)]
+    scores = np.array([_score(seen, one, scatter) for one in found])
+    order = np.argsort(scores, kind="stable")
+    return [found[place] for place in order if scores[place] <= scores.min() + _AS_GOOD]
+
+
+def forms(seen: Exchanges) -> tuple[Form, ...]:
+    """The forms that calls may have: by NCCL's own names, and by whether nodes hold several ranks."""
+    levels = LEVELS if ((seen.nodes > 1) & (seen.ranks > seen.nodes)).any() else ()
+    sizes = [int(count) for count in np.unique(seen.ranks)]
+    sharing = [shared(size) for size in sizes[:-1]] + [slower(size) for size in sizes[-2:-1]]
+    found = (*FLAT, *levels, *sharing)
+    if len(seen.algorithms) == 1:
+        trees = "tree" in seen.algorithms
+        # A kernel named after the ring may be another one's (NVLS, CollNet), but is no tree.
+        return tuple(one for one in found if one.trees == trees)
+    return found
+
+
+def tells_apart(seen: Exchanges) -> bool:
+    """Whether lengths of messages differ enough to tell latency from bandwidth."""
+    size = seen.bytes / seen.calls / seen.ranks
+    return bool(len(size)) and bool(size.max() > _TELLS_APART * size.min())
+
+
+def _fitted(seen: Exchanges, form: Form, known: Mapping[int, float], seed: int, scatter: float) -> Cost:
+    """Least squares of relative errors with resamples: of calls, and of the runs that they are of."""
+    design, runs = _design(seen, form), _runs(seen)
+    generator = np.random.default_rng(seed)
+    count = len(seen.ns)
+    draws = generator.integers(0, count, (RESAMPLES, count))
+    weights = np.stack([np.bincount(row, minlength=count) for row in draws]).astype(float)
+    first = nonnegative(design, np.ones((1, count)), np.ones((1, count)), known)
+    spread = max(scatter, _misfit(seen, design, first[:, 0]))
+    factors = np.exp(spread * generator.standard_normal((RESAMPLES, runs.max() + 1)))[:, runs]
+    resampled = nonnegative(design, weights, factors, known)
+    terms = np.concatenate([first, resampled], axis=1)
+    error = float(np.sqrt(np.mean(np.square(_residuals(seen, design, first[:, 0])[0]))))
+    return Cost(form, terms, error, int(seen.ranks.max()))
+
+
+def _design(seen: Exchanges, form: Form) -> np.ndarray:
+    """(terms, calls): what each term costs of a call's time, per unit of it."""
+    columns = form.columns(seen.ranks, seen.nodes)
+    messages = len(form.messages)
+    columns[:messages] *= seen.calls
+    columns[messages:] *= seen.bytes
+    return columns / seen.ns
+
+
+def nonnegative(
+    design: np.ndarray, weights: np.ndarray, factors: np.ndarray, known: Mapping[int, float]
+) -> np.ndarray:
+    """Non-negative least squares of ``design.T @ x = factors``, for many weights at once.
+
+    Terms are few, so every set of them that may be above 0 is tried.
+
+    Args:
+        design: (terms, calls); ``weights``, ``factors``: (problems, calls).
+        known: terms that are not fitted.
+
+    Returns:
+        (terms, problems).
+    """
+    terms, problems = len(design), len(weights)
+    free = [place for place in range(terms) if place not in known and design[place].any()]
+    held = np.array([known.get(place, 0.0) for place in range(terms)])
+    wanted = factors - held @ design
+    # Columns of one length, so that the normal equations are well conditioned.
+    length = np.sqrt(np.square(design).sum(axis=1))
+    scaled = design / np.where(length > 0, length, 1)[:, None]
+    gram = np.einsum("pc,ic,jc->pij", weights, scaled, scaled, optimize=True)
+    right = np.einsum("pc,pc,ic->pi", weights, wanted, scaled, optimize=True)
+    found = np.repeat(held[:, None], problems, axis=1)
+    least = np.zeros(problems)  # of the part of the squares that depends on x: 0 where x is 0
+    for size in range(1, len(free) + 1):
+        for chosen in combinations(free, size):
+            place = np.array(chosen)
+            matrix, side = gram[:, place[:, None], place], right[:, place]
+            usable = np.abs(np.linalg.det(matrix)) > 1e-9 * np.prod(
+                np.diagonal(matrix, axis1=1, axis2=2), axis=1
+            )
+            solved = np.zeros((problems, size))
+            if usable.any():
+                solved[usable] = np.linalg.solve(matrix[usable], side[usable][..., None])[..., 0]
+            squares = -np.einsum("pi,pi->p", solved, side)
+            better = usable & (solved >= 0).all(axis=1) & (squares < least - 1e-12)
+            least = np.where(better, squares, least)
+            found[:, better] = held[:, None]
+            found[place[:, None], better] = (solved[better] / length[place]).T
+    return found
+
+
+def _runs(seen: Exchanges) -> np.ndarray:
+    """The traced run of each call: one a layout."""
+    return np.unique(np.stack([seen.ranks, seen.nodes]), axis=1, return_inverse=True)[1].ravel()
+
+
+def _rest(seen: Exchanges, design: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """Logarithm of each call's fitted over its measured time."""
+    return np.log(np.maximum(terms @ design, 1e-9))
+
+
+def _misfit(seen: Exchanges, design: np.ndarray, terms: np.ndarray) -> float:
+    """By how much runs are off the fitted form as a whole (root mean square, relative)."""
+    rest, runs = _rest(seen, design, terms), _runs(seen)
+    return float(np.sqrt(np.mean(np.square(np.bincount(runs, rest) / np.bincount(runs)))))
+
+
+def _residuals(
+    seen: Exchanges, design: np.ndarray, terms: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Relative residuals of the means of equal calls of a run, how well each mean is known, and its run."""
+    rest, runs = _rest(seen, design, terms), _runs(seen)
+    key = np.stack([runs, np.round(8 * np.log2(seen.bytes)), seen.calls])
+    cells, cell, count = np.unique(key, axis=1, return_inverse=True, return_counts=True)
+    cell = cell.ravel()
+    mean = np.bincount(cell, rest) / count
+    square = np.bincount(cell, np.square(rest - mean[cell]))
+    return mean, np.sqrt(square / np.maximum(count - 1, 1) / count), cells[0].astype(int)
+
+
+def _score(seen: Exchanges, cost: Cost, scatter: float) -> float:
+    """Chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
+
+    All calls of a run are faster or slower together by what runs scatter: that is one error, not many.
+    """
+    mean, error, runs = _residuals(seen, _design(seen, cost.form), cost.terms[:, 0])
+    weight = 1 / (np.square(error) + LEAST_ERROR**2)
+    of_runs = [np.bincount(runs, values) for values in (weight * mean**2, weight * mean, weight)]
+    squares, sums, weights = of_runs
+    chi_square = squares - np.square(sums) * scatter**2 / (1 + scatter**2 * weights)
+    return float(chi_square.sum() + 2 * np.count_nonzero(cost.terms[:, 0]))

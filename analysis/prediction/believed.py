@@ -1,0 +1,91 @@
+"""Which of two predictions is better founded, and why?
+
+The simulation replays a traced step, so it knows what a rate does not say: how much of the exchange the
+backward pass hid on the measured ranks, and which ranks are late. It is believed unless its step, or what it
+said of measured points, is further off than the curve's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows, digits
+from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.extrapolate import CURVE
+from analysis.prediction.simulate_rows import SIMULATION
+
+# A simulated step that is further off the measured one explains it less well than none, percent.
+MOST_FIT_ERROR_PCT = 10.0
+# Less of the exchange than this share of a batch explains no difference of the two.
+WORTH_SAYING = 0.01
+
+
+def judged(made: Rows) -> Rows:
+    """The rows with ``believed``: whether the method is the better founded one of the configuration's."""
+    found = []
+    for row in made:
+        alike = _alike(made, row)
+        found.append(row | {"believed": row["method"] == _method(alike)})
+    return found
+
+
+def sentences(made: Rows) -> list[str]:
+    """A line for each reason why one of two methods is to be believed; none where there is one only."""
+    said = []
+    for row in made:
+        alike = _alike(made, row)
+        if row["what_if"] or row["backtest"] or {one["method"] for one in alike} != {CURVE, SIMULATION}:
+            continue
+        said.append(_why(alike))
+    return list(dict.fromkeys(said))
+
+
+def _alike(made: Rows, row: dict[str, Any]) -> Rows:
+    """The rows of the same configuration."""
+    return [one for one in made if all(str(one.get(name)) == str(row.get(name)) for name in _names(made))]
+
+
+def _names(made: Rows) -> Sequence[str]:
+    return [name for name in CONFIGURATION if name in made[0]] or ["measured_on"]
+
+
+def _method(alike: Rows) -> str:
+    """The better founded method of those that predict the configuration."""
+    ahead = {row["method"] for row in alike if not row["backtest"]}
+    if ahead != {CURVE, SIMULATION}:
+        return next(iter(ahead), "")
+    simulated = [row for row in alike if row["method"] == SIMULATION and not row["what_if"]]
+    if max(abs(row["fit_error_pct"]) for row in simulated) > MOST_FIT_ERROR_PCT:
+        return CURVE
+    worst = {method: _worst_pct(alike, method) for method in (CURVE, SIMULATION)}
+    return CURVE if worst[SIMULATION] > worst[CURVE] + MOST_FIT_ERROR_PCT else SIMULATION
+
+
+def _worst_pct(alike: Rows, method: str) -> float:
+    """The largest error of a back-test of points that both methods predicted; 0 if there is none."""
+    tested = [row for row in alike if row["backtest"]]
+    both = {row["ranks"] for row in tested if row["method"] == CURVE}
+    both &= {row["ranks"] for row in tested if row["method"] == SIMULATION}
+    of = [abs(row["error_pct"]) for row in tested if row["method"] == method and row["ranks"] in both]
+    return max(of, default=0.0)
+
+
+def _why(alike: Rows) -> str:
+    method = _method(alike)
+    simulated = [row for row in alike if row["method"] == SIMULATION and not row["what_if"]]
+    if method == CURVE:
+        off = max(abs(row["fit_error_pct"]) for row in simulated)
+        if off > MOST_FIT_ERROR_PCT:
+            return f"Believe the curve: the simulated step is {off:.0f} % off the measured one."
+        return (
+            f"Believe the curve: of points that both predicted from smaller ones the simulation was up to "
+            f"{_worst_pct(alike, SIMULATION):.0f} % off, the curve up to {_worst_pct(alike, CURVE):.0f} %."
+        )
+    hidden = max(float(np.nan_to_num(row["measured_hidden_ms"] or 0.0)) for row in simulated)
+    if hidden > WORTH_SAYING * min(row["batch_ms"] for row in simulated):
+        return (
+            f"Believe the simulation: on the measured ranks the backward pass hides "
+            f"{digits(hidden, 3)} ms of the exchange, which a curve of rates cannot see."
+        )
+    return "Believe the simulation: it replays recorded allreduces, where the curve has rates alone."

@@ -1,0 +1,175 @@
+"""Which configurations of a sweep were measured on several numbers of ranks, and where do more ranks run?"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis import batches
+from analysis.measures.scaling import NOT_ALIKE, POINT_FIELDS, UNPROFILED, Point, Scaling, points_of
+from analysis.prediction import curve
+from analysis.prediction.exchange_forms import Layout
+from analysis.results.study import Source, Study
+from analysis.statistics import estimates
+
+KINDS: tuple[Scaling, ...] = ("weak", "strong")  # in the order in which they are looked for
+# A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
+GPUS_OF_A_NODE = 8
+# What the points of a configuration have in common.
+CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How ranks are laid out.
+
+    Attributes:
+        gpus: that a node holds.
+        most: nodes of the largest measured point.
+    """
+
+    gpus: int
+    most: int
+
+    def of(self, ranks: int) -> Layout:
+        """Where so many ranks run."""
+        return Layout(ranks, -(-ranks // self.gpus))
+
+    def unseen(self, ranks: int) -> str:
+        """Why nothing is known of so many ranks, if so."""
+        if self.most > 1 or self.of(ranks).nodes == 1:
+            return ""
+        return (
+            f"{ranks} ranks or more are several nodes of {self.gpus}, and all points are of one node: the "
+            "links between nodes were never seen; measure a point of two nodes (--gpus-per-node: how many a "
+            "node holds)"
+        )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The points of one configuration, in rising order of ranks, no two of one world size.
+
+    Attributes:
+        fields: those of :data:`CONFIGURATION`; ``batch`` of the largest point.
+        strong: the batch of the job is constant, not that of a rank.
+    """
+
+    fields: Mapping[str, Any]
+    points: tuple[Point, ...]
+    strong: bool = False
+    gpus_per_node: int | None = None
+
+    @property
+    def nodes(self) -> Nodes:
+        """How ranks are laid out: as on the measured nodes; of one alone, as on the usual ones."""
+        most = max(point.fields["nodes"] for point in self.points)
+        largest = max(point.fields["gpus_per_node"] for point in self.points)
+        usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
+        return Nodes(self.gpus_per_node or usual, most)
+
+    def batch(self, ranks: int) -> float:
+        """Images of a rank's batch."""
+        batch = float(self.fields["batch"])
+        return batch * self.points[-1].world_size / ranks if self.strong else batch
+
+
+def chosen(study: Study, scaling: Scaling | None = None) -> Scaling:
+    """The kind of scaling to predict: as the report does, strong where only that has points with a base."""
+    if scaling is not None:
+        return scaling
+    return next((kind for kind in KINDS if _scales(points_of(study, kind))), KINDS[0])
+
+
+def _scales(points: Iterable[Point]) -> bool:
+    return any(point.base is not None and point.base.world_size < point.world_size for point in points)
+
+
+def configurations(
+    study: Study, scaling: Scaling | None = None, gpus_per_node: int | None = None
+) -> list[Configuration]:
+    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision."""
+    kind = chosen(study, scaling)
+    found: dict[tuple, list[Point]] = {}
+    for point in points_of(study, kind):
+        own = {name: point.fields[name] for name in CONFIGURATION}
+        if kind == "strong":
+            own["batch"] *= point.world_size
+        members = found.setdefault(tuple(str(value) for value in own.values()), [])
+        base = point.base
+        if base is not None and base.world_size < point.world_size and base not in members:
+            members.append(base)
+        if point not in members:
+            members.append(point)
+    made = []
+    for members in found.values():
+        alone = _one_a_size(study, _merged(study, members))
+        fields = {name: alone[-1].fields[name] for name in CONFIGURATION}
+        made.append(Configuration(fields, tuple(alone), kind == "strong", gpus_per_node))
+    return made
+
+
+def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
+    """Points that differ in ``batches`` only (a profiled run may be shorter) as one."""
+    alike: dict[tuple, list[Point]] = {}
+    for point in members:
+        alike.setdefault((point.fields["nodes"], point.fields["gpus_per_node"]), []).append(point)
+    made = []
+    for same in alike.values():
+        timed = [one for one in same if one.timed_by == UNPROFILED] or same
+        first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
+        if len(same) > 1:
+            lengths = " and ".join(str(one.fields["batches"]) for one in same)
+            study.find(
+                f"points of {first.label} that differ in their number of batches only ({lengths}) are taken "
+                f"together: timed by the runs of {first.fields['batches']}"
+            )
+            first = _with_profiled(first, [run for one in same for run in one.profiled])
+        made.append(first)
+    return made
+
+
+def _with_profiled(point: Point, runs: list[tuple[Source, batches.Series]]) -> Point:
+    """A point with other profiled runs; what was measured of it stays."""
+    found = copy(point)
+    found.profiled = runs
+    return found
+
+
+def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
+    """Of points of one world size the one on the fewest nodes, in rising order of ranks."""
+    ordered = sorted(members, key=lambda point: (point.world_size, point.fields["nodes"]))
+    made: dict[int, Point] = {}
+    for point in ordered:
+        other = made.setdefault(point.world_size, point)
+        if other is not point:
+            study.find(
+                f"{point.fields['model']}: several node counts give {point.world_size} ranks; what is "
+                f"predicted goes by {other.label}"
+            )
+    return list(made.values())
+
+
+def scatter_of(points: Sequence[Point]) -> float:
+    """By how much runs of a point differ: a standard deviation (relative) as of a normal distribution.
+
+    Pooled over the points of a configuration: a range of a prediction is of all of them. The fewer runs say
+    it, the larger it is, so that twice of it holds 95 % as Student's t does. Where no point was repeated, it
+    is :data:`analysis.prediction.curve.ASSUMED_SCATTER`.
+    """
+    from scipy.special import stdtrit
+
+    known = [point.scatter for point in points if point.scatter.freedom and np.isfinite(point.scatter.sigma)]
+    freedom = sum(one.freedom for one in known)
+    if not freedom:
+        return curve.ASSUMED_SCATTER
+    pooled = np.sqrt(sum(one.freedom * one.sigma**2 for one in known) / freedom)
+    return float(pooled * stdtrit(freedom, (1 + estimates.LEVEL) / 2) / 1.96)
+
+
+def error_of(point: Point, points: Sequence[Point]) -> float:
+    """Standard error of a point's duration: by the scatter of all points, or its own where that is larger."""
+    own = point.scatter.sigma if np.isfinite(point.scatter.sigma) else 0.0
+    return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))

@@ -1,0 +1,207 @@
+"""What do measured rates say of more ranks? Series of a configuration, and the curves fitted to them.
+
+A row is a configuration and a number of ranks, as analysis.predict describes it. The rates are those of a
+sweep's points, or of a CSV table.
+
+A point that was measured outside of the range that smaller ones gave says that something grows which is in no
+shape: from there on ranges are wider by as much for every doubling.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows
+from analysis.prediction import curve
+from analysis.prediction.configurations import Configuration, Nodes, error_of
+from profiling.errors import UserError
+
+CURVE = "curve"  # the method of these rows
+NOTHING = "no configuration was measured on two numbers of ranks: there is nothing to go on from"
+# A range whose ends are further apart than this factor tells nothing.
+WIDEST = 3.0
+RANKS = ("world_size", "n_gpus", "gpus", "ranks")
+RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
+# Columns of tables that tell configurations apart.
+_FIELDS = (
+    "framework", "model", "platform", "gpu", "mode", "precision", "batch_per_gpu", "loader", "grad",
+    "compute",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Series:
+    """A configuration measured on several numbers of ranks, in rising order.
+
+    Attributes:
+        batch: images of a rank; 1 where a table does not say it, so that times are relative. Where the batch
+            of the job is constant (``strong``): that of the job.
+        errors: standard error of each rate, relative.
+        nodes: where ranks run; None: a table does not say.
+    """
+
+    fields: Mapping[str, Any]
+    ranks: tuple[int, ...]
+    images_per_s: tuple[float, ...]
+    batch: float
+    errors: tuple[float, ...] = ()
+    strong: bool = False
+    nodes: Nodes | None = None
+
+    def images(self, ranks: int) -> float:
+        """Of a batch of the job."""
+        return self.batch * (1 if self.strong else ranks)
+
+    def time_s(self) -> list[float]:
+        """Seconds a batch."""
+        return [self.images(ranks) / rate for ranks, rate in zip(self.ranks, self.images_per_s, strict=True)]
+
+    def first(self, count: int) -> "Series":
+        """Of the smallest points only."""
+        return replace(
+            self, ranks=self.ranks[:count], images_per_s=self.images_per_s[:count], errors=self.errors[:count]
+        )
+
+
+def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[str]]:
+    """Back-tests of each series, then its predictions, and why others have none; see this file's docstring.
+
+    Raises:
+        UserError: no series was measured on two numbers of ranks.
+    """
+    usable = [one for one in series if len(one.ranks) > 1]
+    if not usable:
+        raise UserError(NOTHING)
+    made: Rows = []
+    reasons: list[str] = []
+    for one in usable:
+        missed = 0.0
+        for place in range(2, len(one.ranks)):
+            row = _row(one.first(place), one.ranks[place], missed)
+            measured = one.images_per_s[place]
+            error = 100 * (row["images_per_s"] / measured - 1)
+            made.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
+            noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
+            ends = row["images_per_s_low"], row["images_per_s_high"]
+            missed = max(
+                missed, outside(measured, *ends, noise) / doublings(*one.ranks[place - 1 : place + 1])
+            )
+        for ranks in (count for count in wanted if count > one.ranks[-1]):
+            if one.nodes and (why := one.nodes.unseen(ranks)):
+                reasons.append(why)
+                break  # neither are links of more ranks known
+            row = _row(one, ranks, missed)
+            low, high = row["images_per_s_low"], row["images_per_s_high"]
+            if high > WIDEST * low:
+                reasons.append(
+                    f"rates on {row['measured_on']} ranks do not tell those on {ranks}: what fits them gives "
+                    f"{low:.3g} to {high:.3g} images/s; measure more points, or trace a run"
+                )
+            else:
+                made.append(row)
+    return made, list(dict.fromkeys(reasons))
+
+
+def doublings(known: int, wanted: int) -> float:
+    """How far a prediction reaches."""
+    return abs(float(np.log2(wanted / known)))
+
+
+def outside(measured: float, low: float, high: float, noise: float) -> float:
+    """By how much (of the logarithm) a measured figure is outside a range, beyond its own error.
+
+    Args:
+        noise: standard error of the measured figure, relative.
+    """
+    over, under = np.log(measured / high), np.log(low / measured)
+    return max(0.0, float(max(over, under)) - 1.96 * noise)
+
+
+def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
+    found = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
+    images = one.images(ranks)
+    wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
+    low, high = found.low / wider, found.high * wider
+    base = one.images_per_s[0] / one.ranks[0]
+    return {
+        **one.fields,
+        "ranks": ranks,
+        "method": CURVE,
+        "what_if": "",
+        "backtest": False,
+        "scaling": "strong" if one.strong else "weak",
+        "images_per_s": images / found.time,
+        "images_per_s_low": images / high,
+        "images_per_s_high": images / low,
+        "batch_ms": 1e3 * found.time,
+        "batch_ms_low": 1e3 * low,
+        "batch_ms_high": 1e3 * high,
+        "scaling_efficiency_pct": 100 * images / found.time / ranks / base,
+        "measured_on": " ".join(str(count) for count in one.ranks),
+        "shapes": " ".join(found.shapes),
+    }
+
+
+# --- what was measured --------------------------------------------------------------------------------
+
+
+def series_of(found: Sequence[Configuration]) -> list[Series]:
+    """The rates of a sweep's configurations."""
+    return [
+        Series(
+            one.fields,
+            tuple(point.world_size for point in one.points),
+            tuple(point.rate.value for point in one.points),
+            one.batch(one.points[-1].world_size) * (one.points[-1].world_size if one.strong else 1),
+            tuple(error_of(point, one.points) for point in one.points),
+            one.strong,
+            one.nodes,
+        )
+        for one in found
+    ]
+
+
+def read_table(path: Path) -> list[Series]:
+    """The configurations of a CSV table of images/s by number of ranks; repeated points are averaged.
+
+    Raises:
+        UserError: it has no such columns, or a value is no number.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no CSV table ({error})") from None
+    ranks, rate = (next((name for name in names if name in table.columns), None) for names in (RANKS, RATES))
+    if ranks is None or rate is None:
+        raise UserError(
+            f"{path} needs a column of ranks ({', '.join(RANKS)}) and one of images a second "
+            f"({', '.join(RATES)}); it has {', '.join(table.columns)}"
+        )
+    numbers = table[[ranks, rate]].apply(pd.to_numeric, errors="coerce")
+    if numbers.isna().to_numpy().any() or (numbers <= 0).to_numpy().any():
+        line = int(np.flatnonzero((numbers.isna() | (numbers <= 0)).any(axis=1))[0]) + 2
+        raise UserError(f"{path}, line {line}: ranks and images a second must be positive numbers")
+    table[[ranks, rate]] = numbers
+    fields = [name for name in _FIELDS if name in table.columns]
+    made = []
+    groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
+    for key, members in groups:
+        means = members.groupby(ranks)[rate].mean()
+        batch = (
+            pd.to_numeric(members["batch_per_gpu"], errors="coerce").iloc[0]
+            if "batch_per_gpu" in fields
+            else None
+        )
+        known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
+        made.append(Series(
+            known,
+            tuple(int(count) for count in means.index),
+            tuple(float(value) for value in means),
+            float(batch) if batch is not None and np.isfinite(batch) else 1.0,
+        ))  # fmt: skip
+    return made

@@ -1,0 +1,238 @@
+"""What would a step of DDP take on more ranks? The backward pass and the exchange of its buckets, replayed.
+
+Gradients become ready while the backward pass goes on. DDP fills buckets with them in the order in which
+they are ready, closes a bucket when it holds ``bucket_mb`` or more, and has it summed over the ranks while
+the pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). Collectives go one after the other: one begins
+when its bucket is ready and the one before is done. The step ends when both the pass and the last collective
+have, and the update has followed. All of it is late by as much as the latest of the ranks.
+
+analysis/prediction/exchange_forms.py says what an allreduce costs.
+
+What may be changed, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
+
+    fp16-gradients    gradients are sent in 16 bits (grad: fp16), at no cost of the conversion
+    network=2x        links of twice the bandwidth beta, within nodes and between them; alpha stays
+    bucket-mb=50      buckets close at 50 MiB (bucket_mb)
+    no-stragglers     no rank is later than the median rank
+    no-loader         the next batch is always there: nothing waits for it
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from analysis.prediction.allreduce import RESAMPLES, Cost
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.latest import latest
+from profiling.errors import UserError, did_you_mean
+
+MIB = 1 << 20
+# DDP counts a bucket's size in the parameters' own precision, whatever is sent.
+_HELD_BYTES = 4
+
+_DEFAULTS = {
+    "fp16-gradients": "",
+    "network": "2x",
+    "bucket-mb": "50",
+    "no-stragglers": "",
+    "no-loader": "",
+}
+_NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
+_WORDS = {
+    "fp16-gradients": "gradients in fp16",
+    "network": "links of {} the bandwidth",
+    "bucket-mb": "buckets of {} MiB",
+    "no-stragglers": "ranks of which none is late",
+    "no-loader": "a loader that nothing waits for",
+}
+DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch of a rank without the exchange of gradients; medians, ns.
+
+    Attributes:
+        load_ns, forward_ns: before the backward pass begins.
+        backward_ns: the pass itself.
+        tail_ns: after the pass and the exchange: the update, and what follows it.
+        ready_ns: when each gradient is ready, from the begin of the pass; rising.
+        elements: of each gradient.
+        whole_buckets: what ``elements`` counts are buckets as they were sent, not single gradients.
+        own_ns: what each batch of each rank took where no rank waits for another (its loading included);
+            of the ranks that are not late again and again.
+        own_load_ns: the loading in it.
+        late_ns: (ranks, batches): of the ranks that are, by how much they are later than the others.
+        late_load_ns: the loading in it.
+    """
+
+    load_ns: float
+    forward_ns: float
+    backward_ns: float
+    tail_ns: float
+    ready_ns: np.ndarray
+    elements: np.ndarray
+    whole_buckets: bool
+    own_ns: np.ndarray
+    own_load_ns: np.ndarray
+    late_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+    late_load_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A step, the cost of its exchange, and how it is set.
+
+    Attributes:
+        scatter: by how much runs differ (standard deviation, relative): how well the step is known.
+        shorter: by what factor the step's own time differs from that of ``step``, where its batch is another
+            one; with resamples.
+        late_shorter: whether lateness is so, too.
+    """
+
+    step: Step
+    cost: Cost
+    bytes_per_element: int
+    bucket_mb: float
+    stragglers: bool = True
+    loader: bool = True
+    scatter: float = 0.0
+    shorter: np.ndarray = field(default_factory=lambda: np.ones(1))
+    late_shorter: bool = True
+    _late: dict[tuple, np.ndarray] = field(default_factory=dict, compare=False)  # by ranks and settings
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Arrays: the estimate, then resamples; ns."""
+
+    step_ns: np.ndarray
+    exposed_ns: np.ndarray  # from the end of the backward pass to that of the last collective
+    hidden_ns: np.ndarray  # what collectives took besides
+    buckets: int
+
+
+# --- the exchange -------------------------------------------------------------------------------------
+
+
+def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
+    """(when each bucket is ready, ns from the begin of the backward pass; its elements), in order.
+
+    All buckets have one limit: the smaller first one of DDP's default is only where nobody sets a limit.
+    """
+    if step.whole_buckets or not len(step.elements):
+        return step.ready_ns, step.elements
+    limit = bucket_mb * MIB
+    ready, sizes, held = [], [], 0
+    for instant, elements in zip(step.ready_ns, step.elements, strict=True):
+        held += int(elements)
+        if held * _HELD_BYTES >= limit:
+            ready.append(instant)
+            sizes.append(held)
+            held = 0
+    if held:
+        ready.append(step.ready_ns[-1])
+        sizes.append(held)
+    return np.array(ready, float), np.array(sizes)
+
+
+# --- the step -----------------------------------------------------------------------------------------
+
+
+def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
+    """The step of a job of so many ranks."""
+    step, ranks = model.step, layout.ranks
+    ready, sizes = buckets(step, model.bucket_mb) if ranks > 1 else (np.array([]), np.array([]))
+    drawn = np.random.default_rng(seed).standard_normal(RESAMPLES)
+    pace = np.concatenate([[1.0], np.exp(model.scatter * drawn)]) * model.shorter
+    done, talk = np.zeros(1), np.zeros(1)
+    for instant, elements in zip(ready, sizes, strict=True):
+        lasts = model.cost.allreduce_ns(float(elements) * model.bytes_per_element, layout)
+        done = np.maximum(done, instant * pace) + lasts
+        talk = talk + lasts
+    exposed = np.maximum(done - step.backward_ns * pace, 0)
+    local = step.forward_ns + step.backward_ns + step.tail_ns + (step.load_ns if model.loader else 0)
+    late = _late_ns(model, ranks) * (model.shorter if model.late_shorter else 1)
+    return Simulated(local * pace + late + exposed, exposed, np.maximum(talk - exposed, 0), len(ready))
+
+
+def _late_ns(model: Model, ranks: int) -> np.ndarray:
+    """By how much the latest rank is later than the median one, with resamples, ns."""
+    key = (ranks, model.stragglers, model.loader)
+    if key not in model._late:
+        step = model.step
+        own = step.own_ns - (0 if model.loader else step.own_load_ns)
+        late = step.late_ns - (0 if model.loader else step.late_load_ns)
+        if model.stragglers:
+            model._late[key] = latest(own, late[:ranks], ranks)
+        else:
+            model._late[key] = latest(own, late[:0], 1)
+    return model._late[key]
+
+
+# --- what if ------------------------------------------------------------------------------------------
+
+
+def changed(model: Model, what_if: str, layout: Layout) -> Model:
+    """A model with one or several ("+") of the changes of this file's docstring, for a job of so many ranks.
+
+    Raises:
+        UserError: there is no such change, or its value is none.
+        ValueError: it changes nothing here, or what it would change is not known; the message says which.
+    """
+    for name, value in _taken_apart(what_if):
+        model = _changed(model, name, value, layout)
+    return model
+
+
+def parse_what_ifs(text: str) -> list[str]:
+    """``"fp16-gradients,network=2x"`` as a list.
+
+    Raises:
+        UserError: one of them is no change, or has no right value.
+    """
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        _taken_apart(name)
+    return names
+
+
+def in_words(what_if: str) -> str:
+    """A what-if for a sentence: ``gradients in fp16 and links of 2x the bandwidth``."""
+    pairs = [one.partition("=") for one in what_if.split("+")]
+    return " and ".join(_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs)
+
+
+def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
+    if name == "fp16-gradients":
+        if model.bytes_per_element == 2:
+            raise ValueError("gradients are sent in 16 bits already")
+        return replace(model, bytes_per_element=2)
+    if name == "network":
+        if not model.cost.has_bandwidth(layout):
+            raise ValueError(
+                "the recorded allreduces show no cost of bytes, so what faster links would give is not known"
+            )
+        return replace(model, cost=model.cost.with_bandwidth(value))
+    if name == "bucket-mb":
+        if model.step.whole_buckets:
+            raise ValueError("when single gradients are ready is not known, so other buckets are not")
+        return replace(model, bucket_mb=value)
+    return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
+
+
+def _taken_apart(what_if: str) -> list[tuple[str, float]]:
+    """The changes that a what-if says, with their values (0: they have none)."""
+    made = []
+    for one in what_if.split("+"):
+        name, equals, value = (part.strip() for part in one.partition("="))
+        if name not in _DEFAULTS:
+            raise UserError(f"--what-if: unknown change {name!r}{did_you_mean(name, _DEFAULTS)}")
+        if not _DEFAULTS[name] and equals:
+            raise UserError(f"--what-if: {name} takes no value, not {value!r}")
+        number = float(value.removesuffix("x")) if _NUMBERS[name].fullmatch(value) else 0.0
+        if _DEFAULTS[name] and number <= 0:
+            raise UserError(f"--what-if: {one.strip()!r} needs a number, e.g. {name}={_DEFAULTS[name]}")
+        made.append((name, number))
+    return made

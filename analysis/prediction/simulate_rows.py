@@ -1,0 +1,232 @@
+"""What do simulated steps say of more ranks? The rows of analysis.predict whose method is ``simulation``.
+
+The step is that of the largest traced point; the cost of an allreduce is fitted to all traces of several
+ranks. What the step misses of the largest measured batch stays as it is. A point is predicted back from those
+of fewer ranks only; one that was measured outside of its range says that the simulation misses something that
+grows, and ranges are wider by as much for every doubling of the ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows
+from analysis.measures.scaling import Point
+from analysis.prediction import simulate
+from analysis.prediction.basis import (
+    Basis,
+    Network,
+    basis_of,
+    late_of,
+    layout_of,
+    predicted,
+    simulated,
+    unseen,
+)
+from analysis.prediction.configurations import Configuration, error_of
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.extrapolate import WIDEST, doublings, outside
+from analysis.prediction.simulate import Model
+from analysis.prediction.traced_step import Traced, traced
+from analysis.results.study import Study
+
+SIMULATION = "simulation"
+# A simulated step, or a fitted allreduce, that is further off than this is worth a line, percent.
+WORTH_SAYING_PCT = 3.0
+
+
+def rows(
+    study: Study,
+    found: Sequence[Configuration],
+    wanted: Sequence[int],
+    what_ifs: Sequence[str] = (),
+    network: Network | None = None,
+) -> tuple[Rows, list[str]]:
+    """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
+    made: Rows = []
+    reasons: list[str] = []
+    for one in found:
+        steps = [traced(study, point) for point in one.points]
+        of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network())
+        made += of_one
+        reasons += why
+    return made, list(dict.fromkeys(reasons))
+
+
+def rows_of(
+    study: Study,
+    one: Configuration,
+    steps: Sequence[Traced | str],
+    wanted: Sequence[int],
+    what_ifs: Sequence[str],
+    network: Network,
+) -> tuple[Rows, list[str]]:
+    """The same of one configuration, whose points' traces are ``steps``."""
+    made: Rows = []
+    missed = 0.0
+    for place in range(1, len(one.points)):
+        basis = basis_of(one, place, steps, network, missed)
+        point = one.points[place]
+        if isinstance(basis, Basis) and not unseen(basis, point.world_size, network, layout_of(point)):
+            row = _row(basis, layout_of(point))
+            made.append(_backtested(row, point))
+            if late_of(steps[place]) == len(basis.models[0].step.late_ns):
+                # A rank that is late on these ranks and was not there before is nothing that grows.
+                missed = max(missed, _missed(row, point, basis))
+    basis = basis_of(one, len(one.points), steps, network, missed)
+    if not isinstance(basis, Basis):
+        return made, [basis]
+    basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
+    _find(study, basis)
+    # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
+    here = layout_of(one.points[-1])
+    made += _what_ifs(study, basis, here, _row(basis, here), what_ifs)
+    reasons: list[str] = []
+    for ranks in [count for count in wanted if count > one.points[-1].world_size]:
+        layout = one.nodes.of(ranks)
+        if why := unseen(basis, ranks, network, layout):
+            return made, [*reasons, why]  # neither are links of more ranks known
+        plain = _row(basis, layout)
+        if why := _too_wide(plain):
+            reasons.append(why)
+        else:
+            made += [plain, *_what_ifs(study, basis, layout, plain, what_ifs)]
+    return made, reasons
+
+
+def _too_wide(row: dict[str, Any]) -> str:
+    low, high = row["images_per_s_low"], row["images_per_s_high"]
+    if high <= WIDEST * low:
+        return ""
+    return (
+        f"the traces on {row['measured_on']} ranks do not tell {row['ranks']}: what fits them gives "
+        f"{low:.3g} to {high:.3g} images/s; trace a larger point"
+    )
+
+
+def _find(study: Study, basis: Basis) -> None:
+    """Say what stands behind the predictions of a configuration, where it is weak."""
+    model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
+    if not model.cost.slowest(layout_of(basis.anchor))[0] and np.isfinite(model.cost.error):
+        study.find(
+            "simulation: the recorded allreduces do not tell the latency of a message from its bandwidth; "
+            "it is taken to be 0, and its range holds up to 100 us where they were all of one length "
+            "(--alpha-us says it)"
+        )
+    if len(basis.anchor.timed) < 2:
+        study.find(
+            "simulation: points ran once, so how much runs differ is assumed (3 %, unless other points were "
+            "repeated)"
+        )
+    if basis.one.nodes.most == 1:
+        study.find("simulation: all points are of one node; the network between nodes is not in it")
+    error = row["allreduce_error_pct"]
+    if error is not None and error > WORTH_SAYING_PCT:
+        study.find(
+            f"simulation: the recorded allreduces are {error:.0f} % off the form that fits them best "
+            f"({row['exchange']}); ranges hold that"
+        )
+    if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:
+        study.find(
+            f"simulation: the step simulated on {row['traced_ranks']} ranks is {row['fit_error_pct']:+.1f} % "
+            "off the measured one; what it misses is taken to stay as it is on more ranks"
+        )
+    late = len(model.step.late_ns)
+    if late:
+        study.find(
+            f"simulation: {late} of {basis.traced.world_size} ranks {'are' if late > 1 else 'is'} late again "
+            "and again (analysis.stragglers); as many are taken to be so on more ranks"
+        )
+
+
+# --- a row --------------------------------------------------------------------------------------------
+
+
+def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str, Any]:
+    found = predicted(basis, layout, models)
+    one, model, ranks = basis.one, (models or basis.models)[0], layout.ranks
+    # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
+    point = basis.anchor
+    images = point.rate.value * point.batch.value * (1 if one.strong else ranks / point.world_size)
+    first = basis.points[0]
+    alpha, per_byte = model.cost.slowest(layout)
+    inside, inside_per_byte = model.cost.slowest(Layout(ranks))
+    levels = len(model.cost.form.messages) > 1 and layout.nodes > 1
+    seen = simulated(basis, basis.models[0], layout_of(basis.traced))
+    error = model.cost.error
+    return {
+        **one.fields,
+        "ranks": ranks,
+        "method": SIMULATION,
+        "what_if": "",
+        "backtest": False,
+        "scaling": "strong" if one.strong else "weak",
+        "images_per_s": images / found.batch,
+        "images_per_s_low": images / found.high,
+        "images_per_s_high": images / found.low,
+        "batch_ms": found.batch / 1e6,
+        "batch_ms_low": found.low / 1e6,
+        "batch_ms_high": found.high / 1e6,
+        "scaling_efficiency_pct": 100 * images / found.batch / ranks / (first.rate.value / first.world_size),
+        "measured_on": " ".join(str(point.world_size) for point in basis.points),
+        "traced_ranks": basis.traced.world_size,
+        "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
+        "exchange": model.cost.form.name,
+        "exchanges_tried": " or ".join(dict.fromkeys(one.cost.form.name for one in basis.models)),
+        "allreduce_error_pct": 100 * error if np.isfinite(error) else None,
+        "late_ranks": len(model.step.late_ns),
+        "buckets": found.simulated.buckets,
+        "exposed_ms": float(found.simulated.exposed_ns[0]) / 1e6,
+        "hidden_ms": float(found.simulated.hidden_ns[0]) / 1e6,
+        "measured_hidden_ms": float(seen.hidden_ns[0]) / 1e6,
+        "alpha_us": alpha / 1e3,
+        "beta_gb_per_s": 1 / per_byte if per_byte else None,
+        "alpha_in_node_us": inside / 1e3 if levels else None,
+        "beta_in_node_gb_per_s": 1 / inside_per_byte if levels and inside_per_byte else None,
+    }
+
+
+def _what_ifs(
+    study: Study, basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str]
+) -> Rows:
+    made = []
+    for name in what_ifs:
+        try:
+            models = [simulate.changed(model, name, layout) for model in basis.models]
+        except ValueError as error:
+            study.find(f"what if {name}: {error}")
+            continue
+        row = _row(basis, layout, models)
+        # Nothing was measured with the change.
+        row |= {"what_if": name, "fit_error_pct": None}
+        made.append(row | {"gain_pct": 100 * (row["images_per_s"] / plain["images_per_s"] - 1)})
+    return made
+
+
+# --- how well it does ---------------------------------------------------------------------------------
+
+
+def _backtested(row: dict[str, Any], point: Point) -> dict[str, Any]:
+    measured = point.rate.value
+    error = 100 * (row["images_per_s"] / measured - 1)
+    return row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error}
+
+
+def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
+    """By how much (of the logarithm) a measured batch is outside of what was predicted, a doubling."""
+    measured = point.batch.value / 1e6
+    off = outside(measured, row["batch_ms_low"], row["batch_ms_high"], error_of(point, basis.one.points))
+    return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))
+
+
+def _missed_inside(basis: Basis, steps: Sequence[Traced | str]) -> float:
+    """The same of measured points that the basis is made from, as its step says them."""
+    found = 0.0
+    for point, step in zip(basis.points[:-1], steps, strict=False):
+        if len(basis.models[0].step.late_ns) and late_of(step) != len(basis.models[0].step.late_ns):
+            continue
+        row = _row(basis, layout_of(point))
+        found = max(found, _missed(row, point, basis))
+    return found

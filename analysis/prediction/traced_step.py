@@ -1,0 +1,233 @@
+"""What is a step made of, by its trace? What analysis.prediction.simulate replays, read from a point's runs.
+
+- When each gradient is ready: at the end of the last backward kernel of its layer, on rank 0 (median of the
+  attributed batches). Which parameters there are rank 0's report says. Where the trace knows no layers, the
+  buckets that were sent stand in, ready when their allreduce began.
+- How long the stages are: in the point's unprofiled runs. The backward pass of several ranks holds the wait
+  for gradients, so its own length is the trace's, less what the profiler slowed the other stages down by.
+- What allreduces took: the times in which one or more of them ran, from the last rank's arrival.
+- Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.measures.costs import query_arrays
+from analysis.measures.scaling import Point
+from analysis.prediction.allreduce import Exchanges
+from analysis.prediction.exchange_forms import Layout
+from analysis.prediction.simulate import Step
+from analysis.prediction.traced_exchange import Allreduces, Late, allreduces, exchanges
+from analysis.results.study import Source, Study
+from profiling import tables
+
+# On the wire; the precision of gradients is a field of the run.
+WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+_READY = """
+select batch_index, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
+from read_parquet($kernels)
+where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
+    and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
+group by all order by all
+"""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the trace of a point says: its step, and its allreduces (none where one rank ran)."""
+
+    source: Source
+    step: Step
+    exchanges: Exchanges
+
+
+def traced(study: Study, point: Point) -> Traced | str:
+    """What a point's trace says; or, in words, why it does not say when gradients are ready."""
+    runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
+    if not runs:
+        return "no run was traced (profile: torch)"
+    source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
+    if source.fields["backend"] in ("horovod", "dp"):
+        return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
+    recorded = _stages(source)
+    recorded = {name: column[recorded["attributed"]] for name, column in recorded.items()}
+    if not len(recorded["start_ns"]):
+        return "its trace has no attributed batch"
+    calls = allreduces(study, source, series) if point.world_size > 1 else None
+    gradients = _ready(study, source, recorded)
+    sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
+    if gradients is None and sent is None:
+        return (
+            "its trace does not say when gradients are ready (that takes kernels with layers and the "
+            "parameters in rank 0's report, or allreduces with their sizes)"
+        )
+    ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
+    step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
+    if step is None:
+        return "its stages took no time: by how much the profiler slowed the step down is not known"
+    return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
+
+
+def _rank_0(source: Source) -> Path:
+    return tables.rank_directory(source.path, 0)
+
+
+# --- gradients ----------------------------------------------------------------------------------------
+
+
+def _ready(
+    study: Study, source: Source, recorded: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(when each gradient is ready, ns from the begin of the backward pass; its elements), in that order."""
+    counts = source.manifest.ranks[0].gradient_elements if source.manifest and source.manifest.ranks else {}
+    if not counts:
+        return None
+    found = query_arrays(study, source, _READY, kernels=[tables.table_path(_rank_0(source), "kernels")])
+    if found is None:
+        return None
+    begin = dict(zip(recorded["batch_index"].tolist(), _backward_begin(recorded).tolist(), strict=True))
+    by_layer: dict[str, list[float]] = {}
+    for batch, layer, at in zip(found["batch_index"], found["layer"], found["ready_ns"], strict=True):
+        if int(batch) in begin:
+            by_layer.setdefault(str(layer), []).append(float(at) - begin[int(batch)])
+    return ready_in_order(counts, {layer: float(np.median(at)) for layer, at in by_layer.items()})
+
+
+def ready_in_order(
+    counts: Mapping[str, int], layers: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(when each gradient is ready, its elements), in the order in which they are ready.
+
+    A parameter whose layer has no kernel of its own is ready with the one registered before it, which the
+    backward pass comes to later. None where that is so of most elements: the trace names its layers
+    otherwise.
+
+    Args:
+        counts: elements by parameter, in the order in which the model registers them.
+        layers: when the backward pass of each layer is done.
+    """
+    at = [layers.get(name.rpartition(".")[0]) for name in counts]
+    elements = np.array(list(counts.values()))
+    known = np.array([one is not None for one in at], dtype=bool)
+    if elements[known].sum() < elements.sum() / 2:
+        return None
+    latest = max(one for one in at if one is not None)
+    ready = []
+    for one in at:
+        latest = latest if one is None else one
+        ready.append(latest)
+    # Of those ready at one instant the last registered comes first: autograd goes backwards.
+    instants = np.array(ready)
+    order = np.lexsort((-np.arange(len(ready)), instants))
+    return instants[order], elements[order]
+
+
+def _sent(
+    calls: Allreduces | None, recorded: Mapping[str, np.ndarray], wire_bytes: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same of the buckets as they were sent, where every batch sent as many."""
+    if calls is None or not len(calls.end_ns) or not np.isfinite(calls.bytes).all():
+        return None
+    batches, count = np.unique(calls.batch_index, return_counts=True)
+    if len(set(count)) > 1 or not np.isin(batches, recorded["batch_index"]).all():
+        return None
+    begin = _backward_begin(recorded)[np.searchsorted(recorded["batch_index"], batches)]
+    shape = (len(batches), int(count[0]))
+    ready = np.median(calls.start_ns.reshape(shape) - begin[:, None], axis=0)
+    elements = np.median(calls.bytes.reshape(shape), axis=0) / wire_bytes
+    order = np.argsort(ready, kind="stable")
+    return ready[order], np.rint(elements[order])
+
+
+def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
+    return stages["start_ns"] + stages["load_ns"] + stages["forward_ns"]
+
+
+# --- stages -------------------------------------------------------------------------------------------
+
+
+def _stages(source: Source) -> dict[str, np.ndarray]:
+    """Rank 0's batches, in order."""
+    read = tables.read(_rank_0(source), "batches", tables.TIMES_OF_BATCHES)
+    order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
+    return {name: read[name].to_numpy()[order] for name in tables.TIMES_OF_BATCHES}
+
+
+def step_of(
+    point: Point,
+    recorded: Mapping[str, np.ndarray],
+    ready_ns: np.ndarray,
+    elements: np.ndarray,
+    whole_buckets: bool,
+    calls: Allreduces | None,
+) -> Step | None:
+    """The step of a point: the trace's backward pass, the unprofiled runs' other stages.
+
+    None where the stages that tell how much the profiler slowed it down took no time.
+    """
+    alone = point.world_size == 1
+    late = calls.late if calls is not None else {}
+    own, load, stages = _own(point, late)
+    seen = {name: float(np.median(recorded[f"{name}_ns"])) for name in ("forward", "backward", "update")}
+    told = ("backward",) if alone else ("forward", "update")
+    recorded_ns, timed_ns = (sum(of[name] for name in told) for of in (seen, stages))
+    if recorded_ns <= 0 or timed_ns <= 0:
+        return None
+    slowed = recorded_ns / timed_ns
+    backward = seen["backward"] if alone else float(ready_ns[-1])
+    after = 0.0
+    if calls is not None and len(calls.end_ns):
+        last = dict.fromkeys(recorded["batch_index"].tolist(), 0)
+        for batch, end in zip(calls.batch_index.tolist(), calls.end_ns.tolist(), strict=True):
+            last[batch] = max(last.get(batch, 0), end)
+        ends = np.array([last[batch] for batch in recorded["batch_index"].tolist()])
+        begin = _backward_begin(recorded)
+        done = np.maximum(begin + backward, ends)
+        after = max(float(np.median(begin + recorded["backward_ns"] - done)), 0.0)
+    return Step(
+        stages["load"],
+        stages["forward"],
+        backward / slowed,
+        stages["update"] + stages["end"] + after / slowed,
+        ready_ns / slowed,
+        elements,
+        whole_buckets,
+        own,
+        load,
+        *_late(late, slowed),
+    )
+
+
+def _late(late: Mapping[int, Late], slowed: float) -> tuple[np.ndarray, np.ndarray]:
+    """(late ranks, batches) by how much each is late, and what of it is loading, without the profiler."""
+    if not late:
+        return np.zeros((0, 1)), np.zeros((0, 1))
+    return (
+        np.stack([one.late_ns for one in late.values()]) / slowed,
+        np.stack([one.load_ns for one in late.values()]) / slowed,
+    )
+
+
+def _own(point: Point, late: Iterable[int]) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    """(what batches of ranks take by themselves, their loading, medians of the stages) in the timed runs, ns.
+
+    Runs are set to one level: that they differ is no lateness of a rank. Ranks of ``late`` are left out.
+    """
+    several = point.world_size > 1
+    owns, loads, found = [], [], []
+    for _, series in point.timed:
+        ranks = np.setdiff1d(np.arange(len(series.rank_ns)), list(late))
+        steady = np.ix_(ranks, np.flatnonzero(series.steady))
+        stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}
+        whole = series.rank_ns[steady].ravel()
+        found.append({**stages, "end": whole - sum(stages.values())})
+        loads.append(stages["load"])
+        owns.append(stages["load"] + stages["forward"] + stages["update"] if several else whole)
+    medians = {name: float(np.median(np.concatenate([one[name] for one in found]))) for name in found[0]}
+    level = float(np.median(np.concatenate(owns)))
+    own = np.concatenate([run - np.median(run) + level for run in owns])
+    return own, np.concatenate(loads).astype(float), medians

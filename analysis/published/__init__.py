@@ -1,0 +1,1 @@
+"""What did the reference compute, and what is corrected?"""

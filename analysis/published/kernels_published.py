@@ -1,0 +1,71 @@
+"""Which kernels take the time, as the reference counted it? Columns are explained in analysis/kernels.py."""
+
+from collections.abc import Callable
+
+from analysis.display.terminal import Rows
+from analysis.measures.costs import published_bound
+from analysis.results.launches import per_name
+from analysis.results.study import Source, Study
+from profiling.errors import UserError
+
+# What PyProf calls the direction of a kernel; it has no others.
+DIRECTIONS = ("fprop", "bprop")
+
+EFFICIENCY_COLUMNS = ["kernel", "duration_ns", "flops", "flops_per_s", "flops_efficiency_pct"]
+
+OneOf = Callable[[Study], Source]
+
+
+def durations(
+    first: Study, second: Study | None, direction: str | None, only: OneOf
+) -> tuple[Rows, list[str]]:
+    """Sum of ``Sil(ns)`` by kernel name of one direction, s, largest first; two runs joined on the name.
+
+    Args:
+        only: the one table of a study.
+    """
+    of_a = {name: ns / 1e9 for name, ns, _ in _by_name(first, direction, only)}
+    if second is None:
+        return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], ["kernel", "a_s"]
+    of_b = {name: ns / 1e9 for name, ns, _ in _by_name(second, direction, only)}
+    both = [name for name in of_a if name in of_b]
+    apart = len(of_a) + len(of_b) - 2 * len(both)
+    if apart:
+        first.find(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
+    made = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
+    return made, ["kernel", "a_s", "b_s"]
+
+
+def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows, list[str]]:
+    """FLOPS efficiency by kernel name, highest first, to the seven digits that were published."""
+    peak, _ = published_bound(study)
+    rated = [
+        (flops / ns * 1e9, name, ns, flops) for name, ns, flops in _by_name(study, direction, only) if ns
+    ]
+    made = [
+        {
+            "kernel": name,
+            "duration_ns": int(ns),
+            "flops": _seven_digits(flops),
+            "flops_per_s": _seven_digits(rate),
+            "flops_efficiency_pct": round(100 * rate / peak, 6),
+        }
+        for rate, name, ns, flops in sorted(rated, key=lambda each: (-each[0], each[1]))
+    ]
+    return made, EFFICIENCY_COLUMNS
+
+
+def _seven_digits(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def _by_name(study: Study, direction: str | None, only: OneOf) -> list[tuple[str, float, float]]:
+    source = only(study)
+    if source.kind != "pyprof":
+        raise UserError(f"{study.path} is no PyProf kernel table, which the published method is for")
+    if direction is not None and direction not in DIRECTIONS:
+        raise UserError(f"PyProf knows no direction {direction}; the published method has fprop and bprop")
+    found = per_name(study, source, direction)
+    if not found:
+        raise UserError(f"{study.path} holds no kernel whose direction is {direction or 'known'}")
+    return found

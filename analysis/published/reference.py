@@ -1,0 +1,124 @@
+"""What do PyProf's kernel tables, the reference's own, say of a batch?
+
+Batches are counted in each table, FLOPs are a batch's, and how much of the arithmetic is credited stands
+beside them. The tables hold no duration of a batch, so they give no images/s and no scaling efficiency.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.display.terminal import Rows, sortable
+from analysis.measures import costs, peaks
+from analysis.measures.use import coverage_findings
+from analysis.results.launches import TableSums, table_sums
+from analysis.results.study import Source, Study
+from jobs.run import ID_FIELDS
+
+PYPROF_COLUMNS = (
+    "tables", "fprop_batches", "bprop_batches", "tflop_per_batch", "fprop_flop_coverage_pct",
+    "bprop_flop_coverage_pct", "kernel_ms", "flops_efficiency_of_kernels_pct",
+    "bandwidth_efficiency_of_kernels_pct",
+)  # fmt: skip
+
+
+def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
+    """A row a configuration (or group): its fields, ``world_size``, then :data:`PYPROF_COLUMNS`.
+
+    ``tables``: how many tables (repetitions, ranks) it is of; costs are summed over them, ratios formed last.
+    ``fprop_batches``, ``bprop_batches``: forward passes and attributed backward passes in them, as counted.
+    ``tflop_per_batch``: credited FLOPs of a batch, forward over its passes plus backward over its own, 1e12.
+    ``*_flop_coverage_pct``: credited FLOPs over the analytic count (backward: twice the forward), %.
+    ``kernel_ms``: time of the model's kernels in an attributed batch, ms; the efficiencies are over it, %.
+    """
+    sources = study.of_kind("pyprof")
+    sums, cost = table_sums(study, sources), costs.costs_of(study, sources)
+    names = list(group_by) or list(ID_FIELDS)
+    groups: dict[tuple, list[Source]] = {}
+    for source in sources:
+        if source.id in sums and source in study.sources:  # else a column of it is damaged
+            groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
+    _find_what_is_not_known(study, [source for of_group in groups.values() for source in of_group], sums)
+    rows = []
+    for key in sorted(groups, key=sortable):
+        of_group = groups[key]
+        sizes = {source.world_size for source in of_group}
+        rows.append({
+            **dict(zip(names, key, strict=True)),
+            "world_size": sizes.pop() if len(sizes) == 1 else None,
+            "tables": len(of_group),
+            **_counts([(source, sums[source.id]) for source in of_group]),
+            **_kernel_figures(study, [(s, cost[s.id]) for s in of_group if s.id in cost]),
+        })  # fmt: skip
+    # A forward and a backward pass need one and two products of each layer: the batch's, by their weights.
+    parts = [(row["fprop_flop_coverage_pct"], row["bprop_flop_coverage_pct"]) for row in rows]
+    for line in coverage_findings([(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None]):
+        study.find(line)
+    return rows
+
+
+def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mapping[str, TableSums]) -> None:
+    for source in sources:
+        if not sums[source.id].batches.forward:
+            study.find(f"{source.id}: no loss found, so its batches cannot be counted")
+    models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
+    unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
+    if unknown:
+        study.find(f"the analytic FLOPs of {', '.join(unknown)} are not known: no coverage is given")
+
+
+def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "fprop_batches": sum(sums.batches.forward for _, sums in of_group) or None,
+        "bprop_batches": sum(sums.batches.backward for _, sums in of_group),
+    }
+    whole = [sums for _, sums in of_group if sums.batches.forward and sums.batches.backward]
+    if whole:
+        flops = sum(sums.fprop_per_batch + sums.bprop_per_batch for sums in whole)
+        row["tflop_per_batch"] = flops / len(whole) / 1e12
+    forward = [
+        (analytic_forward_flops(s), sums.fprop_per_batch) for s, sums in of_group if sums.batches.forward
+    ]
+    backward = [
+        (analytic_forward_flops(s), sums.bprop_per_batch) for s, sums in of_group if sums.batches.backward
+    ]
+    # Each product of the forward pass has two in the backward pass.
+    row["fprop_flop_coverage_pct"] = _coverage(forward, 1)
+    row["bprop_flop_coverage_pct"] = _coverage(backward, 2)
+    return row
+
+
+def _coverage(credited: Sequence[tuple[float | None, float]], products: int) -> float | None:
+    needed = [analytic for analytic, _ in credited if analytic]
+    if not needed or len(needed) < len(credited):
+        return None
+    return 100 * sum(flops for _, flops in credited) / (products * sum(needed))
+
+
+def analytic_forward_flops(source: Source) -> float | None:
+    """Analytic FLOPs of the forward pass of a batch at 224 x 224; None if the model is not known."""
+    per_image = peaks.forward_flops_per_image(source.fields.get("model") or "")
+    batch = source.fields.get("batch")
+    return per_image * batch if per_image and batch else None
+
+
+def _kernel_figures(study: Study, counted: Sequence[tuple[Source, costs.Costs]]) -> dict[str, Any]:
+    if not counted:
+        return {}
+    bounds = [costs.bound_of(study, source) for source, _ in counted]
+    seconds = [cost.kernel_ns / 1e9 for _, cost in counted]
+    return {
+        "kernel_ms": 1e3 * sum(seconds) / len(seconds),
+        "flops_efficiency_of_kernels_pct": _over(
+            sum(cost.flops for _, cost in counted), seconds, [bound.flops_per_s for bound in bounds]
+        ),
+        "bandwidth_efficiency_of_kernels_pct": _over(
+            sum(cost.bytes for _, cost in counted), seconds, [bound.bytes_per_s for bound in bounds]
+        ),
+    }
+
+
+def _over(total: float, seconds: Sequence[float], peaks_per_s: Sequence[float | None]) -> float | None:
+    """``total`` over what could be done in these seconds at these peaks, in percent."""
+    known = [peak for peak in peaks_per_s if peak]
+    could = sum(time * peak for time, peak in zip(seconds, known, strict=False))
+    return 100 * total / could if could and len(known) == len(seconds) else None

@@ -1,0 +1,67 @@
+"""What did the reference call scaled efficiency? FLOPs and bytes over the peak for a whole batch's duration.
+
+The FLOPs are of PyProf tables; the duration is the least of three estimates of a batch, of which TAU tables
+hold one (50-batch and 1-batch runs of the configuration). Where they hold none, there is no figure.
+"""
+
+from typing import Any
+
+from analysis.display.terminal import Rows, sortable
+from analysis.measures import published_formulas, tau
+from analysis.measures.costs import published_bound
+from analysis.results.launches import table_sums
+from analysis.results.study import Study
+from jobs.run import ID_FIELDS
+
+SCALED_COLUMNS = ("batch_duration_s", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct")
+
+
+def scaled_rows(study: Study) -> Rows:
+    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`SCALED_COLUMNS`.
+
+    ``batch_duration_s``: the published estimate, s; the two efficiencies are of 25 batches, as published (the
+    reference printed each under the other's header; these are under their own).
+    """
+    sources = study.of_kind("pyprof")
+    durations = _durations(study) if sources and study.tau_intervals else {}
+    timed = [source for source in sources if _point(source.fields) in durations]
+    if sources and len(timed) < len(sources):
+        study.find(
+            f"the published scaled efficiency of {len(sources) - len(timed)} PyProf tables needs a batch's "
+            "duration, which no TAU tables here hold; analysis.efficiency --method published gives the rest"
+        )
+    peak_flops, peak_bytes = published_bound(study)
+    sums = table_sums(study, timed)
+    rows = []
+    for source in [source for source in timed if source.id in sums]:
+        batch_s = durations[_point(source.fields)]
+        flops_pct, bytes_pct = (
+            published_formulas.scaled_efficiency_pct(total, batch_s, peak)
+            for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
+        )
+        rows.append({
+            **{name: source.fields.get(name) for name in ID_FIELDS},
+            "world_size": source.world_size,
+            "batch_duration_s": batch_s,
+            "flops_efficiency_of_batch_pct": flops_pct,
+            "bandwidth_efficiency_of_batch_pct": bytes_pct,
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: sortable([row[name] for name in ID_FIELDS]))
+
+
+def _durations(study: Study) -> dict[tuple, float]:
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    found: dict[tuple, float] = {}
+    for key in timed:
+        if key in started:
+            estimate = published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key]))
+            point = _point(dict(zip(ID_FIELDS, key, strict=True)))
+            # Two ways of running TAU are two estimates, of which the least counts.
+            found[point] = published_formulas.batch_duration_s([estimate, found.get(point, float("inf"))])
+    return {point: duration for point, duration in found.items() if duration > 0}
+
+
+def _point(fields: Any) -> tuple:
+    """A configuration, whatever the profiler."""
+    values = {name: fields.get(name) for name in ID_FIELDS if name != "profile"}
+    return tuple(value.lower() if isinstance(value, str) else value for value in values.values())

@@ -1,0 +1,98 @@
+"""What is said of more ranks in a verdict: the change that would give most, if nothing speaks against it."""
+
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows, digits
+from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.simulate import in_words
+from analysis.report.sentences import Sentence, number, ranks_in_words
+
+# A change that would give less than this, by simulation, is not worth a sentence of its own.
+WORTH_TRYING_PCT = 5.0
+
+# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
+MEASURED_AS = {
+    "fp16-gradients": ("grad", "fp16"),
+    "bucket-mb": ("bucket_mb", ""),
+    "no-loader": ("loader", "synthetic"),
+}
+
+
+def _most_measured(row: dict[str, Any]) -> int:
+    return int(str(row.get("measured_on") or 0).split()[-1])
+
+
+def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
+    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
+
+    What was measured in the same sweep needs no simulation: the figures say what it gives.
+    """
+    tried = [
+        row
+        for row in predicted
+        if row.get("what_if")
+        and (row.get("gain_pct") or 0) >= WORTH_TRYING_PCT
+        and row["ranks"] > _most_measured(row)
+        and not was_measured(row, points)
+    ]
+    nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]
+    return max(nearest, key=lambda row: row["gain_pct"], default=None)
+
+
+def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
+    """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
+    name, _, value = predicted["what_if"].partition("=")
+    field, measured = MEASURED_AS.get(name, ("", ""))
+    if not field:
+        return False
+    changed = {one: str(predicted.get(one)) for one in CONFIGURATION} | {field: measured or value}
+    return any(
+        point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
+        for point in points
+    )
+
+
+def _same(value: Any, text: str) -> bool:
+    # A what-if says 50 where the field is 50.0.
+    return str(value) == text or (isinstance(value, float) and f"{value:g}" == text)
+
+
+def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
+    """The change that would give most; or that the methods contradict each other on it."""
+    best = to_try(predicted, points)
+    if best is None:
+        return []
+    apart = disagreement(best, predicted)
+    if apart:
+        return [Sentence(f"No forecast is given here: {apart}.", "prediction")]
+    which = f" ({best['name']})" if best.get("name") else ""
+    text = (
+        f"Of what was simulated and not measured, for {ranks_in_words(best['ranks'])}{which}, "
+        f"{in_words(best['what_if'])} would give most: "
+        f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
+    )
+    return [Sentence(text, "prediction")]
+
+
+def disagreement(row: dict[str, Any], predicted: Rows) -> str:
+    """How the two methods contradict each other on the configuration and ranks of a row; empty: they do not.
+
+    They do where their ranges, of the job as it is, do not overlap.
+    """
+    ranges = []
+    for one in predicted:
+        alike = all(str(one.get(name)) == str(row.get(name)) for name in (*CONFIGURATION, "ranks"))
+        low, high = number(one, "images_per_s_low"), number(one, "images_per_s_high")
+        if alike and not one.get("what_if") and not one.get("backtest") and np.isfinite([low, high]).all():
+            ranges.append((low, high, one.get("method", "")))
+    for low, high, method in ranges:
+        for other_low, other_high, other in ranges:
+            if high < other_low:
+                ranges_in_words = f"{digits(low, 3)} to {digits(high, 3)} images/s, the {other}"
+                return (
+                    f"for {ranks_in_words(row['ranks'])} the {method} says {ranges_in_words} "
+                    f"{digits(other_low, 3)} to {digits(other_high, 3)}"
+                )
+    return ""

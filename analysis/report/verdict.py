@@ -1,0 +1,298 @@
+"""What do the figures say, in words? Each sentence follows a rule with a threshold, and names its evidence.
+
+A rule that has not enough data says so; none guesses. What costs scaling is the answer of analysis.report.causes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows, digits
+from analysis.measures.scaling import POINT_FIELDS
+from analysis.prediction.configurations import CONFIGURATION
+from analysis.report.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
+from analysis.report.causes import (
+    LATE_RANKS,
+    LEAST_PCT,
+    Cause,
+    Late,
+    gains,
+    late_ranks,
+    limit_of_transfer,
+    of_loss,
+    suspected,
+)
+from analysis.report.forecast import forecast, was_measured
+from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
+
+# As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
+LEAST_UNREPEATED_PCT = 5.0
+# A part of the batch that makes up less than this share of what was lost is not what limits it.
+LIMITING_SHARE = 0.25
+# Profiled runs that leave more than this share of the loss without a part do not tell its cause.
+UNATTRIBUTED_SHARE = 0.5
+# A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
+WIDEST_INTERVAL_PCT = 40.0
+
+
+def verdict(
+    points: Rows,
+    names: Sequence[str],
+    predicted: Rows | None = None,
+    late: Rows | None = None,
+) -> list[Sentence]:
+    """How it scales, what limits it, who holds up the others, what to try.
+
+    Args:
+        points: rows of ``analysis.scaled`` for runs of our own, a configuration and world size each.
+        names: what each is called, in the same order.
+        predicted: rows of ``analysis.predict`` with what-ifs, where steps were simulated.
+        late: rows of ``analysis.stragglers`` of the runs of most ranks, with their run's ``id`` and fields.
+    """
+    called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
+    if not called:
+        return [Sentence("No run can be compared: not enough data to say how this job scales.", "left-out")]
+    if not has_scaled(called):
+        return [
+            _rate(called),
+            Sentence(f"Not enough data to say how it scales: {unscaled(called)}.", "table"),
+            *held_up(late_ranks(late or [])),
+        ]
+    scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
+    largest = max(row["world_size"] for row in scaled)
+    widest = [row for row in scaled if row["world_size"] == largest]
+    best = max(widest, key=lambda row: row["scaling_efficiency_pct"])
+    worst = min(widest, key=lambda row: row["scaling_efficiency_pct"])
+    lowest = min(scaled, key=lambda row: row["scaling_efficiency_pct"])
+    # The most ranks matter most; what is lost on fewer only is still lost.
+    enough = max(_least(worst), LIMITING_SHARE * _lost(lowest))
+    judged = worst if _lost(worst) >= enough else lowest
+    of_runs = _of_point(late or [], judged)
+    here = late_ranks(of_runs)
+    first, why = _why(called, judged, here, gains(judged, predicted or [], CONFIGURATION))
+    if any(sentence.cause in ("waits", "communication") for sentence in why):
+        why += perhaps(*suspected(of_runs))
+    others = [] if here else held_up(late_ranks(late or []))
+    return [
+        *first,
+        _how(best, worst),
+        *(_on_fewer(judged) if judged is not worst else []),
+        *why,
+        *others,
+        *forecast(predicted or [], called),
+    ]
+
+
+def _lost(row: dict[str, Any]) -> float:
+    return 100 - float(row["scaling_efficiency_pct"])
+
+
+def _least(row: dict[str, Any]) -> float:
+    """Percentage points from which on a loss, or a part of it, is told from how much equal runs differ."""
+    half = (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+    return LEAST_UNREPEATED_PCT if np.isnan(half) else max(LEAST_PCT, half)
+
+
+def _of_point(late: Rows, row: dict[str, Any]) -> Rows:
+    """The rows of the runs of a point."""
+    names = (*CONFIGURATION, "nodes", "gpus_per_node")
+    return [
+        one for one in late if all(str(one.get(name, row.get(name))) == str(row.get(name)) for name in names)
+    ]
+
+
+def has_scaled(points: Rows) -> bool:
+    """Whether a point is compared with one of fewer ranks."""
+    return any(row["world_size"] != row["base_world_size"] for row in points)
+
+
+def unscaled(points: Rows) -> str:
+    """Why no point has a base point, in words."""
+    if len({row["world_size"] for row in points}) == 1:
+        return "one world size was measured"
+    return "no configuration was measured at two world sizes, by a constant batch of a rank or of the job"
+
+
+def _rate(called: Rows) -> Sentence:
+    best = max(called, key=lambda row: row["images_per_s"])
+    rate = digits(best["images_per_s"], 3)
+    return Sentence(
+        f"The fastest configuration ({best['called']}) trains {rate} images/s "
+        f"on {ranks_in_words(best['world_size'])}.",
+        "table",
+    )
+
+
+def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
+    ranks = ranks_in_words(worst["world_size"])
+    scaling = "strong scaling (the batch of the job is constant)" if _is_strong(worst) else "scaling"
+    text = f"On {ranks} the job keeps {_interval(best)} of ideal {scaling}"
+    if worst["called"] == best["called"]:
+        return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
+    text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
+    rates = f"at the rate of {_base_rate(best)}"
+    if _base_rate(worst) != _base_rate(best):
+        rates += f" with the one, of {_base_rate(worst)} with the other"
+    return Sentence(f"{text}; ideal is {ranks} {rates}.", "scaling")
+
+
+def _base_rate(row: dict[str, Any]) -> str:
+    return f"{row['base']} ({digits(row['base_images_per_s'], 3)} images/s)"
+
+
+def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
+    """What is lost on fewer ranks than the most, where these lose next to nothing."""
+    if _lost(row) < _least(row):
+        return []
+    text = f"Less is kept on {ranks_in_words(row['world_size'])} with {row['called']}: {_interval(row)}."
+    return [Sentence(text, "scaling")]
+
+
+# --- why ------------------------------------------------------------------------------------------------
+
+
+def _why(
+    called: Rows, row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+) -> tuple[list[Sentence], list[Sentence]]:
+    """(what comes first of all: the late ranks, if they are the cause; what else is said of causes)."""
+    of_late = held_up(late)
+    width = number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")
+    if width > WIDEST_INTERVAL_PCT:
+        text = (
+            "Not enough data to say what limits it: equal runs differ too much. Repeat them (repetitions), "
+            "with more batches, on a machine that does nothing else."
+        )
+        return [], [Sentence(text, "scaling"), *of_late]
+    if _lost(row) < _least(row):
+        # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
+        first = of_late if late and late.share_pct >= _least(row) else []
+        text = (
+            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points "
+            f"are lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
+        )
+        return first, [Sentence(text, "scaling"), *([] if first else of_late)]
+    base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
+    unknown = base is None or np.isnan(rest) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
+    if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):
+        return of_late, []  # half of the loss is enough to call it the cause
+    if base is None or np.isnan(rest):
+        return [], [*_from_stages(base, row), *of_late]
+    if unknown:
+        text = (
+            "Not enough data to say what limits it: what profiled runs grew by misses the "
+            f"{row['loss_pct']:.0f} percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of "
+            "both points."
+        )
+        return [], [Sentence(text, "loss"), *of_late]
+    # What was measured in the same sweep needs no simulation: the figures say what it gives.
+    new = {name: one for name, one in gained.items() if not was_measured(one, called)}
+    return _from_parts(base, row, late, new)
+
+
+def _from_parts(
+    base: dict[str, Any], row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+) -> tuple[list[Sentence], list[Sentence]]:
+    """The causes by the parts of the loss and the lateness of ranks: the first, and the next if large."""
+    lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
+    causes = of_loss(row, late)
+    least = max(_least(row), LIMITING_SHARE * lost)
+    large = [cause for cause in causes if cause.cost_pct >= least][:2]
+    if not large:
+        words = _words(causes[0], row, late, gained)[1]
+        text = (
+            f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest part, "
+            f"{words}, costs {causes[0].cost_pct:.1f}."
+        )
+        return [], [Sentence(text, "loss"), *of_late]
+    unknown = f"; {rest:.0f} no profiled run explains" if rest > large[0].cost_pct else ""
+    found: list[Sentence] = []
+    for cause in large:
+        key, words = _words(cause, row, late, gained)
+        points = _points(row, cause, late)
+        text = f"Next, {words} costs {points}."
+        if not found:
+            text = (
+                f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
+                f"{LIMITED_BY.get(key, '')}{unknown}."
+            )
+        found.append(Sentence(text, "loss", key))
+        found += [] if cause.kind == LATE_RANKS else against(key, gained)
+    return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
+
+
+def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:
+    """What a cause costs, with the interval of its part where nothing was taken off it."""
+    if late or cause.kind == LATE_RANKS:
+        return f"{cause.cost_pct:.1f}"
+    return with_ends(row, f"loss_{cause.kind}_pct", decimals=1)
+
+
+def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[str, Any]) -> tuple[str, str]:
+    """(a cause's key, what it is called)."""
+    if cause.kind == LATE_RANKS and late:
+        return key_of(late), f"waiting for {name_of(late)}"
+    key, words = CAUSES[cause.kind]
+    if key == "computing" and _is_strong(row):
+        return "small batch", "computing on fewer images per rank"
+    if key == "transfer":
+        return limit_of_transfer(cause.cost_pct, gained) or key, words
+    return key, words
+
+
+# --- without profiled runs of both points -------------------------------------------------------------------
+
+
+def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
+    """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
+    lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else 0.0
+    grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
+    if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
+        why = row.get("loss_note") or "its base point is not among the results"
+        text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
+        return [Sentence(text, "stages")]
+    text = (
+        f"{_longer(base, row)}; of what is known to have grown, loading data is the largest part (by "
+        f"{grown_ms:.0f} ms)."
+    )
+    return [Sentence(text, "stages", "loader"), *against("loader", {})]
+
+
+def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
+    ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {ranks_in_words(base['world_size'])}"
+    if _is_strong(row):
+        than = f"its share of that {than} would"
+    return (
+        f"A batch ({row['called']}) on {ranks_in_words(row['world_size'])} takes "
+        f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
+        f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
+    )
+
+
+def _is_strong(row: dict[str, Any]) -> bool:
+    return row.get("scaling") == "strong"
+
+
+def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
+    """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
+    share = base["world_size"] / row["world_size"] if _is_strong(row) else 1.0
+    return share * number(base, name)
+
+
+def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
+    """The base point's row; the precision of gradients does not matter there if it is one rank."""
+    # The batch of a rank, or the job's.
+    batch = {"batch"} if _is_strong(row) else set()
+    alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
+    found = [
+        other
+        for other in called
+        if other["world_size"] == row["base_world_size"]
+        and all(other[name] == row[name] for name in alike)
+        and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
+    ]
+    return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return with_ends(row, "scaling_efficiency_pct", unit=" %")

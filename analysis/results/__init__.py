@@ -1,0 +1,1 @@
+"""What is in a folder of results, and which runs count?"""

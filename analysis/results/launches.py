@@ -1,0 +1,217 @@
+"""What do the launches of a PyProf table add up to, and how many batches are in it?
+
+PyProf tables are read some at a time, and each for itself where one of them is damaged, so that a bad table
+costs no other one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from analysis.results.study import Source, Study
+from profiling.errors import UserError
+from profiling.tools import pyprof
+
+_Found = TypeVar("_Found")
+
+
+def per_table(
+    study: Study,
+    sources: Iterable[Source],
+    sql: str,
+    **each: Callable[[Source], Any],
+) -> dict[Path, tuple]:
+    """The row that ``sql`` gives of each table; a table that cannot be read is taken out of the study.
+
+    Args:
+        sql: a query over ``$paths`` whose rows begin with ``filename``, one a table.
+        each: further parameters of it: lists of one value a table.
+    """
+
+    def ask(some: Sequence[Source]) -> dict[Path, tuple]:
+        arguments: dict[str, Any] = {"paths": [str(source.path) for source in some]}
+        arguments |= {name: [value(source) for source in some] for name, value in each.items()}
+        rows = study.ask(sql, arguments)
+        return {Path(name): tuple(row) for name, *row in rows}
+
+    return _in_portions(study, list(sources), ask)
+
+
+def _in_portions(
+    study: Study, sources: Sequence[Source], ask: Callable[[Sequence[Source]], dict[Path, _Found]]
+) -> dict[Path, _Found]:
+    import duckdb
+
+    found: dict[Path, _Found] = {}
+    by_path = {source.path: source for source in sources}
+    for paths in pyprof.in_portions(list(by_path)):
+        some = [by_path[path] for path in paths]
+        try:
+            found |= ask(some)
+        except (duckdb.Error, OSError):
+            for source in some:
+                try:
+                    found |= ask([source])
+                except (duckdb.Error, OSError) as error:
+                    study.fail(source, damaged(error))
+    return found
+
+
+def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.Batches]:
+    """The batches of each table, counted once a study."""
+    kept: dict[Path, pyprof.Batches] = study.kept("batches of tables")
+    new = [source for source in sources if source.path not in kept]
+    if new:
+        kept |= _in_portions(
+            study,
+            new,
+            lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
+        )
+    return {source.path: kept[source.path] for source in sources if source.path in kept}
+
+
+# --- sums of a table ----------------------------------------------------------------------------------
+
+_NAMES = f"""
+select file, "Kernel" as name, {pyprof.IS_LOADER} as loader,
+    sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes,
+    sum("Sil(ns)") filter ("FLOPs" <> 0) as launched_ns,
+    sum("Sil(ns)") filter ("Direction" = 'fprop') as fprop_ns,
+    sum("FLOPs") filter ("Direction" = 'fprop') as fprop_flops,
+    sum("FLOPs") filter ("Direction" = 'bprop') as bprop_flops,
+    sum("FLOPs") filter ("Direction" = 'fprop' and first) as first_flops,
+    sum("Sil(ns)") filter ("Direction" = 'fprop' and coalesce("Op", '') in ('', 'na', '-')) as lost_ns,
+    sum("Sil(ns)") filter (attributed) as attributed_ns,
+    sum("Sil(ns)") filter (attributed and "FLOPs" <> 0) as counted_ns,
+    sum("FLOPs") filter (attributed) as attributed_flops,
+    sum("Bytes") filter (attributed) as attributed_bytes
+from (
+    select *, file_index::bigint + 1 as file, "Idx" < $seconds[file] as first,
+        "Idx" >= $attributed[file] and "Sil(ns)" is not null as attributed
+    from {pyprof.TABLES}
+)
+group by all
+"""
+# Over the names of a table: what TableSums says of it.
+_OF_NAMES = {
+    "ns": "sum(ns)",
+    "flops": "sum(flops)",
+    "bytes": "sum(bytes)",
+    "named_ns": "sum(ns) filter (flops <> 0)",
+    "launched_ns": "sum(launched_ns)",
+    "fprop_ns": "sum(fprop_ns)",
+    "lost_ns": "sum(lost_ns) filter (not loader)",
+    "largest_lost_ns": "max(lost_ns) filter (not loader)",
+    "fprop_flops": "sum(fprop_flops)",
+    "bprop_flops": "sum(bprop_flops)",
+    "first_flops": "sum(first_flops)",
+    "kernel_ns": "sum(attributed_ns) filter (not loader)",
+    "counted_ns": "sum(counted_ns) filter (not loader)",
+    "kernel_flops": "sum(attributed_flops) filter (not loader)",
+    "kernel_bytes": "sum(attributed_bytes) filter (not loader)",
+    "loader_ns": "sum(attributed_ns) filter (loader)",
+}
+_SUMS = f"""
+select $paths[file], {", ".join(f"coalesce({sums}, 0)::double" for sums in _OF_NAMES.values())},
+    first(name order by lost_ns desc, name) filter (not loader and lost_ns is not null)
+from ({_NAMES}) group by file
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSums:
+    """Sums over one PyProf table (ns, FLOP, bytes), and its batches.
+
+    Attributes:
+        ns, flops, bytes: of all launches.
+        named_ns: of kernel names any launch of which is credited FLOPs; launched_ns: of those launches.
+        fprop_ns: of what PyProf calls fprop; lost_ns: of that, what it could not assign.
+        largest_lost_ns, largest_lost: of the kernel with the most lost time.
+        fprop_flops, bprop_flops: by PyProf's direction.
+        first_flops: of the forward pass of the first batch, trials of autotuning included.
+        kernel_ns, kernel_flops, kernel_bytes: of the attributed batches, without the loader's kernels;
+            counted_ns: of those launches that are credited FLOPs; loader_ns: of the loader's kernels.
+    """
+
+    batches: pyprof.Batches
+    ns: float
+    flops: float
+    bytes: float
+    named_ns: float
+    launched_ns: float
+    fprop_ns: float
+    lost_ns: float
+    largest_lost_ns: float
+    largest_lost: str | None
+    fprop_flops: float
+    bprop_flops: float
+    first_flops: float
+    kernel_ns: float
+    counted_ns: float
+    kernel_flops: float
+    kernel_bytes: float
+    loader_ns: float
+
+    @property
+    def fprop_per_batch(self) -> float:
+        return self.fprop_flops / self.batches.forward if self.batches.forward else float("nan")
+
+    @property
+    def bprop_per_batch(self) -> float:
+        return self.bprop_flops / self.batches.backward if self.batches.backward else float("nan")
+
+
+def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
+    """Sums of each PyProf table that can be read, by the source's id; taken once a study."""
+    batches = batches_of(study, sources)
+    kept: dict[Path, TableSums] = study.kept("sums of tables")
+    new = [source for source in sources if source.path in batches and source.path not in kept]
+    found = per_table(
+        study,
+        new,
+        _SUMS,
+        seconds=lambda source: next(iter(batches[source.path].starts[1:]), None),
+        attributed=lambda source: batches[source.path].attributed_from,
+    )
+    for path, (*sums, name) in found.items():
+        named = dict(zip(_OF_NAMES, sums, strict=True))
+        kept[path] = TableSums(batches=batches[path], largest_lost=name, **named)
+    return {source.id: kept[source.path] for source in sources if source.path in kept}
+
+
+# --- by kernel name -----------------------------------------------------------------------------------
+
+
+def per_name(study: Study, source: Source, direction: str | None = None) -> list[tuple[str, float, float]]:
+    """(kernel, sum of ``Sil(ns)``, sum of FLOPs) of a table, the longest first.
+
+    Args:
+        direction: as PyProf says it; by default all launches.
+
+    Raises:
+        UserError: the table is damaged.
+    """
+    import duckdb
+
+    where = '"Direction" = $direction' if direction else "true"
+    sql = (
+        'select "Kernel", coalesce(sum("Sil(ns)"), 0)::double as ns, coalesce(sum("FLOPs"), 0)::double '
+        f'from {pyprof.TABLES} where {where} group by "Kernel" order by ns desc, "Kernel"'
+    )
+    arguments: dict[str, Any] = {"paths": [str(source.path)]} | (
+        {"direction": direction} if direction else {}
+    )
+    try:
+        return study.connection.execute(sql, arguments).fetchall()
+    except (duckdb.Error, OSError) as error:
+        raise UserError(f"{source.path} {damaged(error)}") from None
+
+
+def damaged(error: Exception) -> str:
+    """That a file is damaged, or has columns of other types, in one line."""
+    import duckdb
+
+    if isinstance(error, duckdb.BinderException | duckdb.ConversionException):
+        return f"holds a column of another type than PyProf's ({str(error).splitlines()[0]})"
+    return f"is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"

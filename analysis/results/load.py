@@ -1,0 +1,184 @@
+"""What is in a folder of results, and what of it can be used?
+
+:func:`load` takes a sweep, one run, a folder of the reference's files (PyProf kernel tables, TAU tables), or
+one such file. It reads the facts of the runs; tables are read when an analysis asks for them, and of these
+only the columns it needs. What failed, was left out or cannot be read is listed with its reason, never
+dropped silently.
+"""
+
+import re
+from pathlib import Path
+
+from analysis.results import load_reference
+from analysis.results.study import Failure, Source, Study
+from jobs import store
+from jobs.run import parse_id
+from jobs.store import Calibration, Manifest
+from profiling.errors import UserError
+from profiling.tables import rank_directory
+
+
+def load(path: Path | str, own_peaks: Path | None = None) -> Study:
+    """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
+
+    Raises:
+        UserError: it does not exist, is empty, or holds nothing known; one line that says what was expected.
+    """
+    path = Path(path)
+    study = Study(path, own_peaks=own_peaks)
+    if path.is_file():
+        load_reference.add_file(study, path)
+    elif not path.is_dir():
+        raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
+    elif (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
+        _add_run(study, path)
+        _read_calibration(study, path.parent)
+    elif _is_sweep(path):
+        _add_sweep(study, path)
+    else:
+        _add_folder(study, path)
+    if not (study.sources or study.tau_intervals or study.tau_atomics):
+        raise UserError(no_result(study))
+    return study
+
+
+def no_result(study: Study) -> str:
+    """Why a study has nothing to analyse, in one line."""
+    bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    if bad:
+        return (
+            f"{study.path} has no usable result: {len(bad)} failed, "
+            f"the first is {bad[0].point}: {bad[0].reason}"
+        )
+    return (
+        f"{study.path} holds no results: it should hold runs (run_..._ret_0/manifest.json), "
+        "PyProf kernel tables or TAU tables (Parquet)"
+    )
+
+
+# --- our own results ----------------------------------------------------------------------------------
+
+
+def _is_sweep(path: Path) -> bool:
+    return (path / store.SWEEP).is_file() or any(
+        (directory / store.MANIFEST).is_file() for directory in path.glob("run_*")
+    )
+
+
+def _add_sweep(study: Study, path: Path) -> None:
+    for directory in sorted(path.glob("run_*")):
+        if directory.is_dir():
+            _add_run(study, directory)
+    _forget_superseded(study)
+    _read_sweep(study, path)
+    _read_calibration(study, path)
+
+
+def _add_run(study: Study, directory: Path) -> None:
+    name = directory.resolve().name
+    try:
+        run_id = parse_id(name)
+        manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    except UserError as error:
+        started = not (directory / store.MANIFEST).exists()
+        reason = "it has no manifest: it is still running, or was killed" if started else str(error)
+        study.failed.append(Failure(name, reason, "unfinished" if started else "unreadable"))
+        return
+    wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
+    wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
+    if wrong:
+        study.failed.append(Failure(name, wrong, "failed"))
+        return
+    fields = manifest.run.model_dump()
+    if any(fields[key] != value for key, value in run_id.fields.items()):
+        study.find(f"{name}: its manifest says another configuration than its name; the manifest counts")
+    source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
+    study.sources.append(source)
+    for finding in manifest.findings:
+        study.find(f"{name}: {finding}")
+    _find_missing_ranks(study, source)
+
+
+def _find_missing_ranks(study: Study, source: Source) -> None:
+    """Say of which ranks a profiled run has no kernels: its figures are of the others alone."""
+    there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
+    missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
+    if there and missing:
+        ranks = ", ".join(str(rank) for rank in missing)
+        study.find(
+            f"{source.id}: no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
+            f"(of {source.ranks}): what is said of its kernels is of the other ranks"
+        )
+
+
+def _has_rows(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path).num_rows > 0
+    except (pa.ArrowException, OSError):
+        return True  # it is damaged: who reads it says so
+
+
+def _attempted(name: str) -> str:
+    """The point (and repetition) that a run was an attempt at: its id without the exit code."""
+    return re.sub(r"_ret_-?\d+$", "", name)
+
+
+def _forget_superseded(study: Study) -> None:
+    """A point that failed and was done later is no failed point, but worth a line."""
+    done = {_attempted(source.id) for source in study.sources}
+    for failure in list(study.failed):
+        if _attempted(failure.point) in done:
+            study.failed.remove(failure)
+            study.find(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
+
+
+def _read_sweep(study: Study, path: Path) -> None:
+    import json
+
+    record = path / store.SWEEP
+    if not record.is_file():
+        return
+    try:
+        content = json.loads(record.read_bytes())
+        left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
+        order = [str(point) for point in content.get("order", [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        study.find(f"{record} is damaged ({error}): points that were left out are not known")
+        return
+    study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
+    known = {_attempted(source.id) for source in study.sources}
+    known |= {_attempted(failure.point) for failure in study.failed}
+    study.failed += [
+        Failure(point, "not run yet; call jobs.sweep again", "unfinished")
+        for point in order
+        if point not in known
+    ]
+
+
+def _read_calibration(study: Study, path: Path) -> None:
+    record = path / store.CALIBRATION
+    try:
+        study.calibration = store.read_record(record, Calibration)
+    except UserError as error:
+        missing = "no peaks were measured for it" if not record.exists() else str(error)
+        study.find(f"{missing}: efficiencies stand beside the datasheet only")
+
+
+# --- folders ------------------------------------------------------------------------------------------
+
+
+def _add_folder(study: Study, path: Path) -> None:
+    """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
+    sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
+    if len(sweeps) == 1:
+        _add_sweep(study, sweeps[0])
+        return
+    if sweeps:
+        names = ", ".join(str(sweep) for sweep in sweeps)
+        raise UserError(f"{path} holds {len(sweeps)} sweeps; give one of them: {names}")
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
+    load_reference.add_files(study, [file for file in files if file not in hidden])

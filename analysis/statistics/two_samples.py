@@ -1,0 +1,169 @@
+"""Do two sets of runs differ, by how much, and what difference would so many runs have shown?
+
+The test is Mann and Whitney's (1947), exact, which assumes no distribution. Several configurations together
+are its strata: their counts are added, as in van Elteren's test (1960). A difference's interval holds what
+the test would not reject (Hodges and Lehmann 1963), so that the two never disagree. Figures are compared by
+their logarithms: a slowdown is a factor.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from analysis.statistics import estimates
+
+SIGNIFICANCE = 0.05
+POWER = 0.80
+MOST_RUNS = 20  # a side, that runs_enough considers
+_SIMULATIONS = 4000
+_MOST_ELEMENTS = 2_000_000  # of one simulation, for its memory and time
+
+Stratum = tuple[np.ndarray, np.ndarray]  # figures of the runs of one configuration, before and after
+Shapes = tuple[tuple[int, int], ...]  # runs before and after, of each configuration
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two sets of runs say of one figure; effects are b over a, less 1, in percent.
+
+    ``low`` and ``high`` are NaN where the runs are too few for a 95 % interval, ``detectable_pct`` where they
+    are too few for any difference to be found.
+    """
+
+    effect_pct: float
+    low: float
+    high: float
+    p_value: float
+    detectable_pct: float
+
+
+def difference(strata: Sequence[Stratum], tests: int = 1) -> Difference:
+    """Effect, 95 % interval and two-sided test of two sets of run figures (all positive).
+
+    Args:
+        strata: of one configuration; of several, the difference is taken to be one in all.
+        tests: how many tests are made beside each other; what is detectable allows for that (Holm).
+
+    The effect of one configuration is that of the medians, of several the median of all ratios of two runs
+    of a configuration.
+    """
+    shapes = _shapes(strata)
+    ratios = np.sort(np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata]))
+    pairs = len(ratios)
+    above = float((ratios > 0).sum() + 0.5 * (ratios == 0).sum())
+    # Half a count (runs that are equal) is rounded to the side of no difference.
+    tail = math.ceil(min(above, pairs - above))
+    p_value = min(1.0, 2 * float(null_counts(shapes)[: tail + 1].sum()))
+    low = high = math.nan
+    if cut := rejected_counts(shapes, SIGNIFICANCE):
+        low, high = (100 * math.expm1(ratios[place]) for place in (cut - 1, pairs - cut))
+    effect = float(np.median(ratios))
+    if len(strata) == 1:
+        effect = math.log(np.median(strata[0][1]) / np.median(strata[0][0]))
+    return Difference(100 * math.expm1(effect), low, high, p_value, detectable_pct(strata, tests))
+
+
+# --- the test -----------------------------------------------------------------------------------------
+
+
+@cache
+def null_counts(shapes: Shapes) -> np.ndarray:
+    """Probability of each count of pairs (a before, b after) with a < b, if nothing differs."""
+    probability = np.ones(1)
+    for runs_a, runs_b in shapes:
+        probability = np.convolve(probability, _null_counts(runs_a, runs_b))
+    return probability
+
+
+@cache
+def _null_counts(runs_a: int, runs_b: int) -> np.ndarray:
+    # Mann and Whitney's recursion: the largest value of all is one of a or one of b.
+    rows = [np.ones(1)] * (runs_b + 1)
+    for a in range(1, runs_a + 1):
+        row = [np.ones(1)]
+        for b in range(1, runs_b + 1):
+            made = np.zeros(a * b + 1)
+            made[: (a - 1) * b + 1] += a / (a + b) * rows[b]
+            made[a:] += b / (a + b) * row[b - 1]
+            row.append(made)
+        rows = row
+    return rows[runs_b]
+
+
+def rejected_counts(shapes: Shapes, level: float) -> int:
+    """How many of the lowest counts (and as many of the highest) a two-sided test at ``level`` rejects."""
+    below = np.cumsum(null_counts(shapes))
+    return int(np.searchsorted(below, level / 2 * (1 + 1e-9), side="right"))
+
+
+def least_p_value(shapes: Iterable[tuple[int, int]]) -> float:
+    """The smallest p that the test can give with so many runs: before and after do not overlap."""
+    return 2.0 / math.prod(math.comb(a + b, a) for a, b in shapes)
+
+
+def runs_needed(tests: int) -> int:
+    """The fewest runs a side with which one of so many tests can be significant at all."""
+    runs = 2
+    while tests * least_p_value(((runs, runs),)) > SIGNIFICANCE:
+        runs += 1
+    return runs
+
+
+# --- its power ----------------------------------------------------------------------------------------
+
+
+def detectable_pct(strata: Sequence[Stratum], tests: int = 1) -> float:
+    """The slowdown that the test would find in 4 of 5 cases, %, were runs normal with the scatter of these.
+
+    NaN: so few runs show none. Of several strata: a slowdown of all, whose runs are taken to scatter alike;
+    where they do not, it is found more often.
+    """
+    cut = rejected_counts(_shapes(strata), SIGNIFICANCE / tests)
+    return 100 * math.expm1(_scatter(strata) * _found(_shapes(strata), cut)) if cut else math.nan
+
+
+def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
+    """How many runs a side would find such a slowdown of a configuration in 4 of 5 cases.
+
+    None: more than :data:`MOST_RUNS`, or how much runs scatter is not known.
+    """
+    scatter = _scatter([stratum])
+    for runs in range(runs_needed(tests), MOST_RUNS + 1):
+        shapes = ((runs, runs),)
+        found = _found(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
+        if scatter * found <= math.log1p(effect_pct / 100):
+            return runs
+    return None
+
+
+def _shapes(strata: Sequence[Stratum]) -> Shapes:
+    return tuple((len(a), len(b)) for a, b in strata)
+
+
+def _scatter(strata: Sequence[Stratum]) -> float:
+    """Standard deviation of the logarithm of a run of one configuration and side; NaN: no two runs."""
+    scatters = [estimates.scatter(side) for pair in strata for side in pair if len(side) > 1]
+    freedom = sum(each.freedom for each in scatters)
+    squares = sum(each.sigma**2 * each.freedom for each in scatters)
+    return math.sqrt(squares / freedom) if freedom else math.nan
+
+
+@lru_cache(maxsize=4096)
+def _found(shapes: Shapes, cut: int) -> float:
+    """The shift that is found with probability :data:`POWER`, in standard deviations of a run's logarithm.
+
+    In a simulated case the count of pairs a < b + shift reaches the highest ``cut`` counts as soon as the
+    shift exceeds one of the sorted differences a - b: that is the least shift found in this case.
+    """
+    generator = np.random.default_rng(estimates.SEED)
+    pairs = sum(a * b for a, b in shapes)
+    cases = max(200, min(_SIMULATIONS, _MOST_ELEMENTS // pairs))
+    differences = []
+    for runs_a, runs_b in shapes:
+        a, b = (generator.standard_normal((cases, runs)) for runs in (runs_a, runs_b))
+        differences.append((a[:, :, None] - b[:, None, :]).reshape(cases, -1))
+    least = np.partition(np.concatenate(differences, axis=1), pairs - cut, axis=1)[:, pairs - cut]
+    return float(np.quantile(least, POWER))

@@ -1,0 +1,1 @@
+"""Whose work is each kernel: batch, stage, operator, layer?"""

@@ -1,0 +1,59 @@
+"""How do numbers become the texts and nulls of a table, without a Python object a row?"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from profiling.cost.classify import short_name
+
+
+def is_empty(names: Sequence[str]) -> np.ndarray:
+    """Whether each text is empty."""
+    return np.fromiter((not name for name in names), dtype=bool, count=len(names))
+
+
+def short_names(names: Sequence[str], used: np.ndarray) -> list[str]:
+    """The short name of each name whose number is in ``used``; empty for the others."""
+    wanted = np.zeros(len(names), dtype=bool)
+    wanted[used] = True
+    return [short_name(name) if is_used else "" for name, is_used in zip(names, wanted.tolist(), strict=True)]
+
+
+def array_of(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
+    """Numbers as Arrow's, null where not ``valid``. ``pa.array`` does the same, but imports pandas."""
+    values = np.ascontiguousarray(values)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
+
+
+def text_array(texts: Iterable[str]) -> pa.Array:
+    """Texts as Arrow's; see :func:`array_of`."""
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    borders = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each of some integers once, rising. Plain ``np.unique`` imports numpy.ma, in every process anew."""
+    values = np.sort(values)
+    return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+
+
+def or_null(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Numbers with null in place of what is below 0."""
+    return array_of(values, values >= 0).cast(kind)
+
+
+def coded(codes: np.ndarray, values: Sequence[str]) -> pa.DictionaryArray:
+    """Texts by their number (-1: null), with only the used ones in the dictionary, each once."""
+    codes = codes.astype(np.intp)  # once, not at every look-up
+    used = np.zeros(len(values) + 1, dtype=bool)
+    used[codes] = True  # -1 is the last one
+    distinct: dict[str, int] = {}
+    place = np.full(len(values) + 1, -1, dtype=np.int32)
+    for code in np.flatnonzero(used[:-1]).tolist():
+        place[code] = distinct.setdefault(values[code], len(distinct))
+    indices = array_of(place[codes], codes >= 0 if used[-1] else None)
+    return pa.DictionaryArray.from_arrays(indices, text_array(distinct))

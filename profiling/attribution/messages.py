@@ -1,0 +1,134 @@
+"""What did a profiler record of a collective: which one, of which ranks, of how many bytes?
+
+PyTorch writes it on the call (``record_param_comms``) and, for NCCL and RCCL, on the kernel. Where it does
+not, the ranges that launched the kernel tell (``nccl:all_reduce``), and last the kernel's name: RCCL's
+``ncclDevKernel_Generic`` is any of them.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from profiling.cost.shapes import element_bytes
+
+# What a name of a collective holds, in any library -> its kind.
+KINDS = {
+    "allreduce": "allreduce",
+    "reducescatter": "reducescatter",
+    "allgather": "allgather",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+    "reduce": "reduce",
+    "send": "sendrecv",
+    "recv": "sendrecv",
+}
+UNKNOWN = "other"
+
+# The process group of a collective that does not say it, of a process that has several.
+ONE_OF_SEVERAL = "one of several"
+
+_MOST_RANKS = 1 << 24
+
+
+class Message(NamedTuple):
+    """What is known of a collective; empty, 0 and NaN: not recorded.
+
+    Attributes:
+        collective: its kind, one of the values of :data:`KINDS`.
+        group: the process group's name.
+        ranks: those of the group, as numbers of the job: ``0,1``.
+        size: how many they are.
+        bytes: of the message, as nccl-tests counts them: the larger of what goes in and comes out.
+    """
+
+    collective: str = ""
+    group: str = ""
+    ranks: str = ""
+    size: int = 0
+    bytes: float = math.nan
+
+
+NOT_RECORDED = Message()
+
+
+@cache
+def kind_of(name: str) -> str:
+    """The kind of collective that the name of a kernel, operator or range says; ``other`` if it says none."""
+    plain = name.lower().replace("_", "")
+    return next((kind for word, kind in KINDS.items() if word in plain), UNKNOWN)
+
+
+def of_arguments(args: Mapping[str, Any]) -> Message | None:
+    """What Kineto's arguments of an event say; None if the event is no collective's."""
+    if "Collective name" not in args and "In msg nelems" not in args and "In msg size" not in args:
+        return None
+    kind = kind_of(str(args.get("Collective name")))
+    return Message(
+        "" if kind == UNKNOWN else kind,
+        str(args.get("Process Group Name", "")),
+        _ranks(args.get("Process Group Ranks", "")),
+        _count(args.get("Group size")),
+        _bytes(args),
+    )
+
+
+def of_process(distributed: Mapping[str, Any]) -> Message:
+    """The process group of collectives that do not say it: the only one of several ranks, if there is one.
+
+    Args:
+        distributed: the trace's ``distributedInfo``.
+    """
+    listed = distributed.get("pg_config")
+    several: dict[tuple[str, int], Message] = {}
+    for one in listed if isinstance(listed, list) else []:
+        if isinstance(one, dict) and (size := _count(one.get("pg_size"))) > 1:
+            ranks = _ranks(one.get("ranks", ""))
+            several.setdefault((ranks, size), Message("", str(one.get("pg_name", "")), ranks, size))
+    if len(several) > 1:
+        return Message(group=ONE_OF_SEVERAL)
+    return next(iter(several.values()), NOT_RECORDED)
+
+
+def complete(name: str, said: list[Message], otherwise: Message) -> Message:
+    """All that is known of a collective.
+
+    Args:
+        name: of what ran; it tells the kind only where nothing else does.
+        said: by those who know, the best first.
+        otherwise: the process group, where none of them says it.
+    """
+    kinds = [one.collective for one in said if one.collective not in ("", UNKNOWN)]
+    sizes = [one.bytes for one in said if not math.isnan(one.bytes)]
+    size = next((one.size for one in said if one.size), otherwise.size)
+    # PyTorch 2.2 records no more of a group than its size.
+    by_size = otherwise if size == otherwise.size else NOT_RECORDED
+    group = next((one for one in said if one.group or one.ranks), by_size)
+    return Message(
+        kinds[0] if kinds else kind_of(name),
+        group.group,
+        group.ranks,
+        group.size or size,
+        sizes[0] if sizes else math.nan,
+    )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 < value < _MOST_RANKS else 0
+
+
+def _ranks(value: Any) -> str:
+    """``[0, 1]``, a list or its text (which Kineto ends with dots if it is long), as ``0,1``."""
+    return str(value).strip("[]").replace(" ", "")
+
+
+def _bytes(args: Mapping[str, Any]) -> float:
+    # PyTorch 2.1 called the same numbers sizes.
+    keys = [f"{side} msg {word}" for side in ("In", "Out") for word in ("nelems", "size")]
+    counts = [args[key] for key in keys if isinstance(args.get(key), int)]
+    element = element_bytes(str(args.get("dtype")))
+    return float(max(counts) * element) if element and counts and max(counts) < 1 << 62 else math.nan

@@ -1,0 +1,169 @@
+"""How is a recording of any length attributed in memory that does not grow with it? Some batches at a time.
+
+A recording whose rows no longer fit in memory (:mod:`profiling.attribution.spill`) is cut at the ends of batches. What
+the host did belongs to the window in which it began, ranges to every window that they reach into; work on a
+device belongs to the window of its launch. Numbers of launches rise with time, so that a window is a span of
+numbers; the few that two windows have in common (threads that launch at once) are looked up one by one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from profiling.attribution.checks import STAGES
+from profiling.attribution.coding import distinct
+from profiling.attribution.events import OPERATOR, Events, Trace, name_flags
+from profiling.attribution.spill import Columns, Split, joined
+from profiling.attribution.steps import find_batches, tells_batch
+
+ROWS = 1 << 18  # of its largest table that a window should hold
+_MOST_DISPUTED = 1 << 20  # numbers of launches; more, and they do not rise with time
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some batches of a recording: what happened after ``first_ns`` and until ``last_ns``.
+
+    Attributes:
+        events: of the window, with the ranges that reach into it.
+    """
+
+    events: Events
+    first_ns: int = _FIRST
+    last_ns: int = _LAST
+
+    def owns(self, times: np.ndarray) -> np.ndarray:
+        """Whether times are the window's, not only of ranges that reach into it."""
+        return (times > self.first_ns) & (times <= self.last_ns)
+
+
+class Windows:
+    """The windows of a recording, in order.
+
+    Args:
+        first_batch: see :func:`profiling.attribution.steps.find_batches`.
+
+    Attributes:
+        marks: the ranges that tell batches and their stages, of the whole recording; columns as of events.
+        batches: in which batch a time lies.
+        by_launch: whether launches were recorded, which then tie work on a device to the host.
+    """
+
+    def __init__(self, trace: Trace, first_batch: int | None) -> None:
+        self._trace = trace
+        marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name))
+        host = trace.tables["host"]
+        found = [
+            {name: column[marking[piece["name"]]] for name, column in piece.items()}
+            for piece in host.pieces()
+        ]
+        self.marks = trace.events(self._groups(host=joined(host.types, found))).host
+        self.batches = find_batches(trace.names, self.marks, first_batch)
+        self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
+
+    def __iter__(self) -> Iterator[Window]:
+        cuts = self._cuts()
+        parts = _split(self._trace, cuts, self.by_launch) if len(cuts) else None
+        if parts is None:
+            yield Window(self._trace.whole())
+            return
+        edges = [_FIRST, *(cuts + self._trace.shift_ns).tolist(), _LAST]
+        for number, (first_ns, last_ns) in enumerate(pairwise(edges)):
+            rows = {name: part.window(number) for name, part in parts.items()}
+            yield Window(self._trace.events(rows), first_ns, last_ns)
+
+    def _groups(self, **given: Columns) -> dict[str, Columns]:
+        return {
+            name: given.get(name) or joined(table.types, []) for name, table in self._trace.tables.items()
+        }
+
+    def _cuts(self) -> np.ndarray:
+        """The last times of all windows but the last, as the recording's clock tells them; may be empty."""
+        tables = self._trace.tables
+        rows = max((table.rows for table in tables.values() if table.spilled), default=0)
+        windows = -(-rows // ROWS)
+        if windows < 2:
+            return np.empty(0, np.int64)
+        ends = self.batches.ends_ns - self._trace.shift_ns
+        if not len(ends) and not tables["host"].rows:
+            ends = _evenly(tables["launches" if self.by_launch else "device"].pieces(), windows)
+        # Without batches an operator could be anywhere: the recording stays whole.
+        places = np.linspace(0, len(ends), min(windows, len(ends) + 1) + 1)[1:-1].astype(np.int64)
+        return distinct(ends[np.maximum(places, 1) - 1])
+
+
+def _evenly(pieces: Iterator[Columns], windows: int) -> np.ndarray:
+    reach = np.array([(piece["start_ns"].min(), piece["start_ns"].max()) for piece in pieces])
+    return np.linspace(reach[:, 0].min(), reach[:, 1].max(), windows + 1)[1:].astype(np.int64)
+
+
+def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] | None:
+    """Each table by window; None if the device's work cannot be told apart so."""
+    tables, windows = trace.tables, len(cuts) + 1
+
+    def window_of(times: np.ndarray) -> np.ndarray:
+        return np.searchsorted(cuts, times, side="left")
+
+    launches = tables["launches"].split("start_ns", window_of, windows)
+    host = tables["host"].split("start_ns", window_of, windows)
+    key = "correlation" if by_launch else "external"
+    known = _known(launches if by_launch else host, windows, key)
+    if known is None:
+        return None
+    for piece in tables["host"].pieces():
+        _reach_on(host, piece, cuts)
+    return {
+        "host": host,
+        "launches": launches,
+        "device": tables["device"].split(key, known, windows),
+        "memory": tables["memory"].split("time_ns", window_of, windows),
+    }
+
+
+def _reach_on(host: Split, piece: Columns, cuts: np.ndarray) -> None:
+    """Add ranges to the windows after their first into which they reach."""
+    first, last = (np.searchsorted(cuts, piece[time], side="left") for time in ("start_ns", "end_ns"))
+    long = (last > first) & (piece["kind"] != OPERATOR)
+    if not long.any():
+        return
+    rows, first, last = {name: column[long] for name, column in piece.items()}, first[long], last[long]
+    for window in range(int(first.min()) + 1, int(last.max()) + 1):
+        host.add(rows, np.where((first < window) & (window <= last), window, -1))
+
+
+def _known(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.ndarray] | None:
+    """From numbers of launches to windows (nobody's number: to one near); None if they do not rise."""
+
+    def numbers(window: int) -> np.ndarray:
+        found = links.column(window, key)
+        return found[found >= 0]
+
+    spans = [(found.min(initial=_LAST), found.max(initial=-1)) for found in map(numbers, range(windows))]
+    least, most = np.array(spans).T
+    # The highest number until the end of each window, and the lowest after it.
+    reached = np.maximum.accumulate(most)
+    after = np.append(np.minimum.accumulate(least[::-1])[::-1][1:], _LAST)
+    disputed = [(low, high) for low, high in zip(after, reached, strict=True) if low <= high]
+    claims: list[tuple[np.ndarray, np.ndarray]] = []
+    for window in range(windows) if disputed else ():
+        found = numbers(window)
+        mine = np.logical_or.reduce([(found >= low) & (found <= high) for low, high in disputed])
+        claims.append((found[mine], np.full(int(mine.sum()), window)))
+        if sum(len(number) for number, _ in claims) > _MOST_DISPUTED:
+            return None
+    number = np.concatenate([np.empty(0, np.int64), *(one for one, _ in claims)])
+    window_of = np.concatenate([np.empty(0, np.int64), *(one for _, one in claims)])
+    order = np.argsort(number, kind="stable")
+    number, window_of = number[order], window_of[order]
+
+    def known(asked: np.ndarray) -> np.ndarray:
+        window = np.minimum(np.searchsorted(reached, asked, side="left"), windows - 1)
+        if len(number):
+            place = np.minimum(np.searchsorted(number, asked), len(number) - 1)
+            window = np.where(number[place] == asked, window_of[place], window)
+        return window
+
+    return known

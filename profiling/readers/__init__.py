@@ -1,0 +1,1 @@
+"""What is in the files that the tools write, as events?"""

@@ -1,0 +1,153 @@
+"""How do the records of CUPTI (nvprof, Nsight Systems, CUPTI itself) become events?
+
+All three record the same: ranges of NVTX on the host's threads, calls that launch work, and what ran on a
+device, tied to its launch by a correlation number. Here are their columns, put into the form of
+:mod:`profiling.attribution.events`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from profiling.attribution.coding import array_of
+from profiling.attribution.events import RANGE, Builder
+from profiling.readers.nvtx import parse_text
+
+# As CUPTI numbers them, and as PyTorch prints them.
+_COPY_KINDS = (
+    "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
+    "HtoD", "DtoH", "DtoD",  # of managed memory, as Nsight Systems goes on
+)  # fmt: skip
+_MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
+
+
+def memory_name(kind: int) -> str:
+    """Which memory CUPTI means by a number."""
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
+
+
+def copy_name(kind: int, source: str, target: str) -> str:
+    """A copy's name as PyTorch prints it, ``Memcpy HtoD (Pinned -> Device)``."""
+    way = _COPY_KINDS[kind] if 0 <= kind < len(_COPY_KINDS) else ""
+    return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
+
+
+def coded(builder: Builder, keys: np.ndarray, text_of: Callable[[int], str]) -> np.ndarray:
+    """Numbers of texts by keys, each distinct text made once."""
+    distinct, which = _distinct(keys)
+    return _numbered(builder.names.of([text_of(key) for key in distinct]), which)
+
+
+def triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Numbers of the texts ``x,y,z``; empty texts where a size is below 1."""
+
+    def text_of(key: int) -> str:
+        sizes = (key & 0x7FFFFFFF, key >> 31 & 0xFFFF, key >> 47 & 0xFFFF)
+        return ",".join(map(str, sizes)) if all(sizes) else ""
+
+    packed = np.clip(x, 0, 0x7FFFFFFF) | np.clip(y, 0, 0xFFFF) << 31 | np.clip(z, 0, 0xFFFF) << 47
+    return coded(builder, packed, text_of)
+
+
+def add_device(
+    builder: Builder,
+    name: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    device: np.ndarray,
+    stream: np.ndarray,
+    correlation: np.ndarray,
+    size: np.ndarray | None = None,
+    grid: np.ndarray | None = None,
+    block: np.ndarray | None = None,
+) -> None:
+    """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
+
+    Args:
+        name: numbers of the builder's names; so are ``grid`` and ``block``.
+        size: bytes of a copy or a set.
+    """
+    sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
+    builder.malformed += int((~sound).sum())
+    empty = builder.names.of([""])[0]
+    columns = {
+        "name": name,
+        "start_ns": start_ns,
+        "duration_ns": end_ns - start_ns,
+        "device": device,
+        "stream": stream,
+        "correlation": correlation,
+        "bytes": np.nan if size is None else size,
+        "grid": empty if grid is None else grid,
+        "block": empty if block is None else block,
+    }
+    if not sound.all():
+        columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
+    unknown = dict.fromkeys(("blocks_per_sm", "occupancy_pct"), np.nan)
+    builder.device.add(columns | unknown | {"external": -1, "message": -1})
+
+
+def add_launches(
+    builder: Builder, start_ns: np.ndarray, thread: np.ndarray, correlation: np.ndarray, process: int = 0
+) -> None:
+    """Add calls that launch work."""
+    builder.launches.add(
+        {
+            "start_ns": start_ns,
+            "thread": _threads(builder, thread, process),
+            "correlation": correlation,
+            "external": -1,
+        }
+    )
+
+
+def add_ranges(
+    builder: Builder,
+    texts: Sequence[str],
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    thread: np.ndarray,
+    process: int = 0,
+) -> None:
+    """Add ranges and marks of NVTX (a mark ends where it begins); what PyTorch wrote becomes operators."""
+    said = [parse_text(text) for text in texts]
+    kept = np.array([one.kind is not None for one in said], dtype=bool) & (end_ns >= start_ns)
+    builder.malformed += int((end_ns < start_ns).sum())
+    said = [said[place] for place in np.flatnonzero(kept)]
+    builder.host.add(
+        {
+            "name": builder.names.of([one.name for one in said]),
+            "start_ns": start_ns[kept],
+            "end_ns": end_ns[kept],
+            "thread": _threads(builder, thread[kept], process),
+            "sequence": [one.sequence for one in said],
+            "forward_thread": 0,
+            "external": -1,
+            "inputs": -1,
+            "kind": [RANGE if one.kind is None else one.kind for one in said],
+            "message": -1,
+        }
+    )
+
+
+def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
+    distinct, which = _distinct(thread)
+    numbers = builder.threads.of([(process, one) for one in distinct])
+    return _numbered(numbers, which)
+
+
+def _numbered(numbers: Sequence[int], which: np.ndarray) -> np.ndarray:
+    if len(numbers) == 1:
+        return np.broadcast_to(np.int32(numbers[0]), len(which))
+    return np.array(numbers, dtype=np.int32)[which]
+
+
+def _distinct(keys: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """(each key once, in order of first sight; which of them each is), without sorting."""
+    keys = np.ascontiguousarray(keys, dtype=np.int64)
+    if len(keys) and (keys == keys[0]).all():  # of a thread, most often
+        return [int(keys[0])], np.broadcast_to(np.int32(0), len(keys))
+    array = array_of(keys).dictionary_encode()
+    # to_numpy would import pandas.
+    which = np.frombuffer(array.indices.buffers()[1] or b"", dtype=np.int32, count=len(keys))
+    return array.dictionary.to_pylist(), which

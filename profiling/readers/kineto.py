@@ -1,0 +1,305 @@
+"""What does a Kineto JSON file (PyTorch's profiler) say, in columns?
+
+The file is read, decompressed and parsed a few megabytes at a time: a trace of a million events never stands
+in memory as Python objects. Both schemas are read: the one of PyTorch before 1.11 (``Operator``, ``Kernel``,
+``Runtime``, ``Input dims``) and the later one (``cpu_op``, ``kernel``, ``cuda_runtime``, ``Input Dims``).
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
+from profiling.attribution.messages import of_arguments, of_process
+from profiling.cost.shapes import Inputs, parse_inputs
+from profiling.errors import UserError
+from profiling.readers.chunks import read_chunks
+from profiling.readers.unread import Unread
+
+_OPERATORS, _RANGES, _OLD, _LAYERS = "operator", "range", "old", "layer"
+_LAUNCHES, _DEVICE, _MEMORY = "launch", "device", "memory"
+_CATEGORIES = {
+    "cpu_op": _OPERATORS, "Operator": _OLD, "user_annotation": _RANGES, "python_function": _LAYERS,
+    "cuda_runtime": _LAUNCHES, "cuda_driver": _LAUNCHES, "hip_runtime": _LAUNCHES, "Runtime": _LAUNCHES,
+    "xpu_runtime": _LAUNCHES, "privateuse1_runtime": _LAUNCHES,
+    "kernel": _DEVICE, "Kernel": _DEVICE, "gpu_memcpy": _DEVICE, "Memcpy": _DEVICE, "gpu_memset": _DEVICE,
+    "Memset": _DEVICE, "cpu_instant_event": _MEMORY,
+}  # fmt: skip
+_ALLOCATION = "[memory]"
+_LAYER_PREFIX = "nn.Module: "
+_LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of operators, without categories
+# In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
+_LATEST, _LONGEST = 4e15, 4e14
+_NOTHING: dict[str, Any] = {}
+
+
+def read_trace(path: Path) -> Trace:
+    """The events of a trace, plain or gzip.
+
+    Raises:
+        UserError: unreadable, truncated, no trace of PyTorch's profiler, or empty; it names file and place.
+    """
+    builder = Builder(_decode_inputs)
+    facts: dict[str, Any] = {}
+    unread = Unread()
+    with _without_garbage_collector():
+        for chunk in read_chunks(path, facts):
+            _add_chunk(builder, chunk, unread)
+    said = facts.get("distributedInfo")
+    said = said if isinstance(said, dict) else {}
+    rank, world_size = _distributed(said)
+    processes = {str(process) for process, _ in builder.threads.index}
+    trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
+    trace.group = of_process(said)
+    unread.note(trace, processes)
+    if trace.is_empty:
+        extra = f" ({trace.malformed} damaged ones)" if trace.malformed else ""
+        raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
+    return trace
+
+
+@contextmanager
+def _without_garbage_collector() -> Iterator[None]:
+    # Parsing makes millions of objects and no cycles: searching for cycles takes half of the time.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _distributed(said: dict[str, Any]) -> tuple[int | None, int]:
+    rank = _integer(said.get("rank"), -1)
+    return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(said.get("world_size"), 1))
+
+
+def _integer(value: Any, default: int = -1) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if -(1 << 62) < number < 1 << 62 else default
+
+
+def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
+    groups: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _CATEGORIES.values()}
+    route = {category: groups[kind].append for category, kind in _CATEGORIES.items()}
+    for event in chunk:
+        try:
+            category = event.get("cat")
+            append = route.get(category)
+        except (AttributeError, TypeError):
+            builder.malformed += 1
+            continue
+        if append is not None:
+            append(event)
+        elif category is None and event.get("name") == _ALLOCATION:  # before PyTorch 1.11
+            groups[_MEMORY].append(event)
+        elif event.get("ph") != "X":
+            continue
+        elif category is not None:
+            unread.add(str(category), str(event.get("pid")))
+        elif event.get("pid") == _LEGACY_PROCESS:
+            groups[_OLD].append(event)
+        else:
+            builder.malformed += 1
+    layers = [event for event in groups[_LAYERS] if str(event.get("name")).startswith(_LAYER_PREFIX)]
+    _add(builder, groups[_OPERATORS], _host(OPERATOR, False))
+    _add(builder, groups[_OLD], _host(OPERATOR, True))
+    _add(builder, groups[_RANGES], _host(RANGE, False))
+    _add(builder, layers, _host(LAYER, False))
+    _add(builder, groups[_LAUNCHES], _launch)
+    _add(builder, groups[_DEVICE], _device)
+    changes = [{"dur": 0, **event} for event in groups[_MEMORY] if event.get("name") == _ALLOCATION]
+    _add(builder, changes, _memory)
+
+
+Adder = Callable[[Builder, list[dict[str, Any]]], None]
+
+
+def _add(builder: Builder, events: list[dict[str, Any]], add: Adder) -> None:
+    if not events:
+        return
+    try:
+        add(builder, events)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        # Somewhere a field is absent or absurd: put right what can be, leave out the rest, count it.
+        sound = [tidy for event in events if (tidy := _tidied(event)) is not None]
+        builder.malformed += len(events) - len(sound)
+        if sound:
+            add(builder, sound)
+
+
+_SHAPES = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
+_INTEGERS = (
+    "Sequence number", "Fwd thread id", "External id", "external id", "correlation", "device", "stream",
+)  # fmt: skip
+
+
+def _tidied(event: dict[str, Any]) -> dict[str, Any] | None:
+    """An event whose fields have the types that they should; None if it has no name or no possible times."""
+    start, duration = _number(event.get("ts")), _number(event.get("dur"))
+    if not isinstance(event.get("name"), str) or not (abs(start) < _LATEST and 0 <= duration < _LONGEST):
+        return None
+    args = event.get("args")
+    args = dict(args) if isinstance(args, dict) else {}
+    args |= {key: _integer(args[key]) for key in _INTEGERS if key in args}
+    if not isinstance(args.get("bytes", 0), int | float):
+        del args["bytes"]
+    try:
+        orjson.dumps([args.get(key) for key in _SHAPES])
+    except TypeError:  # a size of more than 64 bits
+        args = {key: value for key, value in args.items() if key not in _SHAPES}
+    threads = {key: str(event.get(key, "")) for key in ("pid", "tid")}
+    return {**event, **threads, "ts": start, "dur": duration, "args": args}
+
+
+def _number(value: Any) -> float:
+    """A number, also if it is quoted; NaN if it is none."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Start and duration in nanoseconds, exactly: the parts of a float are scaled apart."""
+    start = np.array([event["ts"] for event in events], dtype=np.float64)
+    duration = np.array([event["dur"] for event in events], dtype=np.float64)
+    if not ((np.abs(start) < _LATEST) & (duration >= 0) & (duration < _LONGEST)).all():
+        raise ValueError("a time that cannot be")
+    whole = np.floor(start)
+    start_ns = whole.astype(np.int64) * 1000 + np.rint((start - whole) * 1000).astype(np.int64)
+    return start_ns, np.rint(duration * 1000).astype(np.int64)
+
+
+def _args(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event.get("args") or _NOTHING for event in events]
+
+
+def _numbers(args: list[dict[str, Any]], key: str, default: int = -1) -> np.ndarray:
+    return np.array([one.get(key, default) for one in args], dtype=np.int64)
+
+
+def _external(args: list[dict[str, Any]]) -> np.ndarray:
+    return np.array(
+        [one["External id"] if "External id" in one else one.get("external id", -1) for one in args],
+        dtype=np.int64,
+    )
+
+
+def _names(events: list[dict[str, Any]]) -> list[str]:
+    names = [event["name"] for event in events]
+    if not set(map(type, names)) <= {str}:
+        raise TypeError("a name that is no text")
+    return names
+
+
+def _host(kind: int, old_schema: bool) -> Adder:
+    def add(builder: Builder, events: list[dict[str, Any]]) -> None:
+        names, args = _names(events), _args(events)
+        start_ns, duration_ns = _times(events)
+        kinds = (
+            [kind] * len(events)
+            if kind != OPERATOR
+            else [RANGE if is_range(name, old_schema) else OPERATOR for name in names]
+        )
+        columns = {
+            "name": builder.names.of(names),
+            "start_ns": start_ns,
+            "end_ns": start_ns + duration_ns,
+            "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
+            "sequence": _numbers(args, "Sequence number"),
+            "forward_thread": _numbers(args, "Fwd thread id", 0),
+            "external": _external(args),
+            "inputs": _inputs(builder, args),
+            "kind": kinds,
+            "message": _messages(builder, args),
+        }
+        builder.host.add(columns)
+
+    return add
+
+
+def _inputs(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
+    numbers = [-1] * len(args)
+    for position, one in enumerate(args):
+        dims = one.get("Input Dims") or one.get("Input dims")
+        if dims:
+            key = orjson.dumps(
+                (dims, one.get("Input type"), one.get("Input Strides"), one.get("Concrete Inputs"))
+            )
+            numbers[position] = builder.inputs.of((key,))[0]
+    return numbers
+
+
+def _decode_inputs(key: bytes) -> Inputs:
+    return parse_inputs(*orjson.loads(key))
+
+
+def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
+    found = [of_arguments(one) for one in args]
+    return [-1 if one is None else builder.messages.of((one,))[0] for one in found]
+
+
+def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
+    _names(events)
+    args = _args(events)
+    columns = {
+        "start_ns": _times(events)[0],
+        "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
+        "correlation": _numbers(args, "correlation"),
+        "external": _external(args),
+    }
+    builder.launches.add(columns)
+
+
+def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
+    names, args = _names(events), _args(events)
+    start_ns, duration_ns = _times(events)
+    columns = {
+        "name": builder.names.of(names),
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "device": _numbers(args, "device", 0),
+        "stream": _numbers(args, "stream"),
+        "correlation": _numbers(args, "correlation"),
+        "external": _external(args),
+        "bytes": [one.get("bytes", math.nan) for one in args],
+        "message": _messages(builder, args),
+        "grid": builder.names.of([_triple(one.get("grid")) for one in args]),
+        "block": builder.names.of([_triple(one.get("block")) for one in args]),
+        "blocks_per_sm": _finite(args, "blocks per SM"),
+        "occupancy_pct": _finite(args, "est. achieved occupancy %"),
+    }
+    builder.device.add(columns)
+
+
+def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
+    """A number of each event; NaN where there is none, or it cannot be."""
+    found = np.array([_number(one.get(key)) for one in args], dtype=np.float64)
+    return np.where(np.abs(found) < 1e30, found, np.nan)  # what 32 bits hold
+
+
+def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:
+    args = _args(events)
+    builder.memory.add({
+        "time_ns": _times(events)[0],
+        # A host's number says nothing; PyTorch's device types begin with it.
+        "device": [_integer(one.get("Device Id")) if one.get("Device Type") else -1 for one in args],
+        "bytes": _finite(args, "Bytes"),
+        "allocated_bytes": _finite(args, "Total Allocated"),
+        "reserved_bytes": _finite(args, "Total Reserved"),
+    })  # fmt: skip
+
+
+def _triple(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else ""

@@ -1,0 +1,255 @@
+"""What does TAU's XML say (merged profiles and snapshots), read a section at a time?
+
+It is no XML that a parser takes: documents follow each other in one file with a control character between
+them, one begins before the last has ended, and most of it is lines of numbers. So the text is cut at the tags
+that matter, and the rest is passed over unread. Documents that define entities are refused.
+"""
+
+import gzip
+import html
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from profiling.errors import UserError
+from profiling.readers.chunks import open_text
+
+_CHUNK_BYTES = 4 << 20
+_TAG = re.compile(
+    rb"<(?:(definitions|interval_data|atomic_data)\b([^<>]*)>"
+    rb"|profile\s+thread=\"([^\"<>]*)\"[^<>]*>|(!DOCTYPE|!ENTITY))"
+)
+_ENDS = {name: b"</" + name + b">" for name in (b"definitions", b"interval_data", b"atomic_data")}
+_DEFINED = re.compile(
+    rb"<(event|userevent|metric)\s+id=\"(\d{1,9})\"[^<>]*>\s*<name>(.*?)</name>"
+    rb"\s*(?:<group>(.*?)</group>)?",
+    re.DOTALL,
+)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_HEAD = re.compile(rb"\s*(?:<name>(.*?)</name>)?\s*(?:<timestamp>\s*(\d{1,18})\s*</timestamp>)?", re.DOTALL)
+_LONGEST_TAG = 1 << 12
+_END = b"</profile_xml>"
+_BETWEEN = bytes(range(33))  # white space and control characters
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+
+
+Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
+
+
+@dataclass
+class Definitions:
+    """Names by number: of timers, of events and of metrics; groups of timers.
+
+    Attributes:
+        thread: whose; None: every thread's.
+
+    What a profile was given is not changed any more: later definitions are added to a copy.
+    """
+
+    event: dict[int, str] = field(default_factory=dict)
+    userevent: dict[int, str] = field(default_factory=dict)
+    metric: dict[int, str] = field(default_factory=dict)
+    group: dict[int, str] = field(default_factory=dict)
+    thread: Thread | None = None
+
+    def copy(self) -> "Definitions":
+        """The same, to be added to."""
+        return Definitions(
+            dict(self.event), dict(self.userevent), dict(self.metric), dict(self.group), self.thread
+        )
+
+    def name(self, kind: str, number: int, common: "Definitions") -> str:
+        """A name, the thread's own before the common one."""
+        own: dict[int, str] = getattr(self, kind)
+        shared: dict[int, str] = getattr(common, kind)
+        return own.get(number) or shared.get(number) or f"({kind} {number})"
+
+
+@dataclass
+class Section:
+    """Lines of numbers, as they stand in the file.
+
+    Attributes:
+        at: where its tag begins in the file's text, in bytes.
+    """
+
+    text: bytes = b""
+    at: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.text.strip())
+
+
+@dataclass
+class Profile:
+    """What one thread had done up to a moment.
+
+    Attributes:
+        name: of the snapshot; empty in merged profiles.
+        timestamp_us: of the snapshot, since the epoch; 0 where not said.
+        metrics: numbers of the metrics, in the order of the columns.
+        intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
+        atomics: rows of number, count, maximum, minimum, mean, sum of squares.
+        own, common: what is defined for this thread only, and for every thread.
+    """
+
+    thread: Thread
+    name: str
+    timestamp_us: int
+    metrics: list[int]
+    intervals: Section
+    atomics: Section
+    own: Definitions
+    common: Definitions
+
+
+class Reader:
+    """Reads a file thread by thread; what has been read is not kept.
+
+    Attributes:
+        common: what is defined for every thread.
+        snapshots: thread, name and timestamp in microseconds of every snapshot.
+        unended: whether the file ends in the middle; every snapshot before is whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.common, self._own = Definitions(), Definitions()
+        self.snapshots: list[tuple[Thread, str, int]] = []
+        self.unended = False
+
+    def __iter__(self) -> Iterator[Profile]:
+        """The last profile of each thread.
+
+        Raises:
+            UserError: damaged, truncated, or with entities; the message says where.
+        """
+        current: Profile | None = None
+        before: Profile | None = None  # the snapshot before that, of the same thread
+        for kind, attributes, text, at in _sections(self.path):
+            if kind == b"end":
+                current = before if current is not None and not current.intervals else current
+                self._truncated(current, at)
+            elif kind == b"definitions":
+                if current is not None and self._whose(attributes, at) not in (None, current.thread):
+                    yield self._defined(current)
+                    current = None
+                self._define(attributes, text, at)
+            elif kind == b"profile":
+                began = self._begin(attributes, text, at)
+                # A later snapshot of a thread holds all that an earlier one did.
+                if current is not None and current.thread != began.thread:
+                    yield self._defined(current)
+                before = current if current is not None and current.thread == began.thread else None
+                current = began
+            elif current is None:
+                raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers of no thread")
+            elif kind == b"interval_data":
+                current.metrics = [int(one) for one in re.findall(rb"\d{1,6}", attributes)] or [0]
+                current.intervals = Section(text, at)
+            else:
+                current.atomics = Section(text, at)
+        if current is not None:
+            yield self._defined(current)
+
+    def _defined(self, profile: Profile) -> Profile:
+        profile.common = self.common
+        profile.own = self._own if self._own.thread == profile.thread else profile.own
+        return profile
+
+    def _truncated(self, current: Profile | None, at: int) -> None:
+        # A process that was killed leaves the snapshots that it had finished. A merged profile, which has
+        # definitions for all threads, is written at the end: of that a part is missing.
+        if current is None or self.common.event:
+            raise UserError(f"{self.path} is truncated at byte {at} of its text; fetch it again")
+        self.unended = True
+
+    def _whose(self, attributes: bytes, at: int) -> Thread | None:
+        found = re.search(rb'thread="([^"]*)"', attributes)
+        return None if found is None or found[1] == b"*" else _thread(found[1], self.path, at)
+
+    def _define(self, attributes: bytes, text: bytes, at: int) -> None:
+        whose = self._whose(attributes, at)
+        if whose is None:
+            target = self.common = self.common.copy()
+        else:
+            target = self._own = self._own.copy() if whose == self._own.thread else Definitions(thread=whose)
+        for kind, number, name, group in _DEFINED.findall(text):
+            getattr(target, kind.decode())[int(number)] = _text(name)
+            if group:
+                target.group[int(number)] = _text(group)
+
+    def _begin(self, attributes: bytes, text: bytes, at: int) -> Profile:
+        thread = _thread(attributes, self.path, at)
+        found = _HEAD.match(text)
+        name, timestamp = (_text(found[1] or b""), int(found[2] or 0)) if found else ("", 0)
+        if timestamp:
+            self.snapshots.append((thread, name, timestamp))
+        if self._own.thread != thread:
+            self._own = Definitions(thread=thread)
+        return Profile(thread, name, timestamp, [0], Section(), Section(), self._own, self.common)
+
+
+def _thread(said: bytes, path: Path, at: int) -> Thread:
+    numbers = re.findall(rb"\d{1,9}", said)
+    if len(numbers) < 3:
+        raise UserError(f"{path} is damaged at byte {at} of its text: {said[:40]!r} is no thread")
+    return int(numbers[0]), int(numbers[1]), int(numbers[2])
+
+
+@lru_cache(maxsize=1 << 14)
+def _text(written: bytes) -> str:
+    parts = _CDATA.split(written.decode("utf-8", "replace"))  # what stands in CDATA is every second one
+    plain = "".join(part if place % 2 else html.unescape(part) for place, part in enumerate(parts))
+    return " ".join(plain.split())
+
+
+def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+    """(kind, attributes, text, place) of each section that matters, in the order of the file.
+
+    Of kind ``end``: the file ends in the middle.
+    """
+    buffer, before, ended, closed = b"", 0, False, False
+    with open_text(path) as stream:
+        while True:
+            position = 0
+            while (found := _TAG.search(buffer, position)) is not None:
+                if found[4]:
+                    raise UserError(f"{path} defines entities, as no file of TAU does; it is not read")
+                if found[1] is None:
+                    end = found.end()
+                    if len(buffer) - end < _LONGEST_TAG and not ended:
+                        break
+                    yield b"profile", found[3], buffer[end : end + _LONGEST_TAG], before + found.start()
+                else:
+                    end = buffer.find(_ENDS[found[1]], found.end())
+                    if end < 0:
+                        break
+                    yield found[1], found[2], buffer[found.end() : end], before + found.start()
+                position = end
+            # A tag may be cut in two.
+            position = found.start() if found is not None else max(position, len(buffer) - _LONGEST_TAG)
+            if ended:
+                if found is not None or not closed or buffer.rpartition(_END)[2].strip(_BETWEEN):
+                    yield b"end", b"", b"", before + len(buffer)
+                return
+            buffer, before = buffer[position:], before + position
+            piece = _more(path, stream, before + len(buffer), max(_CHUNK_BYTES, len(buffer)))
+            ended = not piece
+            buffer += piece
+            closed = closed or _END in buffer
+
+
+def _more(path: Path, stream: BinaryIO, at: int, size: int) -> bytes:
+    try:
+        return stream.read(size)
+    except _BROKEN as error:
+        raise UserError(
+            f"{path} is truncated or damaged ({error}) at byte {at} of its text; fetch it again"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
