@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis import kernels
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.measures import kernels
 from analysis.measures.compare_rows import Key, Values, regressed, rows, sentence, telling
 from analysis.measures.series import STAGES, all_series
 from analysis.results.load import load

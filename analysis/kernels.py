@@ -42,67 +42,18 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_places
-from analysis.measures import kernel_difference, roofline
-from analysis.measures.kernels_of_run import DEFAULT_BY, GROUPS, kernels_of_each
+from analysis.measures import kernel_difference
+from analysis.measures.kernels_of_run import DEFAULT_BY, GROUPS
 from analysis.published import kernels_published
-from analysis.results.load import load, no_result
+from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
-MEASURES = (
-    "calls_per_batch", "ms_per_batch", "share_pct", "min_us", "mean_us", "max_us", "gflop_per_batch",
-    "mbyte_per_batch", "flops_efficiency_pct", "bandwidth_efficiency_pct", "flops_efficiency_of_measured_pct",
-    "bandwidth_efficiency_of_measured_pct", *roofline.COLUMNS,
-)  # fmt: skip
-COLUMNS = (*DEFAULT_BY, *MEASURES)
-
-
-def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
-    """The kernels of ``run`` (an id), or of all runs that have some, largest first.
-
-    Columns: see this file's docstring.
-
-    Raises:
-        UserError: no run has kernels, or none of this id.
-    """
-    made, columns = rows(study, run, direction)
-    return output.to_frame(made, columns)
-
-
-def with_kernels(study: Study) -> list[Source]:
-    """The runs and PyProf tables that have kernels."""
-    return [source for source in study.sources if source.kind == "pyprof" or source.tables("kernels")]
-
-
-def rows(
-    study: Study, run: str | None = None, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> tuple[Rows, list[str]]:
-    """The corrected answer's rows and columns; see :func:`table`."""
-    sources = with_kernels(study)
-    if run is not None:
-        sources = [source for source in sources if source.id == run]
-    if not sources:
-        which = f"run {run} of {study.path}" if run else str(study.path)
-        raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
-    made = []
-    for source, found in zip(sources, kernels_of_each(study, sources, direction, by), strict=True):
-        made += [{"run": source.id, **row} for row in found]
-    if not made:
-        raise UserError(_none(study, direction))
-    return made, [*(["run"] if len(sources) > 1 else []), *by, *MEASURES]
-
-
-def _none(study: Study, direction: str | None) -> str:
-    if not with_kernels(study):
-        return no_result(study)
-    which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
-    return " ".join([f"{study.path} has {which}", *(f"({finding})" for finding in study.findings[:1])])
+    pass
+from analysis.measures.kernels import TOP, TOP_OF_EACH, _none, naming, rows, with_kernels
 
 
 def _only(study: Study) -> Source:
@@ -114,9 +65,6 @@ def _only(study: Study) -> Source:
             + (f", e.g. {examples}" if examples else "")
         )
     return sources[0]
-
-
-# --- command ------------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -268,20 +216,6 @@ def _parts(kept: Rows, by: Sequence[str], title: str) -> list[Part]:
     if len(runs) == 1:
         return [Part(title, kept, columns)]
     return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
-
-
-def naming(by: Sequence[str]) -> list[Column]:
-    """The terminal's columns of what kernels are grouped by."""
-
-    def named(name: str) -> Any:
-        def text(row: Any) -> str:
-            value = row[name] or "(not known)"
-            return value if len(value) <= 40 else value[:17] + "..." + value[-20:]
-
-        return text
-
-    headers = {"direction": "pass"}
-    return [Column(headers.get(name, name), named(name), left=True, key=True) for name in by]
 
 
 def _shown() -> list[Column]:

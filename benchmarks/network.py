@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis import scaled
 from analysis.display.terminal import plain
+from analysis.measures import scaled
 from analysis.results.load import load
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.anatomy import of_source
+from analysis.measures.anatomy import of_source
 from analysis.measures.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import batches
+from analysis.measures import batches
 from analysis.measures.scaling import NOT_ALIKE, POINT_FIELDS, UNPROFILED, Point, Scaling, points_of
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout

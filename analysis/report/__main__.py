@@ -8,8 +8,8 @@ python -m analysis.report DIR --trace              and a run's timeline for Perf
 import sys
 from pathlib import Path
 
-from analysis import timeline
 from analysis.display import output
+from analysis.measures import timeline
 from analysis.report import studies
 from analysis.report.build import build
 from analysis.report.render import Page, render

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from analysis import scaled
 from analysis.display.terminal import Rows
-from analysis.measures import kernels_of_run
+from analysis.measures import kernels_of_run, scaled
 from analysis.measures.scaling import other_devices, points_of
 from analysis.measures.shared_cores import shared_cores
 from analysis.published.explain import explain

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis import communication
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
-from analysis.measures import messages
+from analysis.measures import communication, messages
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import as_view, called, facts, varied

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis import factors
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
+from analysis.measures import factors
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, varied
 from analysis.results.study import Study

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from analysis import kernels
-from analysis.measures import kernel_difference
+from analysis.measures import kernel_difference, kernels
 from analysis.report.render import Section
 from analysis.report.views import as_view, called
 from analysis.results.study import Source, Study

@@ -5,10 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import kernels
 from analysis.display import plot_roofline
 from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import costs
+from analysis.measures import costs, kernels
 from analysis.measures.kernels_of_run import kernels_of
 from analysis.measures.roofline import Roof, roofs
 from analysis.report.render import Chart, Section

@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import anatomy, kernels
 from analysis.display import plots
 from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import scaled_parts
+from analysis.measures import anatomy, kernels, scaled_parts
 from analysis.measures.divide import EVERY, finest
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis import stragglers
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part, Rows
+from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts

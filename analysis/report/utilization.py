@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from analysis import utilization
 from analysis.display.terminal import Part
+from analysis.measures import utilization
 from analysis.report.render import Section
 from analysis.report.views import as_view
 from analysis.results.study import Study

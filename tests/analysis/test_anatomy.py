@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import anatomy
+from analysis.measures import anatomy
 from analysis.measures.divide import PARTS, STAGES, WITHIN
 from analysis.report.sections import batch_anatomy
 from analysis.results.load import load

@@ -5,8 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis import kernels
-from analysis.measures import costs
+from analysis.measures import costs, kernels
 from analysis.results.borrowed import PLAIN, launches, lender_of
 from analysis.results.load import load
 from profiling import tables

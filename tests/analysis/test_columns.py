@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis import batches, efficiency, kernels, scaled
-from analysis.measures import figures, kernel_difference, tau, use
+from analysis import efficiency
+from analysis.measures import batches, figures, kernel_difference, kernels, scaled, tau, use
 from analysis.published import reference, scaled_published
 from jobs.run import Run
 from tests.analysis.commands import run

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import kernels
-from analysis.measures import kernel_difference, kernels_of_run, roofline
+from analysis.measures import kernel_difference, kernels, kernels_of_run, roofline
 from analysis.measures.costs import Bound
 from analysis.measures.kernels_of_run import kernels_of, kernels_of_each, reading_ahead
 from analysis.measures.roofline import Roof, place

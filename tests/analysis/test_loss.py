@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import scaled
+from analysis.measures import scaled
 from analysis.measures.divide import PARTS
 from analysis.report.loss import section
 from analysis.results.load import load

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import communication, stragglers
+from analysis.measures import communication, stragglers
 from analysis.measures.collectives import GROUP
 from analysis.measures.lateness import of_collectives
 from analysis.measures.scaling import Point

@@ -8,9 +8,9 @@ import re
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis import factors
 from analysis.display import plots
 from analysis.display.terminal import Column, Part
+from analysis.measures import factors
 from analysis.report.build import build
 from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called

@@ -7,7 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from analysis import batches, efficiency, kernels, scaled
+from analysis import efficiency
+from analysis.measures import batches, kernels, scaled
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables

@@ -20,11 +20,11 @@ from analysis.measures.late_verdicts import (
     stretches,
 )
 from analysis.measures.series import Series
+from analysis.measures.stragglers import rows, sentences
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
 from analysis.results.clocks import match
 from analysis.results.load import load
-from analysis.stragglers import rows, sentences
 from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run

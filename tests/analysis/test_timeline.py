@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import timeline
 from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.measures import timeline
 from analysis.measures.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
 from analysis.results.clocks import Ahead
 from analysis.results.load import load

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import utilization
+from analysis.measures import utilization
+from analysis.measures.utilization import Kernels
 from analysis.report.build import build
 from analysis.results.load import load
-from analysis.utilization import Kernels
 from profiling import convert, tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
