@@ -26,7 +26,7 @@ tables see analysis/measures/messages.py.
 from analysis.display import output
 from analysis.display.terminal import Answer, Part, Rows
 from analysis.measures import messages
-from analysis.measures.communication import _CAPTION, COLUMNS, rows, shown
+from analysis.measures.communication import CAPTION, COLUMNS, rows, shown
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command
@@ -52,10 +52,8 @@ def caption(made: Rows) -> str:
     """What stands below the table: how to read it, and how well the ranks' clocks are aligned."""
     residuals = [row["clock_residual_us"] for row in made if row.get("clock_residual_us") is not None]
     if not residuals:
-        return _CAPTION
-    return (
-        f"{_CAPTION}\nThe ranks' clocks are aligned on their collectives to within {max(residuals):.3g} us."
-    )
+        return CAPTION
+    return f"{CAPTION}\nThe ranks' clocks are aligned on their collectives to within {max(residuals):.3g} us."
 
 
 if __name__ == "__main__":

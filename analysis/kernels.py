@@ -53,7 +53,7 @@ from profiling.tables import DIRECTIONS
 
 if TYPE_CHECKING:
     pass
-from analysis.measures.kernels import TOP, TOP_OF_EACH, _none, naming, rows, with_kernels
+from analysis.measures.kernels import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
 
 
 def _only(study: Study) -> Source:
@@ -158,7 +158,7 @@ def _difference(
     for each, side in ((study, a), (other, b)):
         # A run without any kernel is not one of which all are gone; of a direction it may have none.
         if not side.kernels and (arguments.direction is None or not (a.kernels or b.kernels)):
-            raise UserError(_none(each, arguments.direction))
+            raise UserError(nothing(each, arguments.direction))
     made = kernel_difference.rows(a, b, arguments.metric, by)
     columns = kernel_difference.columns_of(arguments.metric, by)
     if arguments.metric != "duration":

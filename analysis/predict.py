@@ -13,10 +13,10 @@ rank is constant; strong: that of the job is), ``measured_on`` (the ranks that i
     curve         how the cost of more ranks may grow, fitted to measured rates (analysis/prediction/curve.py:
                   ``shapes``)
     simulation    the step replayed from its trace, its gradients exchanged in buckets
-                  (analysis/prediction/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
+                  (prediction/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
                   ``buckets``; ``exposed_ms`` and ``hidden_ms`` of the exchange, ``measured_hidden_ms`` of
                   that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
-                  ``exchanges_tried`` that fit about as well (analysis/prediction/exchange_forms.py); ``alpha_us`` and
+                  ``exchanges_tried`` that fit about as well (prediction/exchange_forms.py); ``alpha_us`` and
                   ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
                   ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given;
                   ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
@@ -29,7 +29,7 @@ outside of what smaller ones gave. They are no 95 % interval: what begins only b
 says how often they hold the truth. What cannot be told has no row, and a line says why.
 
 A row with ``what_if`` is a simulation with something changed, and ``gain_pct`` what that gives in images/s;
-analysis/prediction/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
+prediction/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
 measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
 
 A prediction holds for the same software, and a network that goes on as it did.
@@ -48,7 +48,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Part
 from analysis.prediction import believed, configurations, extrapolate, simulate
 from analysis.prediction.basis import Network
-from analysis.prediction.predicted import COLUMNS, NO_TRACE, _wanted, caption, of_study, shown
+from analysis.prediction.predictions import COLUMNS, NO_TRACE, caption, of_study, shown, wanted_ranks
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
@@ -64,7 +64,7 @@ def main() -> int:
         if what_ifs or network != Network():
             raise UserError(NO_TRACE)
         series = extrapolate.read_table(arguments.path)
-        made, untold = extrapolate.rows(series, _wanted(arguments.ranks, series))
+        made, untold = extrapolate.rows(series, wanted_ranks(arguments.ranks, series))
         if not made:
             raise UserError("; ".join(untold))
         made = believed.judged(made)

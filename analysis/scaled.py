@@ -80,7 +80,7 @@ from profiling.heap import keep_freed_memory
 
 if TYPE_CHECKING:
     pass
-from analysis.measures.scaled import METHODS, _of_runs, columns_of, rows
+from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def main() -> int:
     if arguments.explain:
         from analysis.published.explain import explain
 
-        own = _of_runs(study, (), arguments.scaling) if study.of_kind("run") else []
+        own = of_runs(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
     answer = Answer(made, columns_of(made, group_by), parts=parts(made, group_by), notes=notes)
     return output.emit(answer, study, arguments)

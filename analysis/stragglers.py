@@ -29,7 +29,7 @@ from typing import Any
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, digits
 from analysis.measures.lateness import PARTS
-from analysis.measures.stragglers import BATCH_COLUMNS, CAPTION, COLUMNS, _keys, rows, sentences, shown
+from analysis.measures.stragglers import BATCH_COLUMNS, CAPTION, COLUMNS, keys, rows, sentences, shown
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command
@@ -61,7 +61,7 @@ def _shown_by_batch(made: Rows) -> list[Column]:
         return lambda row: digits(row[name], 3)
 
     return [
-        *_keys(made),
+        *keys(made),
         Column("batch", lambda row: row["batch_index"], key=True),
         Column("lateness", figure("lateness_ms")),
         Column("behind", figure("behind_ms")),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import plain
-from analysis.measures import scaled
+from analysis.published import by_method as scaled
 from analysis.results.load import load
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.display.terminal import Answer, Rows, as_terminal, plain, plain_notes
+from analysis.display.terminal import Answer, Results, Rows, as_terminal, plain, plain_notes
 from jobs.flags import add_format_flags, make_parser
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
@@ -21,7 +21,6 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.results.study import Study
 
 _DIGITS = 12  # of a figure in data
 
@@ -83,7 +82,7 @@ def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(levels))
 
 
-def emit(answer: Answer, study: "Study | None", arguments: argparse.Namespace) -> int:
+def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -> int:
     """Write the answer as the flags ask, and what failed; returns the exit code.
 
     Raises:

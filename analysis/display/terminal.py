@@ -13,17 +13,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jobs.run import Run
-
-if TYPE_CHECKING:
-    from analysis.results.study import Study
 
 Rows = list[dict[str, Any]]
 
 # How many failed points and findings are shown before they are only counted.
 _MOST_LINES = 12
+
+
+class LeftOut(Protocol):
+    """A run that does not count: why, and in what way."""
+
+    @property
+    def point(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+class Results(Protocol):
+    """What is shown below an answer: the runs that do not count, and what was noted of the others."""
+
+    @property
+    def failed(self) -> Sequence[LeftOut]: ...
+
+    def notes(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def as_terminal(answer: Answer, study: "Study | None", output: Path | None) -> str:
+def as_terminal(answer: Answer, study: "Results | None", output: Path | None) -> str:
     from rich.console import Console
     from rich.text import Text
 
@@ -276,7 +295,7 @@ def with_interval(
     return f"{value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
 
 
-def plain_notes(study: "Study", most: int | None = None) -> list[str]:
+def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     """Failed points and findings as lines, the most important first.
 
     Args:

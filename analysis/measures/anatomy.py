@@ -1,4 +1,7 @@
-"""Where does a batch go? Columns are explained in analysis/anatomy.py."""
+"""Where does a batch go?
+
+The columns are explained in analysis/anatomy.py.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""How long does a batch take? Columns are explained in analysis/batches.py."""
+"""How long does a batch take?
+
+The columns are explained in analysis/batches.py.
+"""
 
 from typing import TYPE_CHECKING, Any
 

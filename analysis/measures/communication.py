@@ -1,4 +1,7 @@
-"""What does communication cost? Columns are explained in analysis/communication.py."""
+"""What does communication cost?
+
+The columns are explained in analysis/communication.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -193,7 +196,7 @@ def _bandwidth(
     }
 
 
-_CAPTION = (
+CAPTION = (
     "Transfer: since the last rank had arrived; wait: before. Exposed: while no model kernel runs.\n"
     "busbw: bytes a rank must move over transfer time (nccl-tests' definition)."
 )

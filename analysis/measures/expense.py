@@ -1,4 +1,7 @@
-"""What did it cost: memory, energy, start-up, node-hours? Columns are explained in analysis/expense.py."""
+"""What did it cost: memory, energy, start-up, node-hours?
+
+The columns are explained in analysis/expense.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

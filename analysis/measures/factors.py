@@ -1,4 +1,7 @@
-"""Which setting matters? Columns are explained in analysis/factors.py."""
+"""Which setting matters?
+
+The columns are explained in analysis/factors.py.
+"""
 
 import itertools
 import math

@@ -27,7 +27,7 @@ TIME_COLUMNS = (
 
 
 def figures(points: Sequence[Point], scaling: Scaling = "weak") -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of analysis.measures.use)."""
+    """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of measures.use)."""
     row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points)}
     return row | _stages(points) | use_of_device(points)
 

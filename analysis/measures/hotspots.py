@@ -1,4 +1,7 @@
-"""Which kernels take the time, and what bounds each? From a timing run and one that read counters. Columns are explained in analysis/hotspots.py."""
+"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
+
+The columns are explained in analysis/hotspots.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,7 @@
-"""Which kernels take the time, and how well do they use the device? Columns are explained in analysis/kernels.py."""
+"""Which kernels take the time, and how well do they use the device?
+
+The columns are explained in analysis/kernels.py.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,11 +57,11 @@ def rows(
     for source, found in zip(sources, kernels_of_each(study, sources, direction, by), strict=True):
         made += [{"run": source.id, **row} for row in found]
     if not made:
-        raise UserError(_none(study, direction))
+        raise UserError(nothing(study, direction))
     return made, [*(["run"] if len(sources) > 1 else []), *by, *MEASURES]
 
 
-def _none(study: Study, direction: str | None) -> str:
+def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
     which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"

@@ -1,4 +1,7 @@
-"""What kernels does one run have in its attributed batches? Columns are explained in analysis/kernels.py."""
+"""What kernels does one run have in its attributed batches?
+
+The columns are explained in analysis/kernels.py.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""Who is slow? Columns are explained in analysis/stragglers.py."""
+"""Who is slow?
+
+The columns are explained in analysis/stragglers.py.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -174,7 +177,7 @@ CAPTION = (
 )
 
 
-def _keys(made: Rows) -> list[Column]:
+def keys(made: Rows) -> list[Column]:
     def get(name: str) -> Any:
         return lambda row: row.get(name)
 
@@ -195,7 +198,7 @@ def shown(made: Rows) -> list[Column]:
         return lambda row: row.get(name)
 
     return [
-        *_keys(made),
+        *keys(made),
         Column("told by", get("told_by"), left=True),
         Column("batches", get("judged_batches")),
         Column("batch\nms", get("batch_ms")),

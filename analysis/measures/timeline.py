@@ -1,4 +1,7 @@
-"""What happened when, on all ranks of a run? A timeline that Perfetto (ui.perfetto.dev) opens. Columns are explained in analysis/timeline.py."""
+"""What happened when, on all ranks of a run? A timeline that Perfetto (ui.perfetto.dev) opens.
+
+The columns are explained in analysis/timeline.py.
+"""
 
 import argparse
 import gzip

@@ -1,4 +1,7 @@
-"""How busy was each GPU, and what did more of them gain? Columns are explained in analysis/utilization.py."""
+"""How busy was each GPU, and what did more of them gain?
+
+The columns are explained in analysis/utilization.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

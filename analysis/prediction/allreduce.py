@@ -1,4 +1,4 @@
-"""What does an allreduce cost on more ranks? Forms of the exchange (analysis/prediction/exchange_forms.py), fitted.
+"""What does an allreduce cost on more ranks? Forms of the exchange (exchange_forms.py), fitted.
 
 Every form is linear in its alphas and 1 / betas. Each is fitted by least squares of relative errors, none
 below 0. Those that fit about as well are all kept: what they predict differently is not known. No network

@@ -1,4 +1,4 @@
-"""Which correction moves a figure of the reference's own tables, and by how much? See analysis/published/explain.py."""
+"""Which correction moves a figure of the reference's own tables, and by how much? See explain.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
-from analysis.prediction import believed, predicted
+from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
@@ -35,7 +35,7 @@ _NAMES = {CURVE: "by the curve", SIMULATION: "simulated"}
 def predicted(study: Study) -> Rows | str:
     """The rows of analysis.predict with its what-ifs; or why there are none."""
     try:
-        return predicted.of_study(study, what_ifs=DEFAULT_WHAT_IFS)
+        return predictions.of_study(study, what_ifs=DEFAULT_WHAT_IFS)
     except UserError as error:
         return str(error)
 
@@ -60,7 +60,7 @@ def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
     label = f"Images a second against the number of ranks, measured and predicted: {name}"
     chart = Chart("prediction", figure, label)
     fields = [name for name in CONFIGURATION if name in made[0]]
-    part = Part("", made, predicted.shown(made, fields), predicted.caption(made, in_words=False))
+    part = Part("", made, predictions.shown(made, fields), predictions.caption(made, in_words=False))
     return Section("prediction", HEADING, text, [chart], [as_view(part, "prediction-table", factors)])
 
 

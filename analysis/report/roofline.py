@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display import plot_roofline
 from analysis.display.terminal import Column, Part, Rows
 from analysis.measures import costs, kernels
 from analysis.measures.kernels_of_run import kernels_of
 from analysis.measures.roofline import Roof, roofs
+from analysis.report import plot_roofline
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called
 from analysis.results.study import Source, Study

@@ -1,6 +1,6 @@
 """What do the figures say, in words? Each sentence follows a rule with a threshold, and names its evidence.
 
-A rule that has not enough data says so; none guesses. What costs scaling is the answer of analysis.report.causes.
+A rule that has not enough data says so; none guesses. What costs scaling is the answer of causes.py.
 """
 
 from collections.abc import Sequence

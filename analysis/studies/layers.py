@@ -1,6 +1,6 @@
 """What does a layer cost, and where does it stand on the roofline?
 
-The roofline is that of :mod:`analysis.measures.roofline`, for each stage (forward, backward) of a layer alone.
+The roofline is that of :mod:`analysis.measures.roofline`, for each stage of a layer alone.
 """
 
 from collections.abc import Mapping

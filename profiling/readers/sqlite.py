@@ -2,8 +2,8 @@
 
 Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
 does not have is told by its absence; a value that is no integer costs its row, which is counted. Integers are
-taken from the file's pages (:mod:`profiling.readers.sqlite_pages`), many times as fast as SQLite hands them to Python
-(``benchmarks.sqlite_readers``).
+taken from the file's pages (:mod:`profiling.readers.sqlite_pages`), many times as fast as SQLite hands them
+to Python (``benchmarks.sqlite_readers``).
 """
 
 import re

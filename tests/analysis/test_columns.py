@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from analysis import efficiency
-from analysis.measures import batches, figures, kernel_difference, kernels, scaled, tau, use
+from analysis.measures import batches, figures, kernel_difference, kernels, tau, use
+from analysis.published import by_method as scaled
 from analysis.published import reference, scaled_published
 from jobs.run import Run
 from tests.analysis.commands import run

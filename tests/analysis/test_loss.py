@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures import scaled
 from analysis.measures.divide import PARTS
+from analysis.published import by_method as scaled
 from analysis.report.loss import section
 from analysis.results.load import load
 from tests.analysis.commands import run

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.measures import scaled
+from analysis.published import by_method as scaled
 from analysis.report.build import build, opening
 from analysis.report.sentences import Sentence
 from analysis.results.load import load

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.measures import scaled
+from analysis.published import by_method as scaled
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from analysis import efficiency
-from analysis.measures import batches, kernels, scaled
+from analysis.measures import batches, kernels
+from analysis.published import by_method as scaled
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables

@@ -6,8 +6,8 @@ buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 
 import pytest
 
-from analysis.measures import scaled
-from analysis.prediction import predicted
+from analysis.prediction import predictions
+from analysis.published import by_method as scaled
 from analysis.report.build import build
 from analysis.report.verdict import verdict
 from analysis.results.load import load
@@ -249,7 +249,7 @@ def test_the_report_says_why_nothing_is_predicted(tmp_path):
 
 def test_no_sentence_of_what_would_gain_little(tmp_path):
     study = load(sweep(tmp_path))
-    rows = predicted.of_study(study, "4", ["no-stragglers"])
+    rows = predictions.of_study(study, "4", ["no-stragglers"])
     points = scaled.rows(study)
     said = " ".join(one.text for one in verdict(points, ["a", "b"], rows))
     assert "What to try" in said and "would give most" not in said
@@ -265,5 +265,5 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
-    rows = predicted.of_study(load(tmp_path), "4")
+    rows = predictions.of_study(load(tmp_path), "4")
     assert [row["method"] for row in rows] == ["curve"]

@@ -1,4 +1,4 @@
-"""How does training scale, and how well does a batch use the device? Columns are explained in analysis/scaled.py."""
+"""How does training scale, and how well does a batch use the device? The columns: analysis/scaled.py."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
 
 
 def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    made = _of_runs(study, group_by, scaling) if study.of_kind("run") else []
+    made = of_runs(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and made:
@@ -93,7 +93,7 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
     return made
 
 
-def _of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
+def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
     from analysis.measures.figures import figures
     from analysis.measures.loss import add_anatomies
     from analysis.measures.scaling import choose_scaling, points_of

@@ -1,4 +1,7 @@
-"""What would N ranks give? Columns are explained in analysis/predict.py."""
+"""What would N ranks give?
+
+The columns are explained in analysis/predict.py.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,14 +42,14 @@ def of_study(
     Args:
         ranks: as the flag ``--ranks`` has them.
         scaling: by default what the report chooses (:func:`analysis.prediction.configurations.chosen`).
-        gpus_per_node: that a node holds; by default as measured (:class:`analysis.prediction.configurations.Nodes`).
+        gpus_per_node: that a node holds; by default as measured (:class:`~.configurations.Nodes`).
 
     Raises:
         UserError: neither can be made, with why.
     """
     found = configurations.configurations(study, scaling, gpus_per_node)
     series = extrapolate.series_of(found)
-    wanted = _wanted(ranks, series)
+    wanted = wanted_ranks(ranks, series)
     simulated, reasons = simulate_rows.rows(study, found, wanted, what_ifs, network)
     try:
         curves, untold = extrapolate.rows(series, wanted)
@@ -71,7 +74,7 @@ def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
     return "; ".join(untold) + also
 
 
-def _wanted(text: str, series: Sequence[Series]) -> list[int]:
+def wanted_ranks(text: str, series: Sequence[Series]) -> list[int]:
     largest = max((one.ranks[-1] for one in series), default=1)
     if not text:
         return [2 * largest, 4 * largest]
