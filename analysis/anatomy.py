@@ -25,17 +25,13 @@ what communication is made of where not all ranks recorded the same collectives 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.display.terminal import Answer
+from analysis.measures.anatomy import FIGURES, LEVELS, parts, rows
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command
-
-if TYPE_CHECKING:
-    pass
-from analysis.measures.anatomy import FIGURES, LEVELS, parts, rows
 
 
 def columns_of(by: Sequence[str]) -> list[str]:

@@ -18,18 +18,15 @@ For TAU tables of the reference (both the 50-batch and the 1-batch runs of a con
 its published estimate of the batch duration, ms.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, digits, header, with_interval
+from analysis.measures.batches import columns_of, rows
 from analysis.measures.series import STAGES
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command
-
-if TYPE_CHECKING:
-    pass
-from analysis.measures.batches import columns_of, rows
 
 
 def main() -> int:

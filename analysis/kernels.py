@@ -38,11 +38,12 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_places
 from analysis.measures import kernel_difference
+from analysis.measures.kernels import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
 from analysis.measures.kernels_of_run import DEFAULT_BY, GROUPS
 from analysis.published import kernels_published
 from analysis.results.load import load
@@ -50,10 +51,6 @@ from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
-
-if TYPE_CHECKING:
-    pass
-from analysis.measures.kernels import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
 
 
 def _only(study: Study) -> Source:

@@ -69,18 +69,13 @@ The published method reads TAU tables, and our own runs alike, by whole wall tim
     batch_independent_pct            part of the time that a line through the batch sizes leaves at size 0, %
 """
 
-from typing import TYPE_CHECKING
-
 from analysis.display import output
 from analysis.display.terminal import Answer
 from analysis.measures.scaled_parts import parts
+from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 from analysis.results.load import load
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.heap import keep_freed_memory
-
-if TYPE_CHECKING:
-    pass
-from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 
 
 def main() -> int:

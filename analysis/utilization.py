@@ -25,19 +25,15 @@ which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memo
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part, Rows
 from analysis.measures.overlap import length
+from analysis.measures.utilization import CAPTION, COLUMNS, by_device, notes_of, of_device, rows, shown
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling import convert
 from profiling.errors import UserError, run_command
-
-if TYPE_CHECKING:
-    pass
-from analysis.measures.utilization import CAPTION, COLUMNS, by_device, notes_of, of_device, rows, shown
 
 
 def of_trace(path: Path) -> tuple[Rows, list[str]]:

@@ -34,7 +34,7 @@ Allreduce = Callable[[float, Layout], float]  # (bytes, layout) -> ns
 
 
 def links(form: str, alphas_us: Sequence[float], gb_per_s: Sequence[float]) -> Allreduce:
-    """An allreduce of a form (prediction/allreduce.py), with the latency and bandwidth of each kind of link."""
+    """An allreduce of a form, with the latency and bandwidth of each kind of link."""
     terms = np.array([*(1e3 * alpha for alpha in alphas_us), *(1 / beta for beta in gb_per_s)])
     of = next(one for one in (*FLAT, *LEVELS) if one.name == form)
 

@@ -1,8 +1,8 @@
 """How does a configuration scale, from runs of our own?
 
 A :class:`Point` is a configuration at one world size, with all its runs: the unprofiled ones time it (its
-profiled ones, if there are no others), the profiled ones say what its kernels cost. :mod:`analysis.measures.figures`
-says what they add up to.
+profiled ones, if there are no others), the profiled ones say what its kernels cost.
+:mod:`analysis.measures.figures` says what they add up to.
 """
 
 import zlib

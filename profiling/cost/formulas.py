@@ -1,8 +1,8 @@
 """What arithmetic and traffic has a kind of operator?
 
 One formula a kind; :mod:`profiling.cost.operators` says which operator has which. Each takes the operator's
-name without its namespace, its inputs, the sizes of its output where known from elsewhere, and (of a convolution's
-backward) which gradients are made; it gives None where the inputs do not tell.
+name without its namespace, its inputs, the sizes of its output where known from elsewhere, and (of a
+convolution's backward) which gradients are made; it gives None where the inputs do not tell.
 """
 
 import math
