@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import plain
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.results.load import load
 from benchmarks.training import RESULTS, machine
 from benchmarks.virtual import Cluster, virtual_cluster
@@ -74,7 +74,7 @@ def of_rate(cluster: Cluster, rate: str, folder: Path, repetitions: int, batches
     file.write_text(SWEEP.format(repetitions=repetitions, nodes=nodes, batches=batches))
     models = {count: alpha_beta(probe(cluster, count)) for count in NODES if count > 1}
     directory = cluster.sweep(max(NODES), file, folder / rate)
-    rows = scaled.rows(load(directory))
+    rows = by_method.rows(load(directory))
     kept = ("nodes", "backend", "grad", "batch_ms", "batch_ms_low", "batch_ms_high", "images_per_s")
     return {"models": models, "rows": [{name: plain(row[name]) for name in kept} for row in rows]}
 

@@ -20,6 +20,23 @@ MAY_IMPORT = {
     "train": ("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.studies", "profiling"),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
 }
+# Rooms within a room, from the bottom up: each may import those below it, none those above. Files beside
+# them are commands, which import any room and no other command; of profiling all but two lie below its
+# rooms.
+FLOORS = {
+    "analysis": (
+        "statistics",
+        "display",
+        "results",
+        "measures",
+        "published",
+        "prediction",
+        "studies",
+        "report",
+    ),
+    "profiling": ("cost", "attribution", "readers", "tools"),
+}
+COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 
 
@@ -71,6 +88,24 @@ def test_no_imports_go_round_in_a_circle():
     while free := {module for module, imports in left.items() if not imports & left.keys()}:
         left = {module: imports for module, imports in left.items() if module not in free}
     assert sorted(left) == []
+
+
+def floor_of(module: str) -> int:
+    """How high a module of ``analysis`` or ``profiling`` lies; commands highest, what has no room lowest."""
+    room, *rest = module.split(".")
+    if rest and rest[0] in FLOORS[room]:
+        return FLOORS[room].index(rest[0])
+    below = room == "profiling" and module not in COMMANDS_OF_PROFILING
+    return -1 if below or not rest else len(FLOORS[room])
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_no_import_runs_to_a_higher_floor_and_nobody_imports_a_command(room):
+    for module, imports in tree_of_imports().items():
+        for other in imports:
+            if module.split(".")[0] == room == other.split(".")[0]:
+                top = room == "analysis" and floor_of(other) == len(FLOORS[room])
+                assert floor_of(other) <= floor_of(module) and not top, f"{module} imports {other}"
 
 
 def modules_of(room: str) -> list[str]:

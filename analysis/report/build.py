@@ -8,7 +8,7 @@ from analysis.display.terminal import Rows
 from analysis.measures import kernels_of_run
 from analysis.measures.scaling import other_devices, points_of
 from analysis.measures.shared_cores import shared_cores
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.published.explain import explain
 from analysis.report import (
     activities,
@@ -93,7 +93,7 @@ def _page(study: Study) -> Page:
 
 def _rows(study: Study) -> tuple[Rows, Rows]:
     """The rows of analysis.scaled, and those of runs of our own."""
-    rows = scaled.rows(study, _methods_for(study))
+    rows = by_method.rows(study, _methods_for(study))
     return rows, [row for row in rows if row.get("scaling")]
 
 

@@ -29,10 +29,10 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.attribution.tally import Tally
 from profiling.attribution.windows import Windows
+from profiling.converted import Converted, collect
 from profiling.cost.classify import is_helper
 from profiling.cost.operators import is_primitive
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
-from profiling.tools.base import Converted, collect
 
 _DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
 

@@ -12,8 +12,8 @@ import numpy as np
 from profiling.attribution.coding import distinct
 from profiling.attribution.context import Context
 from profiling.attribution.events import OPERATOR, Events, name_flags, pick
+from profiling.attribution.nvtx import PYPROF
 from profiling.attribution.passes import BPROP, FPROP, NONE, UPDATING
-from profiling.readers.nvtx import PYPROF
 
 
 def name_operators(events: Events, context: Context) -> Context:

@@ -1,9 +1,10 @@
 """How is a recording of any length attributed in memory that does not grow with it? Some batches at a time.
 
 A recording whose rows no longer fit in memory (:mod:`profiling.attribution.spill`) is cut at the ends of
-batches. What the host did belongs to the window in which it began, ranges to every window that they reach into;
-work on a device belongs to the window of its launch. Numbers of launches rise with time, so that a window is a span of
-numbers; the few that two windows have in common (threads that launch at once) are looked up one by one.
+batches. What the host did belongs to the window in which it began, ranges to every window that they reach
+into; work on a device belongs to the window of its launch. Numbers of launches rise with time, so that a
+window is a span of numbers; the few that two windows have in common (threads that launch at once) are
+looked up one by one.
 """
 
 from collections.abc import Callable, Iterator

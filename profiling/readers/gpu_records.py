@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling.attribution.coding import array_of
 from profiling.attribution.events import RANGE, Builder
-from profiling.readers.nvtx import parse_text
+from profiling.attribution.nvtx import parse_text
 
 # As CUPTI numbers them, and as PyTorch prints them.
 _COPY_KINDS = (

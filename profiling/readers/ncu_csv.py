@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from profiling.attribution.events import OPERATOR
+from profiling.attribution.nvtx import parse_text
 from profiling.attribution.passes import direction_of_stage
 from profiling.readers.chunks import read_head
 from profiling.readers.csv_blocks import Blocks, Row, cells_of
-from profiling.readers.nvtx import parse_text
 from profiling.readers.printed import has_decimal_commas, number_and_unit
 from profiling.readers.printed_tables import Activity, Launch, Launches, Metric, Spread
 

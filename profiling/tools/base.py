@@ -1,10 +1,12 @@
 """What is a profiler to the rest? A class that does nothing; each tool overrides what it can do."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from profiling.converted import Converted, collect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,14 +70,6 @@ class Origin:
 
 
 UNKNOWN = Origin()  # of a file about which nothing else is known
-
-
-@dataclass
-class Converted:
-    """What a tool's output became: tables by name, and what is to be said of them."""
-
-    tables: "dict[str, pa.Table]"
-    findings: list[str] = field(default_factory=list)
 
 
 class Capture(Protocol):
@@ -206,14 +200,3 @@ def rank_in(path: Path) -> int | None:
     """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
     found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
     return int(found[0][1]) if found else None
-
-
-def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:
-    """Pieces of tables as whole tables; tables may be absent."""
-    import pyarrow as pa
-
-    by_name: dict[str, list[pa.Table]] = {}
-    for name, piece in pieces:
-        by_name.setdefault(name, []).append(piece)
-    tables = {name: pa.concat_tables(some).unify_dictionaries() for name, some in by_name.items()}
-    return Converted(tables, findings)

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
+from profiling.converted import Converted
 from profiling.errors import UserError
 from profiling.launched import read_launched
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.tables import write
-from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
+from profiling.tools.base import UNKNOWN, Origin, Profiler
 
 if TYPE_CHECKING:
     import pyarrow as pa

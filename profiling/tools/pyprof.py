@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profiling.converted import Converted
 from profiling.errors import UserError
-from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
+from profiling.tools.base import UNKNOWN, Origin, Profiler
 
 if TYPE_CHECKING:  # heavy to import, and not needed to recognise a file
     import numpy as np

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from profiling.converted import Converted
 from profiling.errors import UserError
-from profiling.tools.base import UNKNOWN, Converted, Options, Origin, Profiler
+from profiling.tools.base import UNKNOWN, Options, Origin, Profiler
 
 if TYPE_CHECKING:
     import pyarrow as pa

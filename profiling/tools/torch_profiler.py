@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from profiling.converted import Converted
 from profiling.tables import Writer
-from profiling.tools.base import UNKNOWN, Converted, Origin, Profiler
+from profiling.tools.base import UNKNOWN, Origin, Profiler
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis import efficiency
-from analysis.measures import batches, figures, kernel_difference, kernels, tau, use
-from analysis.published import by_method as scaled
+from analysis import batches, efficiency, kernels, scaled
+from analysis.measures import batches as batches_of_runs
+from analysis.measures import figures, kernel_difference, tau, use
+from analysis.measures import kernels as kernels_of_runs
 from analysis.published import reference, scaled_published
 from jobs.run import Run
 from tests.analysis.commands import run
@@ -24,8 +25,8 @@ COLUMNS = {
         *scaled_published.SCALED_COLUMNS,
     ),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
-    kernels: (*kernels.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
-    batches: (*batches.FIGURES, *batches.TAU_COLUMNS),
+    kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
+    batches: (*batches_of_runs.FIGURES, *batches_of_runs.TAU_COLUMNS),
 }
 
 

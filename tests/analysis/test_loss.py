@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis.measures.divide import PARTS
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.report.loss import section
 from analysis.results.load import load
 from tests.analysis.commands import run
@@ -34,7 +34,7 @@ def runs(profiled: tuple[int, ...] = (1, 2, 4)) -> list:
 
 
 def by_size(path: Path, **given) -> dict[int, dict]:
-    return {row["world_size"]: row for row in scaled.rows(load(path), **given)}
+    return {row["world_size"]: row for row in by_method.rows(load(path), **given)}
 
 
 def added_up(row: dict) -> float:
@@ -110,7 +110,7 @@ def test_too_few_batches_have_no_interval(tmp_path: Path) -> None:
 
 def test_a_group_sums_times_first(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    (row,) = scaled.rows(load(tmp_path), group_by=["model"])
+    (row,) = by_method.rows(load(tmp_path), group_by=["model"])
     whole = BATCH_MS[2] + BATCH_MS[4]  # the base point has nothing to lose
     assert row["loss_pct"] == pytest.approx(100 * (12 + 40) / whole)
     assert row["loss_exposed_communication_pct"] == pytest.approx(100 * (10 + 25) / whole)
@@ -147,7 +147,7 @@ def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
 def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
     assert "What is lost" not in run("analysis.scaled", tmp_path).out
-    assert section(scaled.rows(load(tmp_path)), []) is None
+    assert section(by_method.rows(load(tmp_path)), []) is None
 
 
 # --- the report ---------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
 
 def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    rows = scaled.rows(load(tmp_path))
+    rows = by_method.rows(load(tmp_path))
     found = section(rows, ["gpus_per_node"])
     assert found is not None
     traces = found.charts[0].figure["data"]
@@ -171,6 +171,6 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
 
 def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(()), Truth(**TRUTH))
-    found = section(scaled.rows(load(tmp_path)), [])
+    found = section(by_method.rows(load(tmp_path)), [])
     assert found is not None and not found.charts and "is not known" in found.text
     assert "no profiled run" in found.tables[0].note

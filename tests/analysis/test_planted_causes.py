@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.report.build import build, opening
 from analysis.report.sentences import Sentence
 from analysis.results.load import load
@@ -64,7 +64,7 @@ def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_
 
 
 def test_the_loss_tells_transfer_from_wait(slow_gpu):
-    (row,) = [row for row in scaled.rows(load(slow_gpu)) if row["world_size"] == 8]
+    (row,) = [row for row in by_method.rows(load(slow_gpu)) if row["world_size"] == 8]
     # Seven of eight ranks wait for 30.5 of 154 ms.
     assert row["loss_exposed_wait_pct"] == pytest.approx(100 * 7 / 8 * 30.5 / 154, abs=1.0)
     assert row["loss_exposed_transfer_pct"] < 0.5
@@ -79,7 +79,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
         (run / f"rank_{rank:04d}" / "kernels.parquet").unlink()
     study = load(tmp_path / "copy")
     page = build(study)
-    (row,) = [row for row in scaled.rows(study) if row["world_size"] == 8]
+    (row,) = [row for row in by_method.rows(study) if row["world_size"] == 8]
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
     said = " ".join(one.text for one in page.summary)
     assert "communication (sending gradients or waiting for ranks)" in said

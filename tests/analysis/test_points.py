@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
@@ -107,7 +107,7 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
         runs = [run_of(gpus_per_node=size, batches=20, batch=16 + number) for size in (1, 2, 4)]
         runs += [run_of(gpus_per_node=size, batches=20, batch=160 + number) for size in (1, 2, 4)]
         truth = write_sweep(path, runs, Truth(run_noise_ms=3.0, noise_ms=0.5), calibration=False)
-        for row in scaled.rows(load(path)):
+        for row in by_method.rows(load(path)):
             if row["world_size"] > 1:
                 planted = 100 * truth.batch_ms[1] / truth.batch_ms[row["world_size"]]
                 hits += row["scaling_efficiency_pct_low"] <= planted <= row["scaling_efficiency_pct_high"]

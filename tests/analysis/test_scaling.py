@@ -9,7 +9,7 @@ import pytest
 
 from analysis import efficiency
 from analysis.measures import batches, kernels
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
@@ -37,7 +37,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 
 @pytest.fixture(scope="module")
 def table(planted: tuple[Path, Truth]) -> pd.DataFrame:
-    return scaled.table(load(planted[0]))
+    return by_method.table(load(planted[0]))
 
 
 def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
@@ -81,7 +81,7 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(
     assert row["base"] == "1 node x 1, fp32 gradients"
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     study = load(planted[0])
-    scaled.table(study)
+    by_method.table(study)
     assert any("one rank sends no gradients" in finding for finding in study.findings)
 
 
@@ -123,7 +123,7 @@ def test_stages_add_up_to_the_batch(table: pd.DataFrame) -> None:
 
 
 def test_groups_sum_costs_first(planted: tuple[Path, Truth], table: pd.DataFrame) -> None:
-    grouped = scaled.table(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
+    grouped = by_method.table(load(planted[0]), group_by=["gpus_per_node"]).set_index("gpus_per_node")
     both = table[table["world_size"] == 2]
     images = 2 * 64
     seconds = sum(64 / rate for rate in both["images_per_s"])
@@ -148,12 +148,12 @@ def strong_sweep(path: Path, *more, **truth) -> None:
 def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
     strong_sweep(tmp_path)
     for scaling in ("strong", None):  # the only kind that compares any of these
-        found = scaled.table(load(tmp_path), scaling=scaling)
+        found = by_method.table(load(tmp_path), scaling=scaling)
         assert set(found["scaling"]) == {"strong"}
         assert found["world_size"].tolist() == [1, 2, 4]
         # T(P0) P0 / (T(P) P)
         assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
-    assert at(scaled.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
+    assert at(by_method.table(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
 
 
 def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
             place = table.schema.get_field_index(name)
             table = table.set_column(place, table.schema.field(name), pa.array(table[name].to_numpy() + more))
         tables.write(table, path, "batches")
-    row = at(scaled.table(load(tmp_path)), 2)
+    row = at(by_method.table(load(tmp_path)), 2)
     assert row["batch_ms"] == pytest.approx(60, rel=0.01)
     assert row["images_per_s"] == pytest.approx(64 / (60 * 1.2) * 1e3, rel=0.01)
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 1.2 * 2), rel=0.01)
@@ -224,7 +224,7 @@ def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Pat
 
 def test_without_a_point_of_one_rank_the_smallest_is_the_base(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (2, 4)])
-    row = at(scaled.table(load(tmp_path)), 4)
+    row = at(by_method.table(load(tmp_path)), 4)
     assert row["base_world_size"] == 2
     assert row["speedup"] == pytest.approx(2 * 110 / 125, rel=0.01)
 
@@ -242,7 +242,7 @@ def test_one_repetition_says_why_there_is_no_interval(tmp_path: Path) -> None:
 def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(perturbation=2.0))
     study = load(tmp_path)
-    row = scaled.table(study).iloc[0]
+    row = by_method.table(study).iloc[0]
     assert row["batch_ms"] == pytest.approx(100, rel=0.01)
     assert row["timed_by"] == "profiled runs"
     assert pd.isna(row["perturbation"])
@@ -252,14 +252,14 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
 def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
     study = load(tmp_path)
-    scaled.table(study)
+    by_method.table(study)
     assert any("of the analytic count" in finding for finding in study.findings)
 
 
 def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(device="cpu"))
     study = load(tmp_path)
-    row = scaled.table(study).iloc[0]
+    row = by_method.table(study).iloc[0]
     assert pd.isna(row["flops_efficiency_of_kernels_pct"])
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
     assert not [finding for finding in study.findings if "peak" in finding]

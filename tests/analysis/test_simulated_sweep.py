@@ -7,7 +7,7 @@ buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 import pytest
 
 from analysis.prediction import predictions
-from analysis.published import by_method as scaled
+from analysis.published import by_method
 from analysis.report.build import build
 from analysis.report.verdict import verdict
 from analysis.results.load import load
@@ -250,7 +250,7 @@ def test_the_report_says_why_nothing_is_predicted(tmp_path):
 def test_no_sentence_of_what_would_gain_little(tmp_path):
     study = load(sweep(tmp_path))
     rows = predictions.of_study(study, "4", ["no-stragglers"])
-    points = scaled.rows(study)
+    points = by_method.rows(study)
     said = " ".join(one.text for one in verdict(points, ["a", "b"], rows))
     assert "What to try" in said and "would give most" not in said
 

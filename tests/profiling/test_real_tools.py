@@ -122,7 +122,7 @@ def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, fi
 
 
 @needs_tau
-@pytest.mark.parametrize("mode", tool("tau").MODES)
+@pytest.mark.parametrize("mode", tool("tau").modes)
 def test_the_real_tau_times_every_stage_and_batch_on_every_rank(mode, tmp_path):
     for rank, directory in enumerate(train_under("tau", tmp_path / "run", mode=mode, ranks=2)):
         intervals = pq.read_table(directory / "intervals.parquet").to_pandas()

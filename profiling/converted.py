@@ -1,0 +1,27 @@
+"""What did a profiler's output become? Tables by name, and what is to be said of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Converted:
+    """What a tool's output became: tables by name, and what is to be said of them."""
+
+    tables: "dict[str, pa.Table]"
+    findings: list[str] = field(default_factory=list)
+
+
+def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:
+    """Pieces of tables as whole tables; tables may be absent."""
+    import pyarrow as pa
+
+    by_name: dict[str, list[pa.Table]] = {}
+    for name, piece in pieces:
+        by_name.setdefault(name, []).append(piece)
+    tables = {name: pa.concat_tables(some).unify_dictionaries() for name, some in by_name.items()}
+    return Converted(tables, findings)
