@@ -35,6 +35,7 @@ from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
 from analysis.measures import kernels
 from analysis.measures.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.scaling import POINT_FIELDS
 from analysis.measures.series import STAGES, all_series
 from analysis.results.load import load
 from analysis.results.study import Source, Study
@@ -47,7 +48,6 @@ COLUMNS = (
     "detectable_pct", "runs_a", "runs_b", "runs_enough",
 )  # fmt: skip
 # In these the runs of one configuration may differ.
-_OF_A_RUN = ("profile", "attribute_from", "seed")
 
 MOST_NAMED = 6  # configurations that a note names
 
@@ -64,9 +64,7 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
 
     series = all_series(study)
     for source in study.of_kind("run"):
-        key = tuple(
-            (name, str(source.fields[name])) for name in Run.model_fields if name not in (*_OF_A_RUN, *across)
-        )
+        key = tuple((name, str(source.fields[name])) for name in POINT_FIELDS if name not in across)
         if source.fields["profile"] == "none":
             one = series[source.id]
             add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)

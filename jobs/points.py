@@ -21,6 +21,9 @@ from profiling.errors import UserError, did_you_mean
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
 
+# What a profiler is asked for.
+_OF_PROFILERS = ("profile_mode", "profile_kernels")
+
 
 class Rule(BaseModel):
     """Points to leave out: those whose fields have one of the values of ``when``."""
@@ -166,8 +169,17 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[Point], list[Excluded]]:
     names = list(sweep.run)
     outside = tuple(n for n in names if n not in ID_FIELDS and len(_as_list(sweep.run[n])) > 1)
     points, excluded = [], []
+    twins: set[Run] = set()
     for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
-        run = make_run(dict(zip(names, values, strict=True)), where)
+        asked = dict(zip(names, values, strict=True))
+        if asked.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1:
+            # What a profiler is asked for says nothing of the runs without one: these are made once.
+            asked = {name: value for name, value in asked.items() if name not in _OF_PROFILERS}
+            run = make_run(asked, where)
+            if run in twins:
+                continue
+            twins.add(run)
+        run = make_run(asked, where)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
         for repetition in range(sweep.repetitions_of(run.profile)):
             point = Point(run, repetition, outside)

@@ -34,73 +34,117 @@ ID_FIELDS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Role:
+    """What a field of a run is to the analysis, and how a value of it is called.
+
+    Attributes:
+        kind: ``workload``: what is trained, and how; ``size``: on how many nodes and GPUs; ``length``: for
+            how many batches; ``observation``: how it is watched, or by which chance: the runs of one point
+            may differ in it.
+        label: a value in words; ``{}`` stands for it.
+    """
+
+    kind: Literal["workload", "size", "length", "observation"]
+    label: str = "{}"
+
+
+_WORKLOAD, _OBSERVATION = Role("workload"), Role("observation")
+
+
 class Run(BaseModel):
     """One configuration of a training job; see the fields' descriptions for units and ranges."""
 
     # Its validators are built when the first Run is: commands that only name its fields start faster.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
-    nodes: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="number of nodes")
-    gpus_per_node: Annotated[int, Field(ge=1, le=64)] = Field(
+    nodes: Annotated[int, Field(ge=1, le=4096), Role("size", "nodes: {}")] = Field(
+        1, description="number of nodes"
+    )
+    gpus_per_node: Annotated[int, Field(ge=1, le=64), Role("size", "{} a node")] = Field(
         1,
         description="GPUs a node, each a rank's (without GPUs: ranks, each with a share of the CPU cores; "
         "backend dp: one rank drives them all)",
     )
     # Case is kept: the reference wrote both "ib" and "IB", and an id must come back as it was.
-    network: Annotated[str, Field(pattern=r"^(?i:ib|eth)$")] = Field(
+    network: Annotated[str, Field(pattern=r"^(?i:ib|eth)$"), _WORKLOAD] = Field(
         "eth", description="ib (InfiniBand) or eth (Ethernet)"
     )
-    profile: Profile = Field("none", description="the profiler that watches the run")
-    workers: Annotated[int, Field(ge=0, le=512)] = Field(2, description="CPU threads a rank for loading data")
-    model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")] = Field(
+    profile: Annotated[Profile, Role("observation", "profile: {}")] = Field(
+        "none", description="the profiler that watches the run"
+    )
+    workers: Annotated[int, Field(ge=0, le=512), Role("workload", "{} workers")] = Field(
+        2, description="CPU threads a rank for loading data"
+    )
+    model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
     )
-    loader: Loader = Field("synthetic", description="where batches come from")
-    batch: Annotated[int, Field(ge=1, le=65536)] = Field(32, description="batch size of one GPU, in images")
-    grad: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="precision of gradients on the wire")
-    compute: Precision = Field("fp32", description="precision of the arithmetic")
+    loader: Annotated[Loader, _WORKLOAD] = Field("synthetic", description="where batches come from")
+    batch: Annotated[int, Field(ge=1, le=65536), Role("workload", "batch {}")] = Field(
+        32, description="batch size of one GPU, in images"
+    )
+    grad: Annotated[Literal["fp32", "fp16", "bf16"], Role("workload", "{} gradients")] = Field(
+        "fp32", description="precision of gradients on the wire"
+    )
+    compute: Annotated[Precision, Role("workload", "{} compute")] = Field(
+        "fp32", description="precision of the arithmetic"
+    )
 
-    backend: Literal["auto", "single", "ddp", "horovod", "dp"] = Field(
+    backend: Annotated[Literal["auto", "single", "ddp", "horovod", "dp"], _WORKLOAD] = Field(
         "auto",
         description="how gradients are exchanged; auto: single for one rank, else ddp; dp: by "
         "torch.nn.DataParallel, one process for all GPUs of a node",
     )
-    threads: Annotated[int, Field(ge=0, le=1024)] = Field(
+    threads: Annotated[int, Field(ge=0, le=1024), Role("workload", "{} threads")] = Field(
         0,
         description="CPU threads of a rank's arithmetic; 0: the node's cores divided by its ranks (with more "
         "ranks each then has fewer)",
     )
-    device: Literal["auto", "cpu", "gpu"] = Field("auto", description="where to train; auto: a GPU if any")
-    batches: Annotated[int, Field(ge=1, le=10_000_000)] = Field(50, description="optimizer steps a rank")
-    attribute_from: Annotated[int, Field(ge=0)] | None = Field(
+    device: Annotated[Literal["auto", "cpu", "gpu"], _WORKLOAD] = Field(
+        "auto", description="where to train; auto: a GPU if any"
+    )
+    batches: Annotated[int, Field(ge=1, le=10_000_000), Role("length", "{} batches")] = Field(
+        50, description="optimizer steps a rank"
+    )
+    attribute_from: Annotated[Annotated[int, Field(ge=0)] | None, _OBSERVATION] = Field(
         None, description="first batch (from 0) that a profiler records; by default the second half"
     )
-    image_size: Annotated[int, Field(ge=32, le=2048)] = Field(224, description="height and width, in pixels")
-    data: Annotated[str, Field(min_length=1)] | None = Field(
+    image_size: Annotated[int, Field(ge=32, le=2048), Role("workload", "{} px")] = Field(
+        224, description="height and width, in pixels"
+    )
+    data: Annotated[Annotated[str, Field(min_length=1)] | None, _WORKLOAD] = Field(
         None, description="folder of the data set (python -m train.data makes a small one)"
     )
-    data_format: Literal["images", "tfrecord"] = Field(
+    data_format: Annotated[Literal["images", "tfrecord"], _WORKLOAD] = Field(
         "images", description="an image folder (class/image.jpg) or TFRecord files with an index"
     )
-    profile_mode: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")] = Field(
-        "auto", description="what the profiler is asked for, e.g. metrics of nvprof, memory of torch"
-    )
-    profile_kernels: Annotated[str, Field(max_length=256)] = Field(
+    profile_mode: Annotated[
+        str, Field(pattern=r"^[a-z][a-z-]{0,31}$"), Role("observation", "profile mode {}")
+    ] = Field("auto", description="what the profiler is asked for, e.g. metrics of nvprof, memory of torch")
+    profile_kernels: Annotated[str, Field(max_length=256), _OBSERVATION] = Field(
         "", description="a regular expression: only kernels of such names have their counters read"
     )
-    profile_schedule: Annotated[str, Field(pattern=r"^(\d{1,7},\d{1,7},\d{1,7},\d{1,7})?$")] = Field(
+    profile_schedule: Annotated[
+        str,
+        Field(pattern=r"^(\d{1,7},\d{1,7},\d{1,7},\d{1,7})?$"),
+        Role("observation", "profile schedule {}"),
+    ] = Field(
         "",
         description="batches the torch profiler waits, warms up and records, and how often it does so, e.g. "
         "1,2,5,2; by default it records from attribute_from on",
     )
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = Field(0.01, description="of SGD with momentum 0.9")
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+    learning_rate: Annotated[float, Field(gt=0, le=100), Role("workload", "learning rate {}")] = Field(
+        0.01, description="of SGD with momentum 0.9"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**31), Role("observation", "seed {}")] = Field(
         0, description="of weights, data order and augmentation"
     )
-    channels_last: bool = Field(False, description="NHWC memory layout")
-    compile: bool = Field(False, description="torch.compile the model")
-    bucket_mb: Annotated[float, Field(gt=0, le=4096)] = Field(25.0, description="DDP gradient bucket, in MiB")
-    sync_stages: bool = Field(
+    channels_last: Annotated[bool, _WORKLOAD] = Field(False, description="NHWC memory layout")
+    compile: Annotated[bool, _WORKLOAD] = Field(False, description="torch.compile the model")
+    bucket_mb: Annotated[float, Field(gt=0, le=4096), Role("workload", "{} MiB buckets")] = Field(
+        25.0, description="DDP gradient bucket, in MiB"
+    )
+    sync_stages: Annotated[bool, _WORKLOAD] = Field(
         False, description="synchronise the device after forward and update, as the reference did"
     )
 
@@ -186,6 +230,16 @@ def _check_profile(profile: str, mode: str) -> None:
         check_mode(profile, mode)
     except UserError as error:
         raise ValueError(str(error)) from None
+
+
+ROLES: Mapping[str, Role] = {
+    name: next(one for one in of.metadata if isinstance(one, Role)) for name, of in Run.model_fields.items()
+}
+
+
+def fields_of(*kinds: str) -> tuple[str, ...]:
+    """The fields of such roles (:class:`Role`), in their order."""
+    return tuple(name for name, role in ROLES.items() if role.kind in kinds)
 
 
 # Fields that are not in the id; a sweep that varies one appends it.

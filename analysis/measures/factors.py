@@ -14,6 +14,7 @@ import numpy as np
 from analysis.display.terminal import Column, Rows, with_interval
 from analysis.measures import tau
 from analysis.measures.published_formulas import EPOCH_IMAGES
+from analysis.measures.scaling import POINT_FIELDS
 from analysis.measures.series import all_series
 from analysis.results.study import Study
 from analysis.statistics.effect_size import omega_squared_interval
@@ -33,7 +34,6 @@ COLUMNS = (
     "rank_by_signal", "omega_squared", "omega_squared_low", "omega_squared_high", "f_value", "p_value",
 )  # fmt: skip
 # In these the runs of one configuration may differ.
-_OF_A_RUN = ("profile", "attribute_from", "seed")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
     series = all_series(study)
     for source in study.of_kind("run"):
         if source.fields["profile"] == "none":
-            fields = {name: value for name, value in source.fields.items() if name not in _OF_A_RUN}
+            fields = {name: source.fields[name] for name in POINT_FIELDS}
             cell = cells.setdefault(tuple(map(str, fields.values())), (fields, []))
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
     if not cells:

@@ -8,14 +8,12 @@ import numpy as np
 from analysis.measures import costs
 from analysis.results.study import Source, Study
 from analysis.statistics.estimates import mean_inside_run
-from jobs.run import Run
+from jobs.run import Run, fields_of
 from profiling.errors import UserError, did_you_mean
 
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 # In these the run that was timed and the one whose counters were read differ, though they are of one point.
-TOOLS_FIELDS = (
-    "profile", "profile_mode", "profile_kernels", "profile_schedule", "batches", "attribute_from", "seed",
-)  # fmt: skip
+TOOLS_FIELDS = fields_of("observation", "length")
 _SUMS = """
 select short_name::varchar, "class"::varchar, batch_index,
     sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6

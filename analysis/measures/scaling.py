@@ -17,7 +17,7 @@ from analysis.measures.overlap import Communication, communication_of
 from analysis.measures.series import Series, all_series
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import Run
+from jobs.run import fields_of
 
 Scaling = Literal["weak", "strong"]
 NAN = float("nan")
@@ -27,11 +27,9 @@ UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is
 TWO_RUNS_WIDER = 2.5
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
-# In these the runs of one point may differ.
-_OF_A_RUN = ("profile", "attribute_from", "seed")
 # In these a point may differ from its base: its size, and for how long it ran.
-NOT_ALIKE = ("nodes", "gpus_per_node", "batches")
-POINT_FIELDS = tuple(name for name in Run.model_fields if name not in _OF_A_RUN)
+NOT_ALIKE = fields_of("size", "length")
+POINT_FIELDS = fields_of("workload", "size", "length")
 
 
 @dataclass

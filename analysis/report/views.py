@@ -6,13 +6,15 @@ from typing import Any
 
 from analysis.display.terminal import Column, Part, by_repetition, plain, shown
 from analysis.report.render import Cell, Heading, Row, TableView
+from jobs.run import ROLES, fields_of
 
 # Fields that may tell configurations apart, in the order in which one reads them.
-FACTORS = (
+_FIRST = (
     "model", "loader", "workers", "batch", "grad", "compute", "nodes", "gpus_per_node", "world_size",
     "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
     "sync_stages",
 )  # fmt: skip
+FACTORS = (*_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
 _LEADING_NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?")
 
 
@@ -24,28 +26,15 @@ def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """A configuration's name: ``dali-cpu, fp16 gradients``."""
-    units = {
-        "workers": "{} workers",
-        "batch": "batch {}",
-        "grad": "{} gradients",
-        "compute": "{} compute",
-        "nodes": "nodes: {}",
-        "gpus_per_node": "{} a node",
-        "world_size": "P = {}",
-        "image_size": "{} px",
-        "bucket_mb": "{} MiB buckets",
-        "threads": "{} threads",
-        "batches": "{} batches",
-        "profile": "profile: {}",
-        "repetition": "repetition {}",
-    }
+    labels = {name: role.label for name, role in ROLES.items()}
+    labels |= {"world_size": "P = {}", "repetition": "repetition {}"}
     parts = []
     for name in fields:
         value = row.get(name)
         if isinstance(value, bool):
             parts.append(f"{'' if value else 'no '}{name}")
         elif value is not None:
-            parts.append(units.get(name, "{}").format(value))
+            parts.append(labels.get(name, "{}").format(value))
     return ", ".join(parts) or str(row.get("model", "all runs"))
 
 

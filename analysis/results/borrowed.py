@@ -8,11 +8,12 @@ equally many. What remains has no FLOPs and bytes; how much that is, is a findin
 """
 
 from analysis.results.study import Source, Study
+from jobs.run import fields_of
 from profiling.tables import IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
-_ANY = ("profile", "attribute_from", "seed", "batches")
+_ANY = fields_of("observation", "length")
 
 # The model's launches in attributed batches, numbered by kernel and direction within each batch.
 _LAUNCHES = f"""

@@ -5,6 +5,7 @@ batches at the head, the time of kernels and of communication and how much of it
 """
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,15 @@ def write_run(
     repetition: int = 0,
     exit_code: int = 0,
     reason: str = "",
+    outside: Sequence[str] = (),
     **report: Any,
 ) -> Path:
-    """Write one run's directory; ``report`` changes fields of the ranks' reports."""
-    ended = directory / format_id(run, repetition, exit_code)
+    """Write one run's directory; ``report`` changes fields of the ranks' reports.
+
+    Args:
+        outside: fields that the sweep varies and the id does not hold by itself.
+    """
+    ended = directory / format_id(run, repetition, exit_code, outside=outside)
     ended.mkdir(parents=True)
     seed = zlib.crc32(format_id(run, repetition).encode())
     generator = np.random.default_rng(seed)

@@ -34,6 +34,28 @@ def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
     assert by_point[32, 1]["images_per_s"] == pytest.approx(2 * by_point[16, 1]["images_per_s"], rel=0.01)
 
 
+def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:
+    """Its durations come from the unprofiled run, whatever its profiler was asked for."""
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    assert row["timed_by"] == "unprofiled runs" and row["perturbation"] is not None
+
+
+def test_every_field_of_the_workload_tells_lines_of_the_report_apart(tmp_path: Path) -> None:
+    rates = [0.01, 0.1]
+    runs = [run_of(gpus_per_node=size, learning_rate=rate) for size in (1, 2) for rate in rates]
+    for one in runs:
+        write_run(tmp_path, one, Truth(), outside=("learning_rate",))
+    (figure,) = [
+        chart.figure
+        for section in build(load(tmp_path)).sections
+        for chart in section.charts
+        if chart.id == "throughput"
+    ]
+    lines = [line for line in figure["data"] if "learning rate" in str(line.get("name"))]
+    assert len({line["name"] for line in lines}) >= 2 and all(list(line["x"]) == [1, 2] for line in lines)
+
+
 def test_ranks_that_are_late_by_turns_do_not_slow_the_job(tmp_path: Path) -> None:
     """Each batch one of two ranks takes 120 ms and the other 80: the job does a batch in 100 ms."""
     write_sweep(tmp_path, [run_of(gpus_per_node=2)])

@@ -38,6 +38,15 @@ def test_a_sweep_is_the_product_of_its_factors_less_what_its_rules_exclude(sweep
     assert all(not (p.run.world_size == 1 and p.run.grad == "fp16") for p in points)
 
 
+def test_what_a_profiler_is_asked_for_makes_no_second_unprofiled_run(sweep_file):
+    text = "repetitions: 1\nrun: {profile: [none, torch], profile_mode: [auto, memory]}"
+    points, _ = expand(read_sweep(sweep_file(text)))
+    asked = [(point.run.profile, point.run.profile_mode) for point in points]
+    assert asked == [("none", "auto"), ("torch", "auto"), ("torch", "memory")]
+    with pytest.raises(UserError, match="names the same value twice"):
+        expand(read_sweep(sweep_file("repetitions: 1\nrun: {profile: [none, torch], batch: [8, 8]}")), "x")
+
+
 def test_the_order_is_random_but_recorded(sweep_file):
     sweep = read_sweep(sweep_file(SWEEP))
     points, _ = expand(sweep)

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
-from jobs.run import ID_FIELDS, OUTSIDE_FIELDS, Run, format_id, make_run, parse_id, parse_value
+from jobs.run import (
+    ID_FIELDS,
+    OUTSIDE_FIELDS,
+    ROLES,
+    Run,
+    fields_of,
+    format_id,
+    make_run,
+    parse_id,
+    parse_value,
+)
 from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool
@@ -203,3 +213,10 @@ def test_a_profiler_is_asked_only_for_what_it_has():
         make_run({"profile": "nvprof", "profile_mode": "metric"})
     with pytest.raises(UserError, match="profiler none has no mode 'metrics'"):
         make_run({"profile_mode": "metrics"})
+
+
+def test_every_field_has_one_role_and_every_label_a_place_for_the_value():
+    assert set(ROLES) == set(Run.model_fields)
+    kinds = ("workload", "size", "length", "observation")
+    assert sorted(fields_of(*kinds)) == sorted(ROLES) and set(fields_of("size")) == {"nodes", "gpus_per_node"}
+    assert all("{}" in role.label for role in ROLES.values())
