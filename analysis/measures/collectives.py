@@ -110,9 +110,9 @@ def alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def ranks_of(study: Study, source: Source) -> list[Calls]:
-    """Each rank's collectives in its attributed batches that hold kernels; none, and the run is taken out, if a table is bad.
+    """Each rank's collectives in its attributed batches; none, and the run is taken out, if a table is bad.
 
-    Ranks without kernels are left out. A study reads them once.
+    Ranks, and batches, without kernels are left out. A study reads them once.
     """
     kept: dict[str, list[Calls]] = study.kept("collectives")
     if source.id not in kept:

@@ -41,7 +41,9 @@ def section(study: Study) -> Section | None:
         "factors", effects(told, what), "Share of the variance that each factor explains, largest first"
     )
     part = Part("", made, factors.shown(), factors.caption(cells, made))
-    return Section("factors", HEADING, _text(told, what, together), [chart], [as_view(part, "factor-table", ())])
+    return Section(
+        "factors", HEADING, _text(told, what, together), [chart], [as_view(part, "factor-table", ())]
+    )
 
 
 def effects(made: Rows, what: str) -> plots.Figure:
