@@ -3,7 +3,8 @@
     python -m analysis.communication DIR                 runs under a profiler, or TAU's tables
     python -m analysis.communication DIR --by rank
 
-A row is a kind of collective of a run, a batch of a rank (mean of the attributed batches and all ranks).
+A row is a kind of collective of a run, a batch of a rank (mean of all ranks' attributed batches; batches of
+which no kernel was recorded are left out, and a note counts them).
 Where a job has several process groups, those of one shape (as many ranks, as far apart) have their own row:
 
     group_size, groups    ranks of such a group, and how many groups there are; group_ranks: of the first ones

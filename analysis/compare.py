@@ -17,6 +17,8 @@ against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm 
 ``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct`` in 4 of 5 cases
 (empty: more than 20, or how much runs scatter is not known).
 
+A note names the devices of both sides where they differ.
+
 Families are tested apart, each at 5 %: ``batch`` (the duration of a batch), ``combined`` (the durations of
 all configurations together, where there are several: the test stratified by configuration, the effect the
 median ratio of two runs of a configuration), ``stages`` and, for profiled runs, ``kernels``. ``batch`` and
@@ -143,6 +145,14 @@ def _say_if_apart(a: Study, b: Study) -> None:
         )
 
 
+def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
+    """A finding where the two ran on different devices: the effect is theirs, too."""
+    names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
+    if all(names) and names[0] != names[1]:
+        ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
+        b.find(f"{', '.join(ran)}: what differs may be the devices' doing")
+
+
 # --- the answer ---------------------------------------------------------------------------------------
 
 
@@ -171,6 +181,7 @@ def main() -> int:
     ]
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
+    _say_if_other_devices(*studies, paths)
     for study in studies[1:]:
         studies[0].failed += study.failed
         studies[0].findings += study.findings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.measures.costs import find_untimed
+from analysis.measures.costs import find_untimed, find_without_kernels
 from analysis.measures.divide import activities_of
 from analysis.measures.overlap import Intervals, covered, union
 from analysis.results.clocks import Calls, Matched, match, unmatched
@@ -30,7 +30,7 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) 
 
     Args:
         kernels: the columns of :data:`READ`, rows with a place in time and a duration only.
-        attributed: indexes of the attributed batches.
+        attributed: indexes of the attributed batches that hold kernels.
     """
     talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
@@ -112,7 +112,7 @@ def alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 def ranks_of(study: Study, source: Source) -> list[Calls]:
     """Each rank's collectives in its attributed batches; none, and the run is taken out, if a table is bad.
 
-    Ranks without kernels are left out. A study reads them once.
+    Ranks, and batches, without kernels are left out. A study reads them once.
     """
     kept: dict[str, list[Calls]] = study.kept("collectives")
     if source.id not in kept:
@@ -127,6 +127,7 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
     import pyarrow.compute as pc
 
     found = []
+    without = batches_of_all = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue
@@ -136,13 +137,20 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
         except UserError as error:
             study.fail(source, str(error))
             return []
+        recorded = table["batch_index"].drop_null().to_numpy()
         in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
         table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
         # Whether a batch was recorded may be null: that is no yes, and is dropped too.
         attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
+        # A batch without a kernel is one that was not recorded, not one that sent nothing.
+        with_kernels = attributed[np.isin(attributed, recorded)]
+        if len(with_kernels):
+            without += len(attributed) - len(with_kernels)
+            batches_of_all += len(attributed)
         kernels = {name: column_of(table, name) for name in READ}
-        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, attributed))
+        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, with_kernels))
     find_untimed(study, source)
+    find_without_kernels(study, source, without, batches_of_all)
     return found
 
 

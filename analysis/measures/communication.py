@@ -62,7 +62,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         for of_row in places:
             first = ranks[of_row[0]]
             if by_rank and not first.batches:
-                study.find(f"{source.id}: rank {first.rank} has no attributed batch: it has no row")
+                study.find(f"{source.id}: rank {first.rank} has no batch with kernels: it has no row")
                 continue
             groups = tuple(group for group in shape if not by_rank or first.rank in group)
             if shape and not groups:

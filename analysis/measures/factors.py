@@ -33,6 +33,8 @@ COLUMNS = (
     "factor", "levels", "best_level", "effect_pct", "effect_pct_low", "effect_pct_high", "signal_to_noise_db",
     "rank_by_signal", "omega_squared", "omega_squared_low", "omega_squared_high", "f_value", "p_value",
 )  # fmt: skip
+# Corrected p up to which an effect is one.
+SIGNIFICANCE = 0.05
 # In these the runs of one configuration may differ.
 
 
@@ -118,7 +120,22 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
         for term, p_value in zip(terms, corrected, strict=True)
     ]
     _rank(made)
-    return sorted(made, key=lambda row: (" x " in row["factor"], -row["omega_squared"]))
+    for row in made:
+        # Of levels that do not differ none is best; without repetitions p may be NaN: nobody knows.
+        if not row["p_value"] <= SIGNIFICANCE:
+            row["best_level"] = None
+    return sorted(made, key=_order)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[bool, float]:
+    """Factors before pairs; the largest share first, those that are not known last."""
+    share = row["omega_squared"]
+    return " x " in row["factor"], math.inf if math.isnan(share) else -share
+
+
+def not_told(made: Rows) -> list[str]:
+    """The factors whose levels changed only together with those of others: their effect is not known."""
+    return [row["factor"] for row in made if " x " not in row["factor"] and row["effect_pct"] is None]
 
 
 def varying_of(cells: Sequence[Cell]) -> list[str]:
@@ -210,8 +227,10 @@ def caption(cells: Sequence[Cell], made: Rows) -> str:
         text += "\nIntervals take the runs of all configurations to scatter alike."
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be told from noise."
-    unknown = [row["factor"] for row in made if row["best_level"] is None]
-    if unknown:
+    told = [row for row in made if row["effect_pct"] is not None]
+    if any(row["best_level"] is None for row in told):
+        text += f"\nNo level is called best where the effect is not significant (p above {SIGNIFICANCE:g})."
+    if unknown := not_told(made):
         text += (
             f"\nEffect not known: {', '.join(unknown)}: its levels changed only together with those of "
             "another factor; add the configurations that part them."

@@ -4,7 +4,7 @@ Costs (time, images) are summed over the points first, ratios are formed last. T
 explained in analysis/scaled.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,19 @@ TIME_COLUMNS = (
     "load_ms", "forward_ms", "backward_ms", "update_ms", "startup_s",
 )  # fmt: skip
 
+ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
+
 
 def figures(points: Sequence[Point], scaling: Scaling = "weak") -> dict[str, Any]:
     """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of measures.use)."""
     row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points)}
     return row | _stages(points) | use_of_device(points)
+
+
+def above_ideal(row: Mapping[str, Any]) -> bool:
+    """Whether a row scales better than ideal, surely (or, without an interval, by as much as is odd)."""
+    share, low = row["scaling_efficiency_pct"], row["scaling_efficiency_pct_low"]
+    return row["world_size"] != row["base_world_size"] and (low if low == low else share) > ABOVE_IDEAL_PCT
 
 
 def _durations(points: Sequence[Point]) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def other_devices(points: Sequence[Point]) -> list[str]:
 
 def _devices(point: Point) -> list[str]:
     runs = [source for source, _ in (*point.timed, *point.profiled)]
-    return sorted({rank.device for run in runs if run.manifest for rank in run.manifest.ranks})
+    return sorted({device for run in runs for device in run.devices})
 
 
 def _measure(study: Study, points: Sequence[Point]) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from analysis.measures.scaling import Point, Scaling
 
 METHODS = ("corrected", "published")
-_ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 
 def rows(
@@ -138,12 +137,10 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
 
 
 def _find_above_ideal(study: Study, made: Rows) -> None:
-    """Say where points scale better than ideal, surely (or, without an interval, by as much as is odd)."""
-    above = []
-    for row in made:
-        share, low = row["scaling_efficiency_pct"], row["scaling_efficiency_pct_low"]
-        if row["world_size"] != row["base_world_size"] and (low if low == low else share) > _ABOVE_IDEAL_PCT:
-            above.append(share)
+    """Say where points scale better than ideal."""
+    from analysis.measures.figures import above_ideal
+
+    above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
     if above:
         strong = made[0]["scaling"] == "strong"
         study.find(

@@ -35,7 +35,8 @@ ADVICE = {
     "loader": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
     "computing": "the same cores, clocks and memory bandwidth for every rank: each had less of them than the "
     "baseline's rank (threads, pinning, other jobs, a limit on power)",
-    "small batch": "a larger batch: with fewer images per rank, kernels do not get shorter in proportion",
+    "small batch": "a larger batch: fewer images per rank use a device less well, so that kernels do not "
+    "get shorter in proportion",
     "copies": "fewer ranks on one bus, and buffers that need no copy; a timeline (profile: nsys) shows which",
     "launches": "a core of its own for the thread that launches (threads, workers, pinning), a larger "
     "batch, fewer synchronisations",

@@ -14,7 +14,6 @@ from profiling.errors import UserError
 
 HEADING = "Which setting matters?"
 LEAST = 2  # factors: what one explains, the scaling charts show
-SIGNIFICANCE = 0.05
 _TOO_FEW = (
     "Not known: every run differs from every other in several factors, and none is repeated, so that nothing "
     "tells the factors apart. Repeat the points, or cross the factors."
@@ -34,14 +33,17 @@ def section(study: Study) -> Section | None:
         made = factors.rows(cells)
     except UserError as error:
         return Section("factors", HEADING, f"Not known: {error}.")
-    made = [row for row in made if math.isfinite(row["omega_squared"])]
-    if not made:
-        return Section("factors", HEADING, _TOO_FEW)
+    told = [row for row in made if math.isfinite(row["omega_squared"])]
+    together = factors.not_told(made)
+    if not told:
+        return Section("factors", HEADING, _not_told(together) if together else _TOO_FEW)
     chart = Chart(
-        "factors", effects(made, what), "Share of the variance that each factor explains, largest first"
+        "factors", effects(told, what), "Share of the variance that each factor explains, largest first"
     )
     part = Part("", made, factors.shown(), factors.caption(cells, made))
-    return Section("factors", HEADING, _text(made, what), [chart], [as_view(part, "factor-table", ())])
+    return Section(
+        "factors", HEADING, _text(told, what, together), [chart], [as_view(part, "factor-table", ())]
+    )
 
 
 def effects(made: Rows, what: str) -> plots.Figure:
@@ -84,25 +86,40 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
     return trace
 
 
-def _text(made: Rows, what: str) -> str:
+def _text(made: Rows, what: str, together: Sequence[str]) -> str:
+    """What explains most, if anything does.
+
+    Args:
+        made: rows whose share is known.
+        together: factors whose share is not, as they changed only together.
+    """
     main = [row for row in made if " x " not in row["factor"]]
-    first = max(main, key=lambda row: row["omega_squared"])
-    by_signal = next(row["factor"] for row in main if row["rank_by_signal"] == 1)
-    best = f"best: {first['best_level']}" if first["best_level"] else "its best level is not known"
-    text = (
-        f"{first['factor']} explains most of the variance of {what}: {100 * first['omega_squared']:.0f} % "
-        f"({best}). "
-    )
+    text = f"{_not_told(together)} " if together else ""
+    found = [row for row in main if row["p_value"] <= factors.SIGNIFICANCE]
+    if not found:
+        return f"{text}No factor was found to change {what}. {_of_interactions(made)}"
+    first = max(found, key=lambda row: row["omega_squared"])
+    text += f"{first['factor']} explains most of the variance of {what}"
+    text += " that can be told apart" if together else ""
+    text += f": {100 * first['omega_squared']:.0f} % (best: {first['best_level']}). "
+    by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
     text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
     text += "it first, too. " if by_signal == first["factor"] else f"{by_signal} first. "
     return text + _of_interactions(made)
+
+
+def _not_told(together: Sequence[str]) -> str:
+    return (
+        f"What {' and '.join(together)} explain is not known: their levels changed only together. Add the "
+        "configurations that part them."
+    )
 
 
 def _of_interactions(made: Sequence[Mapping[str, Any]]) -> str:
     pairs = [row for row in made if " x " in row["factor"]]
     if not pairs:
         return "Whether factors depend on each other cannot be told: points ran once, or were not crossed."
-    found = [row["factor"] for row in pairs if row["p_value"] <= SIGNIFICANCE]
+    found = [row["factor"] for row in pairs if row["p_value"] <= factors.SIGNIFICANCE]
     if not found:
         return "No two factors were found to depend on each other."
     named = ", ".join(found)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows, digits
+from analysis.measures.figures import above_ideal
 from analysis.measures.scaling import POINT_FIELDS
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
@@ -24,6 +25,7 @@ from analysis.report.causes import (
     suspected,
 )
 from analysis.report.forecast import forecast, was_measured
+from analysis.report.kept import efficiency_of, how, is_strong, superlinear, unrepeated
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
@@ -76,7 +78,9 @@ def verdict(
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
-        _how(best, worst),
+        how(best, worst),
+        *unrepeated(best, worst),
+        *superlinear(scaled),
         *(_on_fewer(judged) if judged is not worst else []),
         *why,
         *others,
@@ -124,28 +128,11 @@ def _rate(called: Rows) -> Sentence:
     )
 
 
-def _how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    ranks = ranks_in_words(worst["world_size"])
-    scaling = "strong scaling (the batch of the job is constant)" if _is_strong(worst) else "scaling"
-    text = f"On {ranks} the job keeps {_interval(best)} of ideal {scaling}"
-    if worst["called"] == best["called"]:
-        return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
-    text += f" with {best['called']}, and {_interval(worst)} with {worst['called']}"
-    rates = f"at the rate of {_base_rate(best)}"
-    if _base_rate(worst) != _base_rate(best):
-        rates += f" with the one, of {_base_rate(worst)} with the other"
-    return Sentence(f"{text}; ideal is {ranks} {rates}.", "scaling")
-
-
-def _base_rate(row: dict[str, Any]) -> str:
-    return f"{row['base']} ({digits(row['base_images_per_s'], 3)} images/s)"
-
-
 def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
     """What is lost on fewer ranks than the most, where these lose next to nothing."""
     if _lost(row) < _least(row):
         return []
-    text = f"Less is kept on {ranks_in_words(row['world_size'])} with {row['called']}: {_interval(row)}."
+    text = f"Less is kept on {ranks_in_words(row['world_size'])} with {row['called']}: {efficiency_of(row)}."
     return [Sentence(text, "scaling")]
 
 
@@ -167,6 +154,8 @@ def _why(
     if _lost(row) < _least(row):
         # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
         first = of_late if late and late.share_pct >= _least(row) else []
+        if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
+            return first, [] if first else of_late
         text = (
             f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points "
             f"are lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
@@ -233,7 +222,7 @@ def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[st
     if cause.kind == LATE_RANKS and late:
         return key_of(late), f"waiting for {name_of(late)}"
     key, words = CAUSES[cause.kind]
-    if key == "computing" and _is_strong(row):
+    if key == "computing" and is_strong(row):
         return "small batch", "computing on fewer images per rank"
     if key == "transfer":
         return limit_of_transfer(cause.cost_pct, gained) or key, words
@@ -260,7 +249,7 @@ def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sente
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {ranks_in_words(base['world_size'])}"
-    if _is_strong(row):
+    if is_strong(row):
         than = f"its share of that {than} would"
     return (
         f"A batch ({row['called']}) on {ranks_in_words(row['world_size'])} takes "
@@ -269,20 +258,16 @@ def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     )
 
 
-def _is_strong(row: dict[str, Any]) -> bool:
-    return row.get("scaling") == "strong"
-
-
 def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
     """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
-    share = base["world_size"] / row["world_size"] if _is_strong(row) else 1.0
+    share = base["world_size"] / row["world_size"] if is_strong(row) else 1.0
     return share * number(base, name)
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     """The base point's row; the precision of gradients does not matter there if it is one rank."""
     # The batch of a rank, or the job's.
-    batch = {"batch"} if _is_strong(row) else set()
+    batch = {"batch"} if is_strong(row) else set()
     alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
     found = [
         other
@@ -292,7 +277,3 @@ def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
         and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
     ]
     return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
-
-
-def _interval(row: dict[str, Any]) -> str:
-    return with_ends(row, "scaling_efficiency_pct", unit=" %")

@@ -27,7 +27,7 @@ class Calls:
     """One rank's collectives in attributed batches, in order of their start; arrays of one element a call."""
 
     rank: int
-    batches: int
+    batches: int  # attributed batches that hold kernels
     batch_index: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray

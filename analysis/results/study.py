@@ -66,6 +66,12 @@ class Source:
         return (self.world_size or 1) // self.gpus_per_rank
 
     @property
+    def devices(self) -> list[str]:
+        """What its ranks ran on, each once; empty: nobody recorded it."""
+        ranks = self.manifest.ranks if self.manifest else []
+        return list(dict.fromkeys(report.device for report in ranks if report.device))
+
+    @property
     def hosts(self) -> list[str]:
         """The node of each rank: its host's name, or where nodes share one, their number."""
         ranks = self.manifest.ranks if self.manifest else []

@@ -58,7 +58,7 @@ def analysis_of_variance(
         explained, freedom = without - with_it, rank_with - rank_without
         with np.errstate(divide="ignore", invalid="ignore"):
             f_value = explained / freedom / mean_square if freedom else np.full_like(whole, np.nan)
-            omega = (explained - freedom * mean_square) / (total + mean_square)
+            omega = np.maximum(explained - freedom * mean_square, 0) / (total + mean_square)
         # scipy.stats would take longer to import than a report's analysis of variance takes.
         # What explains nothing may come out a rounding error below 0.
         p_value = special.fdtrc(freedom, freedom_left, np.maximum(f_value, 0))
@@ -73,7 +73,7 @@ def analysis_of_variance(
             error_freedom=freedom_left,
             f_value=f_value,
             p_value=np.asarray(p_value),
-            omega_squared=omega,
+            omega_squared=omega if freedom else np.full_like(whole, np.nan),
         )
     return effects
 

@@ -272,3 +272,10 @@ def test_damaged_kernels_of_a_run_do_not_cost_the_comparison_of_batches(tmp_path
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "a", "--format", "csv")
     assert ran.code == 1 and {"batch", "kernels"} == {row["family"] for row in ran.csv} - {"stages"}
     assert "its kernels are not compared" in ran.err
+
+
+def test_results_of_different_devices_are_said_to_be(before, tmp_path):
+    write(tmp_path / "after", 140.0, device="Tesla V100-SXM2-16GB")
+    said = run("analysis.compare", before, tmp_path / "after", "--format", "csv").err
+    assert f"{before} ran on NVIDIA A100-SXM4-40GB, {tmp_path / 'after'} ran on Tesla V100-SXM2-16GB" in said
+    assert "ran on" not in run("analysis.compare", before, before, "--format", "csv").err

@@ -42,6 +42,16 @@ def test_a_planted_effect_is_found_and_absent_ones_are_not():
     assert found["loader"]["rank_by_signal"] == 1
 
 
+def test_of_levels_that_do_not_differ_none_is_best_and_no_share_is_below_none():
+    some = cells(loader=10)
+    made = rows(some)
+    found = {row["factor"]: row for row in made}
+    assert found["grad"]["p_value"] > 0.05 and found["grad"]["best_level"] is None
+    assert all((row["best_level"] is None) == (row["p_value"] > 0.05) for row in made)
+    assert min(row["omega_squared"] for row in made) == 0
+    assert "No level is called best" in caption(some, made) and "not known" not in caption(some, made)
+
+
 def test_a_planted_interaction_is_found():
     found = by_factor(cells(loader=0, interaction=8))
     assert found["loader x grad"]["p_value"] < 1e-9
@@ -148,6 +158,7 @@ def test_factors_that_change_together_only_have_no_known_effect():
     ])  # fmt: skip
     found = {row["factor"]: row for row in made}
     assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
+    assert np.isnan(found["loader"]["omega_squared"]) and made[0]["factor"] == "workers"
     assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
     assert "not known: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
 

@@ -61,14 +61,18 @@ def another_clock(ranks: list[Path]) -> None:
 def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_time: int) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile=profile) for profile in ("none", "torch")])
     damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
-    ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json")
-           for name in ("scaled", "efficiency", "kernels", "anatomy", "utilization")}  # fmt: skip
+    names = ("scaled", "efficiency", "kernels", "anatomy", "utilization", "communication")
+    ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
     (row,) = ran["scaled"].json
     assert row["kernel_ms"] == pytest.approx(60)
     assert row["tflop_per_batch"] == pytest.approx(0.74)
     assert row["exposed_communication_ms"] == pytest.approx(5)
     assert ran["efficiency"].json[0]["kernel_ms_per_batch"] == pytest.approx(60)
     assert {row["kernel"]: row["ms_per_batch"] for row in ran["kernels"].json}["relu"] == pytest.approx(15)
+    (row,) = ran["communication"].json
+    assert [row[name] for name in ("calls_per_batch", "mbyte_per_batch", "ms_per_batch")] == pytest.approx(
+        [1, 100, 20]
+    )
     # What was not recorded is no idle time, whatever else is.
     (row,) = ran["anatomy"].json
     assert row["attributed_batches"] == in_time
@@ -100,3 +104,15 @@ def test_flops_that_nobody_knows_are_not_zero(tmp_path: Path) -> None:
 def test_a_torch_run_without_any_credit_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0))
     assert "no launch is credited with FLOPs" in run("analysis.scaled", tmp_path).out.replace("\n", " ")
+
+
+def test_batches_that_only_gather_gradients_count(tmp_path: Path) -> None:
+    """Every second batch exchanges them: half a call a batch, and nothing is left out."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
+    for rank in sorted(tmp_path.glob("run_*/rank_*")):
+        table = tables.read(rank, "kernels")
+        talks = np.array(table["class"].to_pylist()) == "communication"
+        gathers = talks & (table["batch_index"].to_numpy() % 2 == 0)
+        tables.write(table.filter(~gathers), rank, "kernels")
+    ran = run("analysis.communication", tmp_path, "--format", "json")
+    assert ran.json[0]["calls_per_batch"] == pytest.approx(0.5) and LEFT_OUT not in ran.err

@@ -204,12 +204,34 @@ def test_factors_that_nothing_tells_apart_are_not_known_and_the_rest_of_the_repo
     tmp_path, monkeypatch
 ):
     write_sweep(tmp_path, [run_of(nodes=nodes, gpus_per_node=nodes) for nodes in (1, 2)])
-    undefined = [{"factor": "nodes", "omega_squared": float("nan")}]
+    undefined = [{"factor": "nodes", "omega_squared": float("nan"), "effect_pct": 1.0}]
     monkeypatch.setattr(factors, "rows", lambda cells: undefined)  # as of runs that are equal to the bit
     page = build(load(tmp_path))
     (section,) = [section for section in page.sections if section.id == "factors"]
     assert section.text.startswith("Not known") and not section.charts
     assert "scaling" in {section.id for section in page.sections}
+
+
+def factors_text(path) -> str:
+    (text,) = [section.text for section in build(load(path)).sections if section.id == "factors"]
+    return text
+
+
+def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
+    """Strong scaling: the batch of a rank is that of the job over the ranks."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)])
+    assert factors_text(tmp_path).startswith("What gpus_per_node and batch explain is not known")
+
+
+@pytest.mark.parametrize(
+    ("two_ms", "said"), [(100.0, "No factor was found to change"), (150.0, "gpus_per_node explains most")]
+)
+def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
+    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
+    truth = Truth(batch_ms={1: 100.0, 2: two_ms}, run_noise_ms=2.0)
+    write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
+    text = factors_text(tmp_path)
+    assert said in text and ("(best: 1)" in text) == (two_ms > 100)
 
 
 def test_what_is_no_number_leaves_a_gap_in_a_chart():

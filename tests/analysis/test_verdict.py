@@ -48,6 +48,38 @@ def test_near_ideal_scaling_has_no_culprit():
     assert "98 %" in said and "Nothing limits it yet" in said and "What to try" not in said
 
 
+NO_INTERVAL = {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
+
+
+def test_points_that_ran_once_are_said_to_have_run_once():
+    assert "Points ran once" in text(BASE, point(4, 125.0, **NO_INTERVAL))
+    assert "Points ran once" in text(BASE, point(4, 125.0), point(4, 130.0, loader="pytorch", **NO_INTERVAL))
+    assert "ran once" not in text(BASE, point(4, 125.0))
+
+
+def test_scaling_better_than_ideal_is_called_superlinear_with_what_it_means():
+    said = text(BASE, point(4, 70.0))
+    assert "reaches 143 % [142, 144] of ideal" in said and "143 % on 4 ranks is superlinear" in said
+    assert "baseline (1 node x 1) that was disturbed" in said and "caches better" not in said
+    assert "Nothing" not in said and "keeps" not in said
+    assert "superlinear" in text(BASE, point(2, 80.0), point(4, 160.0))
+    # As little above ideal as equal runs differ is nothing to explain.
+    assert "superlinear" not in text(BASE, point(4, 98.0))
+    strong: dict[str, Any] = {"scaling": "strong"}
+    row = point(4, 17.5, batch=8, **strong, scaling_efficiency_pct=143.0)
+    row |= {"scaling_efficiency_pct_low": 142.0, "scaling_efficiency_pct_high": 144.0}
+    assert "fewer images per rank suit the device's caches better" in text(BASE | strong | {"batch": 32}, row)
+
+
+def test_in_strong_scaling_computing_is_blamed_on_the_small_batch_and_not_on_cores():
+    strong: dict[str, Any] = {"scaling": "strong"}
+    row = point(4, 40.0, **strong, **lost(37.5, compute=30.0), scaling_efficiency_pct=62.5, batch=8)
+    row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
+    said = text(BASE | strong | {"batch": 32}, row)
+    assert "computing on fewer images per rank costs most" in said and "a larger batch" in said
+    assert "use a device less well" in said and "clocks" not in said
+
+
 @pytest.mark.parametrize("more", [{}, {"loader": "pytorch"}])
 def test_what_is_lost_on_fewer_ranks_only_is_said_too(more):
     fewer = point(2, 200.0, **more, loss_pct=50.0, loss_note="no profiled run")
@@ -317,7 +349,7 @@ def test_small_losses_are_named_where_runs_agree_and_not_where_they_scatter():
     parts = lost(4.0, compute=3.5)
     close = point(4, 100 / 0.96, **parts)
     wide = close | {"scaling_efficiency_pct_low": 91.0, "scaling_efficiency_pct_high": 101.0}
-    once = close | {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
+    once = close | NO_INTERVAL
     assert "computing costs most (3.5)" in text(BASE, close)
     assert "limits it yet: 4.0 percentage points are lost, and less than 5.0 cannot be told" in text(
         BASE, wide
