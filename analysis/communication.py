@@ -11,7 +11,9 @@ Where a job has several process groups, those of one shape (as many ranks, as fa
     calls_per_batch, mbyte_per_call, mbyte_per_batch    messages, 1e6 bytes; empty: sizes are not known
     ms_per_batch          from a rank's entry to its end
     transfer_ms           since the last rank had arrived at the collective; wait_ms: before that
-    exposed_ms            while no model kernel runs on that rank; overlapped_ms: the rest
+    exposed_ms            while no model kernel runs on that rank; overlapped_ms: while one does. Both in the
+                          recorded batches, and time in which several are under way once: over a run's rows
+                          they add up to those of analysis.anatomy
     algbw_gb_per_s        bytes over transfer time, 1e9 a second; busbw_gb_per_s: that times what the
                           collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce of P ranks, those
                           of the group)

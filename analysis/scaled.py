@@ -45,8 +45,8 @@ A row is a configuration at one node count: ``method``, Run's fields, ``world_si
     use_note                         why efficiencies of the batch are above those of the kernels
     ..._of_measured_pct              each of these beside the peak measured on the machine, %
     exposed_communication_ms, overlapped_communication_ms
-                                     collectives while nothing (something) is computed, ms a batch of a rank;
-                                     empty: not known
+                                     collectives while nothing (something) is computed, ms a batch of a rank
+                                     (analysis.anatomy has the same); empty: not known
     device_name, peak_tflops_per_s, peak_gb_per_s, measured_tflops_per_s, measured_gb_per_s
                                      the device and its peaks, by datasheet and as measured
 

@@ -217,10 +217,10 @@ def _calls(ran: Ran, cluster: Cluster) -> Allreduces:
     index = np.repeat(np.arange(batches), calls)
     size = np.tile(buckets()[1], batches)
     start, end = (np.moveaxis(one, 2, 1).reshape(ranks, -1) for one in (ran.call_start, ran.call_end))
-    kind, nothing = np.full(len(index), "allreduce", dtype=object), np.zeros(len(index))
+    kind = np.full(len(index), "allreduce", dtype=object)
     group, everybody = np.full(len(index), "", dtype=object), np.zeros(len(index), np.int64)
     each = [
-        Calls(rank, batches, index, start[rank], end[rank], kind, size, nothing, group, everybody)
+        Calls(rank, batches, index, start[rank], end[rank], kind, size, group, everybody)
         for rank in range(ranks)
     ]
     matched = match(each)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display.terminal import Column, Part, Rows, digits
+from analysis.measures import recorded
 from analysis.measures.collectives import matched_of, ranks_of
 from analysis.measures.costs import find_untimed, find_without_kernels
 from analysis.measures.divide import (
@@ -24,7 +25,7 @@ from analysis.measures.divide import (
     launch_known,
     of_rank,
 )
-from analysis.measures.overlap import Intervals, covered, union
+from analysis.measures.overlap import Intervals
 from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import tables
@@ -78,15 +79,15 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
     found = []
     launches = []
     transfers = _transfers(study, source)
-    without = recorded = 0
+    without = everything = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue  # what was found when the run was read says so
-        batches = _batches(study, source, directory)
+        batches = recorded.attributed(study, source, directory)
         kernels = _kernels(directory)
         if batches["attributed"].any() and len(kernels["start_ns"]):
-            busy = _with_kernels(batches, kernels)
-            without, recorded = without + int((~busy).sum()), recorded + len(busy)
+            busy = recorded.with_kernels(batches, kernels)
+            without, everything = without + int((~busy).sum()), everything + len(busy)
             if not busy.any():
                 continue
             batches = {name: column[busy] for name, column in batches.items()}
@@ -95,7 +96,7 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
             launches.append(_launches(batches, kernels))
     if not found:
         study.find(f"{source.id}: no attributed batch with kernels")
-    find_without_kernels(study, source, without, recorded)
+    find_without_kernels(study, source, without, everything)
     _find_unknown(study, source, launches)
     find_untimed(study, source)
     return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
@@ -105,6 +106,8 @@ def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
     """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
     ranks = ranks_of(study, source)
     if not any(len(one.kind) for one in ranks):
+        if ranks and source.ranks > 1:
+            study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
         return {one.rank: NOTHING for one in ranks if source.ranks == 1}  # else they were not recorded
     matched = matched_of(study, source, ranks)
     lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
@@ -114,12 +117,6 @@ def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
         one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
         for one, ns in zip(ranks, lasted, strict=True)
     }
-
-
-def _with_kernels(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> np.ndarray:
-    """In which batches anything runs: one without was not idle, but not recorded."""
-    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
-    return covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
 
 
 def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -144,19 +141,6 @@ def _find_unknown(study: Study, source: Source, launches: Sequence[tuple[int, in
             f"{source.id}: {unknown} of {count} activities have no launch that is known: idle time before "
             "these counts as other, not host-bound"
         )
-
-
-def _batches(study: Study, source: Source, directory: Path) -> dict[str, np.ndarray]:
-    """The attributed batches of a rank; those that lack a time cannot be divided: a finding counts them."""
-    table = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
-    recorded = table.filter(table["attributed"])  # null is not attributed
-    whole = recorded.drop_null()
-    if len(whole) < len(recorded):
-        study.find(
-            f"{source.id}: attributed batches of {directory.name} that lack a time are left out: "
-            f"{len(recorded) - len(whole)}"
-        )
-    return {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES}
 
 
 def _kernels(directory: Path) -> dict[str, np.ndarray]:

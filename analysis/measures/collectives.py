@@ -2,15 +2,17 @@
 
 Kinds and process groups are those that the profiler recorded; where it did not (older results), kinds are
 told by names and the group is taken to be all ranks. Calls overlap each other's time where a rank has several
-under way.
+under way. What is exposed and what is hidden is as :mod:`analysis.measures.divide` has it, of the recorded
+batches: a collective that outlasts the last of them is cut where that ends.
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.measures import recorded
 from analysis.measures.costs import find_untimed, find_without_kernels
-from analysis.measures.divide import activities_of
+from analysis.measures.divide import Activities, activities_of, split
 from analysis.measures.overlap import Intervals, covered, union
 from analysis.results.clocks import Calls, Matched, match, unmatched
 from analysis.results.study import Source, Study
@@ -25,29 +27,34 @@ GROUP = ["collective", "process_group", "group_ranks", "group_size"]
 READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes", *GROUP]
 
 
-def calls_of(rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray) -> Calls:
-    """A rank's collectives in its attributed batches.
+def calls_of(rank: int, kernels: dict[str, np.ndarray], batches: dict[str, np.ndarray]) -> Calls:
+    """A rank's collectives in its attributed batches, as far as these were recorded.
 
     Args:
-        kernels: the columns of :data:`READ`, rows with a place in time and a duration only.
-        attributed: indexes of the attributed batches that hold kernels.
+        kernels: the columns of :data:`READ`, rows with a place in time and a duration only; in no batch is
+            what has an index below 0.
+        batches: columns ``batch_index, start_ns, end_ns`` of the attributed batches.
     """
-    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
+    busy = recorded.with_kernels(batches, kernels)
+    known = np.isin(kernels["batch_index"], batches["batch_index"][busy])
+    talks = (kernels["class"] == "communication") & known
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
     mine = {name: column[order] for name, column in kernels.items()}
     end = mine["start_ns"] + mine["duration_ns"]
-    compute = union(*activities_of(kernels).compute)
+    windows = (batches["start_ns"][busy], batches["end_ns"][busy])
+    exposed, hidden = _shares((mine["start_ns"], end), windows, activities_of(kernels))
     return Calls(
         rank,
-        len(attributed),
+        int(busy.sum()),
         mine["batch_index"],
         mine["start_ns"],
         end,
         kinds(mine["collective"], mine["short_name"]),
         mine["bytes"].astype(float),
-        alone(mine["start_ns"], end) - covered(_own((mine["start_ns"], end)), compute),
         groups(mine["process_group"], mine["group_ranks"], mine["group_size"]),
         np.where(mine["group_size"] > 0, mine["group_size"], 0).astype(np.int64),
+        exposed,
+        hidden,
     )
 
 
@@ -100,10 +107,32 @@ def _own(calls: Intervals) -> Intervals:
     return begin, end
 
 
-def alone(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How long each call lasts beyond those that began before it, in ns."""
-    begin, end = _own((start, end))
-    return end - begin
+def _shares(calls: Intervals, windows: Intervals, activities: Activities) -> tuple[np.ndarray, np.ndarray]:
+    """What of the exposed and of the hidden communication of the windows is each call's, in ns.
+
+    Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
+    reach into the first window: the others bear its time in proportion, so that the shares add up.
+    """
+    own, before = _own(calls), np.array([-_EVER], np.int64)
+    start, end = union(*windows)
+    outside = (np.concatenate([before, end]), np.concatenate([start, -before]))
+    computing = union(*activities.compute)
+    elsewhere = union(*(np.concatenate(pair) for pair in zip(outside, computing, strict=True)))
+    inside = own[1] - own[0] - covered(own, outside)
+    exposed = own[1] - own[0] - covered(own, elsewhere)
+    parts = split(windows, Activities(compute=computing, communication=activities.communication))
+    return (
+        _scaled(exposed, parts["exposed_communication"].sum()),
+        _scaled(inside - exposed, parts["overlapped_communication"].sum()),
+    )
+
+
+_EVER = 1 << 60  # ns, 36 years
+
+
+def _scaled(weights: np.ndarray, total: float) -> np.ndarray:
+    whole = weights.sum()
+    return weights * (total / whole) if whole else np.full(len(weights), total / max(len(weights), 1))
 
 
 # --- of a run -----------------------------------------------------------------------------------------
@@ -126,31 +155,26 @@ def ranks_of(study: Study, source: Source) -> list[Calls]:
 def _read_ranks(study: Study, source: Source) -> list[Calls]:
     import pyarrow.compute as pc
 
-    found = []
-    without = batches_of_all = 0
+    found: list[Calls] = []
+    batches_read = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue
         try:
-            batches = tables.read(directory, "batches", ["batch_index", "attributed"])
+            batches = recorded.attributed(study, source, directory)
             table = tables.read(directory, "kernels", READ)
         except UserError as error:
             study.fail(source, str(error))
             return []
-        recorded = table["batch_index"].drop_null().to_numpy()
-        in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["batch_index"]))
-        table = table.filter(pc.and_(in_time, pc.greater_equal(table["duration_ns"], 0)))
-        # Whether a batch was recorded may be null: that is no yes, and is dropped too.
-        attributed = batches.filter(batches["attributed"])["batch_index"].drop_null().to_numpy()
-        # A batch without a kernel is one that was not recorded, not one that sent nothing.
-        with_kernels = attributed[np.isin(attributed, recorded)]
-        if len(with_kernels):
-            without += len(attributed) - len(with_kernels)
-            batches_of_all += len(attributed)
-        kernels = {name: column_of(table, name) for name in READ}
-        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, with_kernels))
+        in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.greater_equal(table["duration_ns"], 0))
+        table = table.filter(in_time)
+        kernels = {name: column_of(table, name) for name in READ if name != "batch_index"}
+        # What is in no batch hides collectives, too.
+        kernels["batch_index"] = pc.fill_null(table["batch_index"], -1).to_numpy()
+        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, batches))
+        batches_read += len(batches["batch_index"]) if len(table) else 0
+    find_without_kernels(study, source, batches_read - sum(one.batches for one in found), batches_read)
     find_untimed(study, source)
-    find_without_kernels(study, source, without, batches_of_all)
     return found
 
 

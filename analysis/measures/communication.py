@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Column, Rows
-from analysis.measures.collectives import alone, matched_of, ranks_of
+from analysis.measures.collectives import matched_of, ranks_of
 from analysis.results.clocks import Calls, Matched
 from analysis.results.study import Source, Study
 from jobs.run import Run
@@ -52,7 +52,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     ranks = ranks_of(study, source)
-    if not ranks or not any(len(one.kind) for one in ranks):
+    if not any(len(one.kind) and one.batches for one in ranks):
         study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
         return []
     matched = matched_of(study, source, ranks)
@@ -156,8 +156,6 @@ def _figures(
 
     batches = sum(ranks[place].batches for place in places)
     durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
-    once = total(lambda place: alone(ranks[place].start_ns, ranks[place].end_ns))
-    exposed = total(lambda place: ranks[place].exposed_ns)
     calls = sum(int(masks[place].sum()) for place in places)
     moved = total(lambda place: ranks[place].bytes)
     figures: dict[str, Any] = {
@@ -165,8 +163,8 @@ def _figures(
         "mbyte_per_call": moved / calls / 1e6 if calls and moved > 0 else None,
         "mbyte_per_batch": moved / batches / 1e6 if moved > 0 else None,
         "ms_per_batch": durations / batches / 1e6,
-        "exposed_ms": exposed / batches / 1e6,
-        "overlapped_ms": (once - exposed) / batches / 1e6,
+        "exposed_ms": total(lambda place: ranks[place].exposed_ns) / batches / 1e6,
+        "overlapped_ms": total(lambda place: ranks[place].hidden_ns) / batches / 1e6,
         "attributed_batches": batches,
     }
     transfer = total(lambda place: matched.transfer_ns[place]) if matched is not None else np.nan

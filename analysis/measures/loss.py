@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
+# What scaled shows beside the loss.
+_READ = (*_KEPT, "overlapped_communication")
 _ENDS = ("low", "high")
 LOSS_COLUMNS = (
     "loss_pct", "loss_pct_low", "loss_pct_high",
@@ -39,18 +41,14 @@ _FEWEST_BATCHES = 4  # of which blocks can be resampled
 
 
 def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
-    """Give points that are compared with others, and these, the anatomy of their profiled batches."""
-    for point in points:
-        if point.base is None or point.base is point:
-            continue
-        for one in (point, point.base):
-            if one.anatomy is None:
-                found = [parts for source, _ in one.profiled if (parts := _of_run(study, source))]
-                # What one run does not know is not known of the point.
-                names = [name for name in _KEPT if all(name in parts for parts in found)]
-                one.anatomy = (
-                    {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
-                )
+    """Give points of several ranks, and those they are compared with, the anatomy of profiled batches."""
+    compared = [one for point in points if point.base not in (None, point) for one in (point, point.base)]
+    for one in (*(point for point in points if point.world_size > 1), *compared):
+        if one is not None and one.anatomy is None:
+            found = [parts for source, _ in one.profiled if (parts := _of_run(study, source))]
+            # What one run does not know is not known of the point.
+            names = [name for name in _READ if all(name in parts for parts in found)]
+            one.anatomy = {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
@@ -59,12 +57,13 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     Empty: no attributed batch has kernels.
     """
     ranks = of_source(study, source) if source.tables("kernels") else []
-    if not sum(len(rank["wall_ns"]) for rank in ranks):
+    windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
+    if not windows:
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
     found = {}
-    for name in _KEPT:
+    for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
             took = _by_batch(ranks, f"{name}_ns")
             again = (
@@ -72,7 +71,8 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
                 if len(took) >= _FEWEST_BATCHES
                 else np.full(_RESAMPLES, np.nan)
             )
-            found[name] = np.append(took.mean(), again)
+            mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
+            found[name] = np.append(mean, again)
     return found
 
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.measures.costs import Bound, Costs, bound_of, costs_of
-from analysis.measures.overlap import Communication, communication_of
 from analysis.measures.series import Series, all_series
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
@@ -39,7 +38,7 @@ class Point:
     Attributes:
         fields: its values of :data:`POINT_FIELDS`.
         timed, profiled: its runs with their batches.
-        cost: of its kernels, mean over its profiled runs; communication likewise.
+        cost: of its kernels, mean over its profiled runs.
         base: the point it is compared with (itself, if it is the smallest).
         anatomy: ns a batch of a rank by part, mean over its profiled runs, and then means of resampled
             batches; empty: not known, None: not asked.
@@ -50,7 +49,6 @@ class Point:
     profiled: list[tuple[Source, Series]] = field(default_factory=list)
     timed_by: str = UNPROFILED
     cost: Costs | None = None
-    communication: Communication | None = None
     bound: Bound = field(default_factory=lambda: Bound("", None, None))
     base: "Point | None" = None
     anatomy: dict[str, np.ndarray] | None = None
@@ -212,12 +210,6 @@ def _add_costs(study: Study, point: Point) -> None:
         names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
         means = {name: float(np.mean([getattr(cost, name) for cost in found])) for name in names}
         point.cost = Costs(sum(cost.batches for cost in found), **means)
-    talks = [talk for talk in (communication_of(study, source) for source in sources) if talk]
-    if talks:
-        point.communication = Communication(
-            float(np.mean([talk.exposed_ns for talk in talks])),
-            float(np.mean([talk.overlapped_ns for talk in talks])),
-        )
 
 
 def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scaling) -> Point:

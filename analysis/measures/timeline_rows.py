@@ -129,7 +129,6 @@ def calls_of(rank: int, table: "pa.Table") -> Calls:
     rows = _calls(table)
     start = table["start_ns"].to_numpy()[rows]
     text = {name: column_of(table, name)[rows] for name in ("short_name", *GROUP)}
-    nothing = np.zeros(len(rows))
     index = table["batch_index"].to_numpy()[rows].astype(np.int64)
     end = start + table["duration_ns"].to_numpy()[rows]
     return Calls(
@@ -139,8 +138,7 @@ def calls_of(rank: int, table: "pa.Table") -> Calls:
         start,
         end,
         kinds(text["collective"], text["short_name"]),
-        nothing,
-        nothing,
+        np.zeros(len(rows)),
         groups(text["process_group"], text["group_ranks"], text["group_size"]),
         np.where(text["group_size"] > 0, text["group_size"], 0).astype(np.int64),
     )

@@ -52,13 +52,19 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     if points and all(point.cost for point in points):
         row |= _costs(points)
         row["use_note"] = _above_kernels(points, row["kernel_ms"])
-    talks = [point.communication for point in points]
-    if talks and all(talks):
-        row["exposed_communication_ms"] = float(np.mean([talk.exposed_ns for talk in talks if talk])) / 1e6
-        row["overlapped_communication_ms"] = (
-            float(np.mean([talk.overlapped_ns for talk in talks if talk])) / 1e6
-        )
-    return row
+    return row | _communication(points)
+
+
+def _communication(points: Sequence[Point]) -> dict[str, Any]:
+    """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
+
+    A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
+    """
+    names = ("exposed_communication", "overlapped_communication")
+    found = [[(point.anatomy or {}).get(name, [0.0])[0] for name in names] for point in points]
+    if not found or not all(map(any, found)):
+        return {}
+    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
 
 
 def _recorded(point: Point) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ all their ranks; nothing is known between ranks that no group joins.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,11 @@ class Calls:
     end_ns: np.ndarray
     kind: np.ndarray
     bytes: np.ndarray  # NaN: not known
-    exposed_ns: np.ndarray
     group: np.ndarray  # the process group, one text for all its ranks; "": not recorded, and taken to be all
     group_size: np.ndarray  # its ranks; 0: not recorded
+    # The share of each in what is exposed and what is hidden in the recorded batches; empty: not asked.
+    exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    hidden_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)

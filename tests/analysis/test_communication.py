@@ -16,6 +16,7 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
 US = 1_000
+ALWAYS = {"batch_index": np.array([0]), "start_ns": np.array([-(1 << 50)]), "end_ns": np.array([1 << 50])}
 
 
 def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), batch=None):
@@ -33,7 +34,7 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
         "duration_ns": (end - start) * US,
         "class": kind, "direction": np.full(len(rows), "bprop"), "short_name": name, "bytes": moved,
     }  # fmt: skip
-    return calls_of(rank, kernels, np.array([0]))
+    return calls_of(rank, kernels, ALWAYS)
 
 
 def test_wait_is_what_passes_before_the_last_rank_arrives():
@@ -84,7 +85,7 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
         table = table.filter(pc.is_valid(table["batch_index"]))
         kernels = {name: column_of(table, name) for name in READ}
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
-        ranks.append(calls_of(number, kernels, np.unique(kernels["batch_index"])))
+        ranks.append(calls_of(number, kernels, ALWAYS | {"batch_index": np.unique(kernels["batch_index"])}))
     matched = match(ranks)
     assert matched.residual_ns < 5 * US
     ahead = np.stack([one.end_ns for one in ranks]) - matched.end_ns

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.measures import overlap
-from analysis.results.load import load
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from profiling import tables
+from tests.analysis.commands import run
+from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
 
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=15)
+
+NAMES = ("exposed", "overlapped")
 
 
 def arrays(pairs: list[tuple[int, int]]) -> overlap.Intervals:
@@ -32,46 +35,72 @@ def test_union_covers_the_same_time_without_overlap(pairs: list[tuple[int, int]]
 
 
 @given(PAIRS, PAIRS)
-def test_intersection(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+def test_what_is_covered(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
     a, b = overlap.union(*arrays(first)), overlap.union(*arrays(second))
-    assert overlap.intersection_length(a, b) == len(ticks(first) & ticks(second))
-    assert overlap.intersection_length(b, a) == overlap.intersection_length(a, b)
-
-
-@given(PAIRS, PAIRS)
-def test_exposed_and_hidden_add_up(talk: list[tuple[int, int]], work: list[tuple[int, int]]) -> None:
-    exposed = overlap.exposed(arrays(talk), arrays(work))
-    assert exposed == len(ticks(talk) - ticks(work))
-    assert exposed == overlap.exposed(arrays(talk * 2), arrays(work * 2))
+    assert overlap.covered(a, b).sum() == len(ticks(first) & ticks(second)) == overlap.covered(b, a).sum()
 
 
 @pytest.mark.parametrize("hidden_ms", [0.0, 12.0, 20.0])
 def test_planted_communication_is_found(tmp_path: Path, hidden_ms: float) -> None:
     truth = Truth(communication_ms=20.0, hidden_ms=hidden_ms)
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], truth)
-    study = load(tmp_path)
-    found = overlap.communication_of(study, study.sources[0])
-    assert found is not None
-    assert found.exposed_ns == pytest.approx((20 - hidden_ms) * 1e6)
-    assert found.overlapped_ns == pytest.approx(hidden_ms * 1e6)
+    assert exposed_of(tmp_path) == pytest.approx(np.array([[20 - hidden_ms, hidden_ms]] * 3), abs=1e-9)
+
+
+@pytest.mark.parametrize("batch_ms", [100.0, 110.0])
+def test_a_collective_that_outlasts_its_batch_is_one_figure_everywhere(
+    tmp_path: Path, batch_ms: float
+) -> None:
+    """80 ms that begin 45 ms after a batch does: after its kernels (60 ms) it is exposed to its end.
+
+    The next batch's kernels hide the rest, but of the last one, whose rest no recorded batch holds.
+    """
+    truth = Truth({2: batch_ms}, noise_ms=0.0, perturbation=1.0, warmup=0, communication_ms=80.0)
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch", attribute_from=20)], truth)
+    rest = 45 + 80 - batch_ms
+    hidden = 15 + rest * 19 / 20
+    assert exposed_of(tmp_path) == pytest.approx(np.array([[batch_ms - 60, hidden]] * 3), abs=1e-9)
+
+
+def test_shares_of_several_kinds_and_of_what_reaches_in_add_up(tmp_path: Path) -> None:
+    """One kind's calls outlast the batch, another's end in it; a call of no batch reaches into one."""
+    truth = Truth({4: 100.0}, noise_ms=0.0, perturbation=1.0, warmup=0, communication_ms=50.0)
+    write_sweep(tmp_path, [run_of(gpus_per_node=4, profile="torch")], truth)
+    for path in next(tmp_path.glob("run_*")).glob("rank_*"):
+        rows = tables.read(path, "kernels").to_pylist()
+        talks = [row for row in rows if row["class"] == "communication"]
+        more = [row | {"start_ns": row["start_ns"] + 30 * MS, "short_name": "ncclAllGather"} for row in talks]
+        early = talks[0] | {"start_ns": talks[0]["start_ns"] - 100 * MS, "duration_ns": 130 * MS}
+        early |= {"batch_index": None}
+        columns = {name: [row[name] for row in (early, *rows, *more)] for name in early}
+        tables.write(tables.as_table("kernels", columns), path, "kernels")
+    found = exposed_of(tmp_path)
+    assert found == pytest.approx(np.array([found[0]] * 3), abs=1e-9) and found[0, 0] == pytest.approx(40)
+    assert len(run("analysis.communication", tmp_path, "--format", "json").json) == 2
+
+
+def exposed_of(path: Path) -> np.ndarray:
+    """Exposed and overlapped, ms, as scaled, anatomy and communication have them, shape (3, 2)."""
+    (scaled,), (anatomy,), calls = (
+        run(f"analysis.{name}", path, "--format", "json").json
+        for name in ("scaled", "anatomy", "communication")
+    )
+    of_row = [[row[f"{name}_communication_ms"] for name in NAMES] for row in (scaled, anatomy)]
+    return np.array([*of_row, [sum(row[f"{name}_ms"] for row in calls) for name in NAMES]])
 
 
 def test_one_rank_has_no_communication(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")])
-    study = load(tmp_path)
-    assert overlap.communication_of(study, study.sources[0]) is None
-    assert not study.findings
+    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    assert ran.json[0].get("exposed_communication_ms") is None and "collective" not in ran.err
 
 
 def test_a_trace_of_two_ranks_without_a_collective_is_not_zero(tmp_path: Path) -> None:
-    write_sweep(
-        tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(communication_ms=0.0, hidden_ms=0.0)
-    )
-    study = load(tmp_path)
-    for path in study.sources[0].tables("kernels"):
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
+    for path in tmp_path.glob("run_*/rank_*/kernels.parquet"):
         _without_collectives(path)
-    assert overlap.communication_of(study, study.sources[0]) is None
-    assert "holds no collective" in study.findings[0]
+    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    assert ran.json[0].get("exposed_communication_ms") is None and "holds no collective" in ran.err
 
 
 def _without_collectives(path: Path) -> None:

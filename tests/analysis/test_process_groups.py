@@ -279,9 +279,7 @@ def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> Calls:
     start, end, batch, kind, name, size = (np.array(column) for column in zip(*rows, strict=True))
     start, end = (np.rint(times * MS).astype(np.int64) for times in (start, end))
     nothing = np.zeros(len(start))
-    return Calls(
-        rank, batches, batch, start, end, kind.astype(object), nothing, nothing, name.astype(object), size
-    )
+    return Calls(rank, batches, batch, start, end, kind.astype(object), nothing, name.astype(object), size)
 
 
 def test_clocks_are_followed_through_groups_that_have_ranks_in_common():

@@ -235,7 +235,9 @@ def repeated(tables, times: int):
         kernels = {name: np.tile(values, times) for name, values in one.items()}
         step = np.repeat(np.arange(times), len(one["start_ns"]))
         kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
-        ranks.append(calls_of(number, kernels, np.arange(times)))
+        begin = one["start_ns"].min() + np.arange(times) * 10**8
+        batches = {"batch_index": np.arange(times), "start_ns": begin, "end_ns": begin + 10**8}
+        ranks.append(calls_of(number, kernels, batches))
     return ranks
 
 
