@@ -28,24 +28,24 @@ READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_n
 
 
 def calls_of(rank: int, kernels: dict[str, np.ndarray], batches: dict[str, np.ndarray]) -> Calls:
-    """A rank's collectives in its attributed batches, as far as these were recorded.
+    """A rank's collectives in its attributed batches.
 
     Args:
         kernels: the columns of :data:`READ`, rows with a place in time and a duration only; in no batch is
             what has an index below 0.
         batches: columns ``batch_index, start_ns, end_ns`` of the attributed batches.
     """
-    busy = recorded.with_kernels(batches, kernels)
-    known = np.isin(kernels["batch_index"], batches["batch_index"][busy])
-    talks = (kernels["class"] == "communication") & known
+    attributed = np.isin(kernels["batch_index"], batches["batch_index"])
+    talks = (kernels["class"] == "communication") & attributed
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
     mine = {name: column[order] for name, column in kernels.items()}
     end = mine["start_ns"] + mine["duration_ns"]
+    busy = recorded.with_kernels(batches, kernels)
     windows = (batches["start_ns"][busy], batches["end_ns"][busy])
     exposed, hidden = _shares((mine["start_ns"], end), windows, activities_of(kernels))
     return Calls(
         rank,
-        int(busy.sum()),
+        len(np.unique(kernels["batch_index"][attributed])),
         mine["batch_index"],
         mine["start_ns"],
         end,
@@ -55,6 +55,7 @@ def calls_of(rank: int, kernels: dict[str, np.ndarray], batches: dict[str, np.nd
         np.where(mine["group_size"] > 0, mine["group_size"], 0).astype(np.int64),
         exposed,
         hidden,
+        int(busy.sum()),
     )
 
 

@@ -155,6 +155,7 @@ def _figures(
         return float(sum(values(place)[masks[place]].sum() for place in places))
 
     batches = sum(ranks[place].batches for place in places)
+    timed = sum(ranks[place].timed for place in places)
     durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
     calls = sum(int(masks[place].sum()) for place in places)
     moved = total(lambda place: ranks[place].bytes)
@@ -163,8 +164,8 @@ def _figures(
         "mbyte_per_call": moved / calls / 1e6 if calls and moved > 0 else None,
         "mbyte_per_batch": moved / batches / 1e6 if moved > 0 else None,
         "ms_per_batch": durations / batches / 1e6,
-        "exposed_ms": total(lambda place: ranks[place].exposed_ns) / batches / 1e6,
-        "overlapped_ms": total(lambda place: ranks[place].hidden_ns) / batches / 1e6,
+        "exposed_ms": total(lambda place: ranks[place].exposed_ns) / timed / 1e6 if timed else None,
+        "overlapped_ms": total(lambda place: ranks[place].hidden_ns) / timed / 1e6 if timed else None,
         "attributed_batches": batches,
     }
     transfer = total(lambda place: matched.transfer_ns[place]) if matched is not None else np.nan

@@ -38,6 +38,7 @@ class Calls:
     # The share of each in what is exposed and what is hidden in the recorded batches; empty: not asked.
     exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
     hidden_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    timed: int = 0  # of ``batches``, those whose kernels lie in their time: what is exposed is of these
 
 
 @dataclass(frozen=True)
