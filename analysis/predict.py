@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--scaling", choices=configurations.KINDS,
-        help="weak: the batch of a GPU is constant; strong: the global batch is [as the report: strong where "
-        "only that was measured]",
+        help="weak: the batch of a GPU is constant; strong: the global batch is [as the report: the "
+        "kind that compares more of the measured points]",
     )  # fmt: skip
     parser.add_argument(
         "--gpus-per-node", type=int, metavar="N",

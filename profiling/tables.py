@@ -6,7 +6,7 @@ is 2 FLOPs. Readers produce these tables, the analysis reads the columns it need
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiling.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Kernel classes; profiling.cost.classify says which kernel belongs to which.
 CLASSES = (
@@ -173,8 +170,6 @@ def is_model(kinds: "np.ndarray", directions: "np.ndarray") -> "np.ndarray":
     Returns:
         Booleans, shape (rows,).
     """
-    import numpy as np
-
     return ~np.isin(kinds, APART) & (directions != "loader")
 
 

@@ -78,11 +78,12 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     directory.mkdir(parents=True, exist_ok=True)
     command = profiler.wrap([sys.executable, *arguments], directory, options)
     variables = profiler.environment(directory, options)
-    code = run_tree(command, {**os.environ, **variables})
+    heard: list[int] = []  # who was asked to end is not started again
+    code = run_tree(command, {**os.environ, **variables}, heard)
     for _ in range(_TRIES - 1):
-        if code and profiler.may_not_start and not any(directory.iterdir()):
+        if code and not heard and profiler.may_not_start and not any(directory.iterdir()):
             print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
-            code = run_tree(command, {**os.environ, **variables})
+            code = run_tree(command, {**os.environ, **variables}, heard)
     check_permission(name, profiler.outputs(directory))
     if code == 0:
         findings = collect_output(name, directory, options)

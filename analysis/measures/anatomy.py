@@ -157,7 +157,7 @@ def _kernels(directory: Path) -> dict[str, np.ndarray]:
 
 
 def rows(study: Study, by: Sequence[str] = ()) -> Rows:
-    """The answer's rows; see this file's docstring."""
+    """The answer's rows; the columns: analysis/anatomy.py."""
     every = frame(study)
     fields = {source.id: source.fields for source in study.of_kind("run")}
     repetitions = {source.id: source.repetition for source in study.of_kind("run")}

@@ -26,7 +26,7 @@ TAU_COLUMNS = ("tau_batch_ms",)
 
 
 def rows(study: Study) -> Rows:
-    """A row a run, or a configuration of TAU tables; see this file's docstring."""
+    """A row a run, or a configuration of TAU tables; the columns: analysis/batches.py."""
     made = []
     for name, series in all_series(study).items():
         source = next(source for source in study.sources if source.id == name)

@@ -32,7 +32,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
-    """The answer's rows; see this file's docstring.
+    """The answer's rows; the columns: analysis/communication.py.
 
     Raises:
         UserError: no run has collectives.

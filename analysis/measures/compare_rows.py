@@ -141,6 +141,10 @@ def _of_few(few: Rows, configurations: int) -> str:
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
         return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."
+    if (
+        not largest["runs_enough"] and max(largest["runs_a"], largest["runs_b"]) < 2
+    ):  # nobody knows the scatter
+        return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (
         f"{text}Repeat them: {runs} runs a side would find a slowdown as large as the largest here, "
@@ -157,9 +161,11 @@ def _detectable(batches: Rows) -> str:
 
 def _together(row: dict[str, Any]) -> str:
     if row["verdict"] == "too few runs":
-        return "All together are too few runs to tell, too."
+        return "All configurations together have too few runs as well."
     if row["verdict"] != "no difference":
         return f"All together are {row['verdict']}: by {_effect(row)}."
+    if not np.isfinite(row["detectable_pct"]):
+        return "All together do not differ, as far as so few runs show."
     return (
         "All together do not differ; a slowdown of all by "
         f"{row['detectable_pct']:.1f} % would have been found in 4 of 5 cases."

@@ -58,7 +58,7 @@ def spent(study: Study) -> list[Spent]:
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
-    """The answer's rows; see this file's docstring.
+    """The answer's rows; the columns: analysis/expense.py.
 
     Raises:
         UserError: the study holds no run.

@@ -94,7 +94,7 @@ def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tu
 
 
 def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
-    """A row a factor, then a row a pair of them; see this file's docstring.
+    """A row a factor, then a row a pair of them; the columns: analysis/factors.py.
 
     Raises:
         UserError: nothing varies, or ``factors`` leaves out one that does.

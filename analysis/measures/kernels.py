@@ -29,7 +29,7 @@ COLUMNS = (*DEFAULT_BY, *MEASURES)
 def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
     """The kernels of ``run`` (an id), or of all runs that have some, largest first.
 
-    Columns: see this file's docstring.
+    Columns: the columns: analysis/kernels.py.
 
     Raises:
         UserError: no run has kernels, or none of this id.

@@ -63,7 +63,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
 
 
 def rows(study: Study, by_batch: bool = False) -> Rows:
-    """The answer's rows; see this file's docstring.
+    """The answer's rows; the columns: analysis/stragglers.py.
 
     Raises:
         UserError: no run has several ranks with batches.

@@ -157,7 +157,7 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
 
 
 def rows(study: Study) -> Rows:
-    """The answer's rows; see this file's docstring.
+    """The answer's rows; the columns: analysis/utilization.py.
 
     Raises:
         UserError: no run has kernels in batches that a profiler recorded.

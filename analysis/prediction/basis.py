@@ -65,6 +65,7 @@ class Basis:
     links: int
     computing: Computing | None
     missed: float = 0.0
+    told: bool = True
 
     @property
     def anchor(self) -> Point:
@@ -108,7 +109,8 @@ def basis_of(
     late = (True, False) if one.strong else (True,)
     models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
     links = int(max(seen.nodes, default=1))
-    return Basis(one, models, points, point, links, own, missed)
+    told = network.alpha_ns is not None or allreduce.tells_apart(seen)
+    return Basis(one, models, points, point, links, own, missed, told)
 
 
 def layout_of(point: Point) -> Layout:

@@ -35,7 +35,7 @@ def sentences(made: Rows) -> list[str]:
     said = []
     for row in made:
         alike = _alike(made, row)
-        if row["what_if"] or row["backtest"] or {one["method"] for one in alike} != {CURVE, SIMULATION}:
+        if row["what_if"] or row["backtest"] or _ahead(alike) != {CURVE, SIMULATION}:
             continue
         said.append(_why(alike))
     return list(dict.fromkeys(said))
@@ -50,9 +50,14 @@ def _names(made: Rows) -> Sequence[str]:
     return [name for name in CONFIGURATION if name in made[0]] or ["measured_on"]
 
 
+def _ahead(alike: Rows) -> set[str]:
+    """The methods that predict more ranks: neither back-tests nor changes on the measured ranks count."""
+    return {row["method"] for row in alike if not row["backtest"] and not row["what_if"]}
+
+
 def _method(alike: Rows) -> str:
     """The better founded method of those that predict the configuration."""
-    ahead = {row["method"] for row in alike if not row["backtest"]}
+    ahead = _ahead(alike)
     if ahead != {CURVE, SIMULATION}:
         return next(iter(ahead), "")
     simulated = [row for row in alike if row["method"] == SIMULATION and not row["what_if"]]

@@ -1,6 +1,6 @@
 """Which configurations of a sweep were measured on several numbers of ranks, and where do more ranks run?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 
 from analysis.measures import batches
-from analysis.measures.scaling import NOT_ALIKE, POINT_FIELDS, UNPROFILED, Point, Scaling, points_of
+from analysis.measures.scaling import (
+    NOT_ALIKE,
+    POINT_FIELDS,
+    UNPROFILED,
+    Point,
+    Scaling,
+    choose_scaling,
+    points_of,
+)
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 
-KINDS: tuple[Scaling, ...] = ("weak", "strong")  # in the order in which they are looked for
+KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
 GPUS_OF_A_NODE = 8
 # What the points of a configuration have in common.
@@ -77,14 +85,8 @@ class Configuration:
 
 
 def chosen(study: Study, scaling: Scaling | None = None) -> Scaling:
-    """The kind of scaling to predict: as the report does, strong where only that has points with a base."""
-    if scaling is not None:
-        return scaling
-    return next((kind for kind in KINDS if _scales(points_of(study, kind))), KINDS[0])
-
-
-def _scales(points: Iterable[Point]) -> bool:
-    return any(point.base is not None and point.base.world_size < point.world_size for point in points)
+    """The kind of scaling to predict: the one that is asked for, else the report's."""
+    return scaling or choose_scaling(points_of(study, KINDS[0]))
 
 
 def configurations(

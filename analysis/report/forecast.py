@@ -35,6 +35,7 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
         if row.get("what_if")
         and (row.get("gain_pct") or 0) >= WORTH_TRYING_PCT
         and row["ranks"] > _most_measured(row)
+        and row.get("believed", True)
         and not was_measured(row, points)
     ]
     nearest = [row for row in tried if row["ranks"] == min(one["ranks"] for one in tried)]

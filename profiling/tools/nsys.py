@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Release 2022.4 waits for a semaphore that its own second process may not have made yet on a busy machine.
 _REPORT, _STREAM, _EXPORT = "nsys.nsys-rep", "nsys.qdstrm", "nsys.sqlite"
 _REPORT_HEAD = b"NVIDIA Tegra Profiler Report"
 
@@ -26,6 +25,7 @@ class Nsys(SwitchedOn):
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
     reads = True
+    # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.
     may_not_start = True
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}
 

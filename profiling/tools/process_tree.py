@@ -17,15 +17,23 @@ _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 _HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-def run_tree(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_tree(command: Sequence[str], environment: Mapping[str, str], heard: list[int]) -> int:
     """Run a command; signals to this process go to all that it started. Its exit code, as shells have it.
+
+    Args:
+        heard: receives the signals that were handed on.
 
     What it started stays in this process's group, so that who kills the group leaves nothing behind.
     """
     _end_in_order_with_parent()
     child = subprocess.Popen(command, env=dict(environment))
+
+    def hand_on(number: int, _: object) -> None:
+        heard.append(number)
+        _hand_on(number, child.pid)
+
     for number in _HANDED_ON:
-        signal.signal(number, lambda heard, _: _hand_on(heard, child.pid))
+        signal.signal(number, hand_on)
     code = child.wait()
     return 128 - code if code < 0 else code
 

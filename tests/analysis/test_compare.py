@@ -82,6 +82,15 @@ def test_one_run_has_an_effect_but_no_interval(tmp_path):
     assert float(row["effect_pct"]) == pytest.approx(50, abs=5) and row["effect_pct_low"] == ""
 
 
+def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_path):
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        runs = [run_of(batch=batch) for batch in (8, 16, 24, 32, 48, 64)]
+        write_sweep(tmp_path / name, runs, Truth(batch_ms={1: 100.0 * factor}), repetitions={"none": 1})
+    ran = run("analysis.compare", tmp_path / "a", tmp_path / "b")
+    assert "nan" not in ran.out.lower() and "more than 20 runs" not in ran.out
+    assert "runs a side can show a difference" in " ".join(ran.out.split())
+
+
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
     for name, kernel_ms in (("a", 60.0), ("b", 66.0)):
         write(tmp_path / name, 100.0, repetitions=5, runs=[run_of(profile="torch")], kernel_ms=kernel_ms)

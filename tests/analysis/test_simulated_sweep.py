@@ -41,7 +41,7 @@ def step_ms(ranks: int, *buckets) -> float:
 
 def plant(directory, ranks: int, profile: str, gradients=GRADIENTS, layers=True, **fields) -> None:
     """A run whose ranks all do the same; its trace shows what the twin does."""
-    run = run_of(gpus_per_node=ranks, profile=profile, **{"batches": 12, **fields})
+    run = run_of(profile=profile, **{"gpus_per_node": ranks, "batches": 12, **fields})
     ended = write_run(directory, run, Truth(batch_ms={ranks: step_ms(ranks)}), gradient_elements=gradients)
     for rank in range(ranks):
         _write_tables(tables.rank_directory(ended, rank), rank, run, layers)
@@ -267,3 +267,16 @@ def test_a_damaged_trace_costs_only_its_run(tmp_path):
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
     rows = predictions.of_study(load(tmp_path), "4")
     assert [row["method"] for row in rows] == ["curve"]
+
+
+def test_links_that_were_never_seen_are_neither_predicted_nor_changed(tmp_path):
+    """Traced on one node alone, measured on four: what a faster network would give there is not known."""
+    plant(tmp_path, 1, "none")
+    plant(tmp_path, 2, "torch")
+    for nodes in (1, 2, 4):
+        plant(tmp_path, 2 * nodes, "none", nodes=nodes, gpus_per_node=2)
+    write_sweep_record(tmp_path)
+    ran = run("analysis.predict", tmp_path, "--what-if", "network=2x", "--format", "csv")
+    assert ran.code == 0 and not [row for row in ran.csv if row["what_if"]]
+    section = next(one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    assert "Believe the simulation" not in section.text
