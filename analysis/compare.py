@@ -183,7 +183,7 @@ def main() -> int:
     ]
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
-    _say_if_other_devices(*studies, paths)
+    _say_if_other_devices(studies[0], studies[1], paths)
     for study in studies[1:]:
         studies[0].failed += study.failed
         studies[0].findings += study.findings
