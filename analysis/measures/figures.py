@@ -95,7 +95,7 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     row["scaling_efficiency_pct"] = 100 * float(efficiency)
     sampled = None
     if any(base is not point for base, point in zip(bases, points, strict=True)):
-        sampled = _efficiency(points, bases, lambda point: point.rate_resamples)
+        sampled = _resampled_efficiency(points, bases)
     row["scaling_efficiency_pct_low"], row["scaling_efficiency_pct_high"] = _ends(sampled, 100.0)
     growths = {point.world_size / base.world_size for point, base in zip(points, bases, strict=True)}
     growth = growths.pop() if len(growths) == 1 else NAN
@@ -108,18 +108,39 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _efficiency(
-    points: Sequence[Point], bases: Sequence[Point], rate_of: Callable[[Point], np.ndarray | None]
-) -> Any:
+    points: Sequence[Point], bases: Sequence[Point], rate_of: Callable[[Point], np.ndarray]
+) -> np.ndarray:
     """The time a batch of each point would take if it scaled ideally from its base, over what it takes."""
-    ideal: Any = 0.0
-    taken: Any = 0.0
-    for point, base in zip(points, bases, strict=True):
-        own, from_base = rate_of(point), rate_of(base)
-        if own is None or from_base is None:
-            return None
-        ideal = ideal + point.images / (from_base * point.world_size / base.world_size)
-        taken = taken + point.images / own
-    return ideal / taken
+    return np.sum(_ideal(points, bases, rate_of), axis=0) / np.sum(_taken(points, rate_of), axis=0)
+
+
+def _ideal(points: Sequence[Point], bases: Sequence[Point], rate_of: Callable[[Point], np.ndarray]) -> list:
+    return [
+        point.images / (rate_of(base) * point.world_size / base.world_size)
+        for point, base in zip(points, bases, strict=True)
+    ]
+
+
+def _taken(points: Sequence[Point], rate_of: Callable[[Point], np.ndarray]) -> list:
+    return [point.images / rate_of(point) for point in points]
+
+
+def _resampled_efficiency(points: Sequence[Point], bases: Sequence[Point]) -> np.ndarray | None:
+    """The same of resampled rates; None where a point ran once."""
+    drawn = {id(point): point.rate_drawn for point in (*points, *bases)}
+    known = {key: one for key, one in drawn.items() if one is not None}
+    if len(known) < len(drawn):
+        return None
+    # A point's share of the time is by how much the logarithm of the efficiency changes with its rate's.
+    weights = dict.fromkeys(known, 0.0)
+    for sign, of, times in (
+        (1, points, _taken(points, lambda point: np.array(point.rate.value))),
+        (-1, bases, _ideal(points, bases, lambda point: np.array(point.rate.value))),
+    ):
+        for point, time in zip(of, times, strict=True):
+            weights[id(point)] += sign * float(time) / float(np.sum(times))
+    widening = estimates.shared_widening([(weights[key], one) for key, one in known.items()], points[0].seed)
+    return _efficiency(points, bases, lambda point: known[id(point)].values(widening))
 
 
 def _stages(points: Sequence[Point]) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class Point:
 
     def __post_init__(self) -> None:
         self.batch_resamples: np.ndarray | None = None  # of the median batch, ns
-        self.rate_resamples: np.ndarray | None = None  # of images/s
+        self.rate_drawn: estimates.Drawn | None = None  # of images/s
+        self.rate_resamples: np.ndarray | None = None
         self.batch = self.rate = estimates.Estimate(NAN, NAN, NAN)
         self.scatter = estimates.Scatter(NAN, 0)  # of the batch, between runs
 
@@ -98,7 +99,8 @@ class Point:
         self.scatter = estimates.scatter([float(np.median(run)) for run in steps])
         if len(self.timed) > 1:
             self.batch_resamples = estimates.run_resamples(steps, seed=seed)
-            self.rate_resamples = estimates.run_resamples(paces, self.images_per_s, seed=seed)
+            self.rate_drawn = estimates.draw_runs(paces, self.images_per_s, seed=seed)
+            self.rate_resamples = self.rate_drawn.values()
         self.batch = estimates.of_resamples(steps, estimates.median, self.batch_resamples)
         self.rate = estimates.of_resamples(paces, self.images_per_s, self.rate_resamples)
 

@@ -207,18 +207,49 @@ def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
     return Scatter(float(logs.std(ddof=1)) if freedom > 0 else float("nan"), max(freedom, 0))
 
 
-def run_resamples(
+@dataclass(frozen=True)
+class Drawn:
+    """The median over runs of a figure, resampled: a parametric bootstrap on the logarithm.
+
+    Attributes:
+        value: the median as it was measured.
+        scatter: between the runs.
+        inside: relative standard error of a run's figure by its batches alone: the scatter is no less.
+        deviates: of each resample, the median of as many standard normal numbers as there are runs.
+        widening: of each resample, by how much the scatter may be more than was estimated.
+    """
+
+    value: float
+    scatter: Scatter
+    inside: float
+    deviates: np.ndarray
+    widening: np.ndarray
+
+    def values(self, widening: np.ndarray | None = None) -> np.ndarray:
+        """The resampled medians; by default with the point's own widening."""
+        sigma = np.maximum(
+            self.scatter.sigma * (self.widening if widening is None else widening), self.inside
+        )
+        # Student's t of one degree of freedom has no mean: its far tail is cut where it means nothing.
+        return self.value * np.exp(np.clip(sigma * self.deviates, -_MOST_LOG, _MOST_LOG))
+
+    @property
+    def variance(self) -> float:
+        """Of the logarithm of the median."""
+        return float(max(self.scatter.sigma, self.inside) ** 2 * self.deviates.var())
+
+
+def draw_runs(
     runs: Sequence[np.ndarray],
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
     between: Scatter | None = None,
-) -> np.ndarray:
+) -> Drawn:
     """The median over runs of ``statistic``, resampled: as many runs as there are, drawn with their scatter.
 
-    A parametric bootstrap on the logarithm. The scatter is itself an estimate: each resample draws it from
-    its distribution (scaled inverse chi-square), which makes intervals of few runs as wide as Student's t.
-    It is never less than what the batches inside the runs alone would give.
+    The scatter is itself an estimate: each resample draws it from its distribution (scaled inverse
+    chi-square), which makes intervals of few runs as wide as Student's t.
 
     Args:
         between: the scatter between runs; by default that of these runs.
@@ -226,11 +257,44 @@ def run_resamples(
     values = np.array([float(statistic(run)) for run in runs])
     known = between or scatter(values)
     generator = np.random.default_rng(seed)
-    sigma = known.sigma * np.sqrt(known.freedom / generator.chisquare(known.freedom, resamples))
-    sigma = np.maximum(sigma, _inside_sigma(runs, values, statistic, seed))
-    drawn = sigma[:, None] * generator.standard_normal((resamples, len(runs)))
-    # Student's t of one degree of freedom has no mean: its far tail is cut where it means nothing.
-    return float(np.median(values)) * np.exp(np.clip(np.median(drawn, axis=1), -_MOST_LOG, _MOST_LOG))
+    widening = _widening(known.freedom, generator, resamples)
+    deviates = np.median(generator.standard_normal((resamples, len(runs))), axis=1)
+    inside = _inside_sigma(runs, values, statistic, seed)
+    return Drawn(float(np.median(values)), known, inside, deviates, widening)
+
+
+def _widening(freedom: float, generator: np.random.Generator, resamples: int) -> np.ndarray:
+    return np.sqrt(freedom / generator.chisquare(freedom, resamples))
+
+
+def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> np.ndarray:
+    """The widening of a figure that is made of several points, by the degrees of freedom of the whole.
+
+    The scatter of two points is seldom underestimated at once: with each widened by itself, intervals of
+    their ratio are too wide. The whole's degrees of freedom are Welch and Satterthwaite's (Welch 1947,
+    *Biometrika* 34).
+
+    Args:
+        parts: of each point, by how much the logarithm of the figure changes with that of the point's.
+    """
+    variances = np.array([weight**2 * one.variance for weight, one in parts])
+    resamples = len(parts[0][1].deviates)
+    if not variances.sum():
+        return np.ones(resamples)
+    freedoms = np.array([one.scatter.freedom for _, one in parts])
+    freedom = float(variances.sum() ** 2 / (variances**2 / freedoms).sum())
+    return _widening(freedom, np.random.default_rng(seed), resamples)
+
+
+def run_resamples(
+    runs: Sequence[np.ndarray],
+    statistic: Statistic = median,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    between: Scatter | None = None,
+) -> np.ndarray:
+    """What :func:`draw_runs` draws, as values."""
+    return draw_runs(runs, statistic, resamples, seed, between).values()
 
 
 def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Statistic, seed: int) -> float:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from analysis.statistics import estimates
 
@@ -92,19 +93,41 @@ def test_intervals_between_runs_hold_the_truth_as_often_as_they_say(count: int, 
     assert hits >= 181
 
 
-def test_a_ratio_of_two_points_holds_the_truth_as_often_as_it_says() -> None:
-    """A scaling efficiency is the ratio of two points' rates, each resampled for itself."""
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_ratio_of_two_points_holds_the_truth_as_often_as_it_says(count: int) -> None:
+    """A scaling efficiency is the ratio of two points' rates; widened each by itself it would be too wide."""
     generator = np.random.default_rng(11)
-    hits = 0
+    hits, narrower = 0, []
     for trial in range(200):
-        base, point = runs_of(generator, 4, 1.0, 0.5), runs_of(generator, 4, 1.0, 0.5)
-        resamples = [
-            estimates.run_resamples(runs, resamples=300, seed=2 * trial + number)
-            for number, runs in enumerate((base, point))
-        ]
-        low, high = estimates.interval(resamples[0] / resamples[1])
+        base, point = (
+            estimates.draw_runs(runs_of(generator, count, 1.0, 0.5), resamples=300, seed=2 * trial + number)
+            for number in range(2)
+        )
+        widening = estimates.shared_widening([(-1.0, base), (1.0, point)], seed=trial)
+        low, high = estimates.interval(point.values(widening) / base.values(widening))
+        apart = estimates.interval(point.values() / base.values())
         hits += low <= 1 <= high
-    assert 181 <= hits <= 199
+        narrower.append((high - low) / (apart[1] - apart[0]))
+    assert 181 <= hits <= 199 and np.median(narrower) < 0.9
+
+
+@pytest.mark.parametrize(("other", "freedom"), [(0.01, 8), (0.0, 4)])
+def test_the_degrees_of_freedom_of_a_ratio_are_those_of_welch_and_satterthwaite(other, freedom):
+    """Of two points alike with 4 each they are 8; beside a point that does not scatter, its partner's 4."""
+    deviates, ones = np.random.default_rng(1).standard_normal(40_000), np.ones(40_000)
+    parts = [
+        (weight, estimates.Drawn(100.0, estimates.Scatter(sigma, 4), 0.0, weight * deviates, ones))
+        for weight, sigma in ((1.0, 0.01), (-1.0, other))
+    ]
+    chi_square = freedom / estimates.shared_widening(parts) ** 2
+    assert np.quantile(chi_square, [0.1, 0.5, 0.9]) == pytest.approx(
+        stats.chi2.ppf([0.1, 0.5, 0.9], freedom), rel=0.03
+    )
+
+
+def test_points_that_do_not_scatter_are_not_widened():
+    none = estimates.Drawn(100.0, estimates.Scatter(0.0, 1), 0.0, np.ones(9), np.ones(9))
+    assert (estimates.shared_widening([(1.0, none), (-1.0, none)]) == 1).all()
 
 
 def test_scatter_is_that_of_the_logarithm():
