@@ -26,7 +26,6 @@ APART = ("loader", "communication", "memcpy", "memset")
 # whatever its class. See :func:`is_model`.
 IS_MODEL = f"""("class"::varchar not in {APART!r} and coalesce(direction::varchar, '') <> 'loader')"""
 DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attributed
-MARKER_KINDS = ("mark", "range")
 
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
 FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"

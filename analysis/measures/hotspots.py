@@ -9,7 +9,6 @@ from typing import Any
 from analysis.display.terminal import Column, Rows, digits, with_interval, with_places
 from analysis.measures import costs, hotspot_runs, roofline
 from analysis.measures.hotspot_counters import METRICS, by_kernel
-from analysis.measures.hotspot_runs import TOOLS as TOOLS
 from analysis.measures.kernels_of_run import kernels_of
 from analysis.results.study import Source, Study
 from profiling.cost.classify import classify

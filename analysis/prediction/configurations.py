@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures import batches
 from analysis.measures.scaling import (
     NOT_ALIKE,
     POINT_FIELDS,
@@ -17,6 +16,7 @@ from analysis.measures.scaling import (
     choose_scaling,
     points_of,
 )
+from analysis.measures.series import Series
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
@@ -133,7 +133,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
     return made
 
 
-def _with_profiled(point: Point, runs: list[tuple[Source, batches.Series]]) -> Point:
+def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
     """A point with other profiled runs; what was measured of it stays."""
     found = copy(point)
     found.profiled = runs

@@ -1,4 +1,7 @@
-"""How does training scale, and how well does a batch use the device? The columns: analysis/scaled.py."""
+"""The rows of analysis.scaled by either method: corrected (own runs, the reference's tables) or published.
+
+The columns: analysis/scaled.py.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

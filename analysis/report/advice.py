@@ -47,6 +47,7 @@ ADVICE = {
 _WHAT_IFS = {"transfer": ("fp16-gradients", "network", "bucket-mb"),
              "communication": ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
              "loader": ("no-loader",)}  # fmt: skip
+_WITHOUT = {"loader": "If nothing waited for data", "waits": "If no rank were late"}
 _SENDS = ("transfer", "communication")  # against which several what-ifs may help
 LIMITED_BY = {
     "bandwidth": "; the simulation says that the bandwidth of the links limits it",
@@ -101,7 +102,8 @@ def against(key: str, gained: Mapping[str, Any]) -> list[Sentence]:
         changes = ", ".join(f"{in_words(row['what_if'])} ({row['gain_pct']:+.0f} %)" for row in useful)
         text = f"What to try (images/s gained, {on}): {changes}; or a larger batch per rank."
     else:
-        text = f"What to try: {ADVICE[part]}. Without it {useful[0]['gain_pct']:.0f} % more images/s, {on}."
+        without = _WITHOUT.get(part, "Without that cost")
+        text = f"What to try: {ADVICE[part]}. {without}: {useful[0]['gain_pct']:.0f} % more images/s, {on}."
     return [Sentence(text, "prediction")]
 
 
@@ -143,9 +145,10 @@ def key_of(late: Late) -> str:
 
 
 def name_of(late: Late) -> str:
-    """The late ranks in words: ``rank 3 (node0)``, ``node node1 (4 ranks)``."""
+    """The late ranks in words: ``rank 3 (node0)``, ``node1 (4 ranks)``."""
     if late.cause == "node" and late.node:
-        return f"node {late.node} ({len(late.ranks)} ranks)"
+        node = late.node if late.node.lower().startswith("node") else f"node {late.node}"
+        return f"{node} ({len(late.ranks)} ranks)"
     named = _numbered(late.ranks)
     return f"{named} ({late.node})" if late.node and len(late.ranks) == 1 else named
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from analysis.display.terminal import Part
 from analysis.measures import hotspots
+from analysis.measures.hotspot_runs import TOOLS
 from analysis.report.render import Section
 from analysis.report.views import as_view
 from analysis.results.study import Study
@@ -19,7 +20,7 @@ TEXT = (
 
 def section(study: Study, factors: Sequence[str]) -> Section | None:
     """The table of analysis.hotspots; none where no run has read counters."""
-    if not any(source.fields["profile"] in hotspots.TOOLS for source in study.of_kind("run")):
+    if not any(source.fields["profile"] in TOOLS for source in study.of_kind("run")):
         return None
     heading = "Why are the hottest kernels slow?"
     try:

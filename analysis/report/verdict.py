@@ -201,9 +201,10 @@ def _from_parts(
         points = _points(row, cause, late)
         text = f"Next, {words} costs {points}."
         if not found:
+            more = "; other parts shrank" if cause.cost_pct > lost else ""
             text = (
                 f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
-                f"{LIMITED_BY.get(key, '')}{unknown}."
+                f"{more}{LIMITED_BY.get(key, '')}{unknown}."
             )
         found.append(Sentence(text, "loss", key))
         found += [] if cause.kind == LATE_RANKS else against(key, gained)
