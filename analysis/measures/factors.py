@@ -118,7 +118,13 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
         for term, p_value in zip(terms, corrected, strict=True)
     ]
     _rank(made)
-    return sorted(made, key=lambda row: (" x " in row["factor"], -row["omega_squared"]))
+    return sorted(made, key=_by_share)
+
+
+def _by_share(row: Mapping[str, Any]) -> tuple:
+    """Main effects first, large shares before small ones, those that are not known last."""
+    share = row["omega_squared"]
+    return " x " in row["factor"], math.isnan(share), 0.0 if math.isnan(share) else -share
 
 
 def varying_of(cells: Sequence[Cell]) -> list[str]:
