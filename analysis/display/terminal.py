@@ -272,12 +272,13 @@ def digits(value: float | None, significant: int = 4) -> str:
     if value == 0:
         return "0"
     before = math.floor(math.log10(abs(value))) + 1
-    return f"{value:.{min(8, max(0, significant - max(before, 1) if before > 0 else significant - before))}f}"
+    places = significant - max(before, 1) if before > 0 else significant - before
+    return f"{value:z.{min(8, max(0, places))}f}"
 
 
 def with_places(value: float | None, places: int) -> str:
-    """A figure with a fixed number of decimals; a dash for none."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{places}f}"
+    """A figure with a fixed number of decimals, 0 without a sign; a dash for none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
 
 
 def with_interval(
@@ -287,12 +288,12 @@ def with_interval(
     if value is None or not math.isfinite(value):
         return "-"
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return digits(value) if places is None else f"{value:.{places}f}"
+        return digits(value) if places is None else with_places(value, places)
     if places is None:
         largest = max(abs(value), abs(low), abs(high))
         before = math.floor(math.log10(largest)) + 1 if largest else 3
         places = max(0, 4 - before) if before > 0 else 3 - before
-    return f"{value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
+    return f"{value:z.{places}f} [{low:z.{places}f}, {high:z.{places}f}]"
 
 
 def plain_notes(study: "Results", most: int | None = None) -> list[str]:

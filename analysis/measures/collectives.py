@@ -189,7 +189,8 @@ def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | No
     whole = len(ranks) == source.world_size
     matched = match(ranks) if whole else None
     if matched is None:
-        why = "; ".join(unmatched(ranks)) if whole else f"{len(ranks)} of {source.world_size} are there"
+        there = f"those of {len(ranks)} of {source.world_size} ranks are there"
+        why = "; ".join(unmatched(ranks)) if whole else there
         study.find(f"{source.id}: wait and transfer are not known: {why}")
     for words in matched.unmatched if matched else ():
         study.find(f"{source.id}: wait and transfer are not known of {words}")

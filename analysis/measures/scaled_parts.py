@@ -50,7 +50,7 @@ def _get(name: str, places: int | None = None) -> Any:
     def value(row: Any) -> Any:
         found = row.get(name)
         known = isinstance(found, int | float) and found == found
-        return f"{found:.{places}f}" if places is not None and known else found
+        return f"{found:z.{places}f}" if places is not None and known else found
 
     return value
 

@@ -192,7 +192,7 @@ def _measure(study: Study, points: Sequence[Point]) -> None:
     if twice:
         study.find(
             f"{len(twice)} of {len(points)} points ran twice: two runs tell little of how much runs differ, "
-            f"so that intervals are about {TWO_RUNS_WIDER:g} times as wide as with a third repetition"
+            f"so that a point's own interval is about {TWO_RUNS_WIDER:g} times as wide as with a third"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:

@@ -208,8 +208,8 @@ def findings(points: Sequence[Point]) -> list[str]:
         over = [share for share in shares if share > 100]
         if over:
             lines.append(
-                f"{_points(len(over))} reach up to {max(over):.0f} % of the datasheet's {what}, more than "
-                "the datasheet's peak: what is credited, or the peak (--peaks), is wrong"
+                f"{_points(len(over))} reach{'es' if len(over) == 1 else ''} up to {max(over):.0f} % of the "
+                f"datasheet's {what}, more than the peak: what is credited, or the peak (--peaks), is wrong"
             )
     used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
     if used:

@@ -18,8 +18,8 @@ from analysis.prediction.traced_step import WIRE_BYTES, Traced
 from analysis.statistics import estimates
 
 NO_COST = (
-    "no allreduce of known size was recorded: trace a point of two ranks or more (profile: torch), or give "
-    "--alpha-us and --beta-gb-per-s"
+    "no allreduce of known size was recorded on all ranks: trace each rank of a point of two ranks or more "
+    "(profile: torch), or give --alpha-us and --beta-gb-per-s"
 )
 
 

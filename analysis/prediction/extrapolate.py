@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.terminal import Rows, digits
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
 from profiling.errors import UserError
@@ -98,7 +98,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
             if high > WIDEST * low:
                 reasons.append(
                     f"rates on {row['measured_on']} ranks do not tell those on {ranks}: what fits them gives "
-                    f"{low:.3g} to {high:.3g} images/s; measure more points, or trace a run"
+                    f"{digits(low, 3)} to {digits(high, 3)} images/s; measure more points"
                 )
             else:
                 made.append(row)

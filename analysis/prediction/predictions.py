@@ -129,7 +129,7 @@ def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
         return lambda row: row.get(name)
 
     def percent(name: str) -> Any:
-        return lambda row: None if row.get(name) is None else f"{row[name]:+.1f}"
+        return lambda row: None if row.get(name) is None else f"{row[name]:+z.1f}"
 
     def rate(row: Mapping[str, Any]) -> str:
         return with_interval(row["images_per_s"], row["images_per_s_low"], row["images_per_s_high"])

@@ -208,18 +208,23 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
     if name == "fp16-gradients":
         if model.bytes_per_element == 2:
             raise ValueError("gradients are sent in 16 bits already")
+        _need_bandwidth(model, layout, "fewer bytes")
         return replace(model, bytes_per_element=2)
     if name == "network":
-        if not model.cost.has_bandwidth(layout):
-            raise ValueError(
-                "the recorded allreduces show no cost of bytes, so what faster links would give is not known"
-            )
+        _need_bandwidth(model, layout, "faster links")
         return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
         if model.step.whole_buckets:
             raise ValueError("when single gradients are ready is not known, so other buckets are not")
         return replace(model, bucket_mb=value)
     return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
+
+
+def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
+    if not model.cost.has_bandwidth(layout):
+        raise ValueError(
+            f"the recorded allreduces show no cost of bytes, so what {change} would give is not known"
+        )
 
 
 def _taken_apart(what_if: str) -> list[tuple[str, float]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.terminal import Rows, digits
 from analysis.measures.scaling import Point
 from analysis.prediction import simulate
 from analysis.prediction.basis import (
@@ -103,7 +103,7 @@ def _too_wide(row: dict[str, Any]) -> str:
         return ""
     return (
         f"the traces on {row['measured_on']} ranks do not tell {row['ranks']}: what fits them gives "
-        f"{low:.3g} to {high:.3g} images/s; trace a larger point"
+        f"{digits(low, 3)} to {digits(high, 3)} images/s; trace a larger point"
     )
 
 

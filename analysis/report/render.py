@@ -106,7 +106,7 @@ def number(value: Any, digits: int = 1, unit: str = "") -> Cell:
     """A cell for a number; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return Cell("–", "", numeric=True)
-    return Cell(f"{value:,.{digits}f}{unit}", float(value), numeric=True)
+    return Cell(f"{value:z,.{digits}f}{unit}", float(value), numeric=True)
 
 
 def with_interval(value: Any, low: Any, high: Any, digits: int = 1) -> Cell:
@@ -114,7 +114,7 @@ def with_interval(value: Any, low: Any, high: Any, digits: int = 1) -> Cell:
     cell = number(value, digits)
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return cell
-    return Cell(f"{cell.text} [{low:,.{digits}f}, {high:,.{digits}f}]", cell.value, numeric=True)
+    return Cell(f"{cell.text} [{low:z,.{digits}f}, {high:z,.{digits}f}]", cell.value, numeric=True)
 
 
 def render(page: Page) -> str:

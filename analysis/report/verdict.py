@@ -94,8 +94,28 @@ def _lost(row: dict[str, Any]) -> float:
 
 def _least(row: dict[str, Any]) -> float:
     """Percentage points from which on a loss, or a part of it, is told from how much equal runs differ."""
-    half = (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+    half = _half(row)
     return LEAST_UNREPEATED_PCT if np.isnan(half) else max(LEAST_PCT, half)
+
+
+def _half(row: dict[str, Any]) -> float:
+    return (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+
+
+def _too_little(row: dict[str, Any], late: bool) -> str:
+    """That too little is lost to say why; that nothing limits scaling only where next to nothing is.
+
+    Args:
+        late: a late rank was said to hold up the job.
+    """
+    least, other = _least(row), "else " if late else ""
+    untold = f"What {other}limits it cannot be told"
+    nothing = f"Nothing {other}limits it yet" if _lost(row) < LEAST_PCT else untold
+    scatter = "from how much equal runs differ" if np.isfinite(_half(row)) else "without repetitions"
+    return (
+        f"{nothing}: {max(_lost(row), 0):.1f} percentage points are lost, and less than "
+        f"{least:.1f} cannot be told {scatter}."
+    )
 
 
 def _of_point(late: Rows, row: dict[str, Any]) -> Rows:
@@ -156,11 +176,7 @@ def _why(
         first = of_late if late and late.share_pct >= _least(row) else []
         if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
             return first, [] if first else of_late
-        text = (
-            f"Nothing {'else ' if first else ''}limits it yet: {max(_lost(row), 0):.1f} percentage points "
-            f"are lost, and less than {_least(row):.1f} cannot be told from how much equal runs differ."
-        )
-        return first, [Sentence(text, "scaling"), *([] if first else of_late)]
+        return first, [Sentence(_too_little(row, bool(first)), "scaling"), *([] if first else of_late)]
     base, rest = _base_of(called, row), number(row, "loss_unattributed_pct")
     unknown = base is None or np.isnan(rest) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]
     if unknown and late and late.share_pct >= UNATTRIBUTED_SHARE * _lost(row):

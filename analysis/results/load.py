@@ -163,7 +163,7 @@ def _read_calibration(study: Study, path: Path) -> None:
     try:
         study.calibration = store.read_record(record, Calibration)
     except UserError as error:
-        missing = "no peaks were measured for it" if not record.exists() else str(error)
+        missing = "no peaks were measured on the machine" if not record.exists() else str(error)
         study.find(f"{missing}: efficiencies stand beside the datasheet only")
 
 

@@ -58,7 +58,9 @@ def analysis_of_variance(
         explained, freedom = without - with_it, rank_with - rank_without
         with np.errstate(divide="ignore", invalid="ignore"):
             f_value = explained / freedom / mean_square if freedom else np.full_like(whole, np.nan)
-            omega = np.maximum(explained - freedom * mean_square, 0) / (total + mean_square)
+            # A share is not below 0, though its estimate may be; of what has no freedom nothing is known.
+            own = np.maximum(explained - freedom * mean_square, 0) if freedom else np.nan
+            omega = own / (total + mean_square)
         # scipy.stats would take longer to import than a report's analysis of variance takes.
         # What explains nothing may come out a rounding error below 0.
         p_value = special.fdtrc(freedom, freedom_left, np.maximum(f_value, 0))

@@ -17,9 +17,11 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 LOADERS, GRADS, WORKERS = ("dali-gpu", "synthetic"), ("fp32", "fp16"), (1, 2, 4)
 
 
-def cells(loader: float, interaction: float = 0.0, noise: float = 1.0, repetitions: int = 8) -> list[Cell]:
+def cells(
+    loader: float, interaction: float = 0.0, noise: float = 1.0, repetitions: int = 8, seed: int = 1
+) -> list[Cell]:
     """Responses of 100, ``loader`` more with synthetic, ``interaction`` more with synthetic and fp16."""
-    generator = np.random.default_rng(1)
+    generator = np.random.default_rng(seed)
     made = []
     for name, grad, workers in itertools.product(LOADERS, GRADS, WORKERS):
         mean = 100 + loader * (name == "synthetic")
@@ -64,6 +66,14 @@ def test_intervals_hold_the_estimate_and_narrow_with_repetitions():
         assert row["omega_squared_low"] <= row["omega_squared"] <= row["omega_squared_high"]
     width = [row["omega_squared_high"] - row["omega_squared_low"] for row in (few, many)]
     assert width[1] < width[0]
+
+
+def test_a_share_is_within_its_interval_also_where_nothing_is_explained():
+    shares = [row for seed in range(5) for row in rows(cells(0, noise=3, seed=seed))]
+    assert all(
+        row["omega_squared_low"] <= row["omega_squared"] <= row["omega_squared_high"] for row in shares
+    )
+    assert any(row["omega_squared"] == 0 for row in shares)
 
 
 def test_intervals_of_effects_hold_what_was_planted_and_of_none_hold_none():

@@ -16,6 +16,7 @@ import pytest
 
 from analysis.display import terminal
 from analysis.display.terminal import Column, Part
+from analysis.report import render
 from analysis.results.study import Source, Study
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -227,7 +228,14 @@ def test_what_is_said_alike_of_several_runs_is_said_once():
         ((0.412, 0.4, 0.42), "0.412 [0.400, 0.420]"),
         ((120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
         ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
+        ((-0.0004, -12.01, 1.0), "0.00 [-12.01, 1.00]"),
     ],
 )
 def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
     assert terminal.with_interval(*figures) == text
+
+
+def test_zero_has_no_sign() -> None:
+    assert terminal.with_places(-0.04, 1) == "0.0" and terminal.with_places(-0.05001, 1) == "-0.1"
+    assert terminal.digits(-1e-12) == "0.00000000"
+    assert render.with_interval(-0.01, -0.04, 0.3).text == "0.0 [0.0, 0.3]"

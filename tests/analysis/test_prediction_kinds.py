@@ -122,11 +122,12 @@ def test_links_that_were_never_seen_are_refused():
     assert sum("16 ranks or more are several nodes of 4" in one and "never seen" in one for one in said) >= 1
 
 
-def test_a_faster_network_is_not_known_where_bytes_cost_nothing():
+def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     cluster = Cluster(links("ring", (200.0,), (1e6,)), **QUIET)
-    made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x"])
-    assert (SIMULATION, 8, "") in made and (SIMULATION, 8, "network=2x") not in made
-    assert any("what if network=2x" in one and "no cost of bytes" in one for one in said)
+    made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
+    assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
+    for name in ("network=2x", "fp16-gradients"):
+        assert any(f"what if {name}" in one and "no cost of bytes" in one for one in said)
 
 
 # --- ranks --------------------------------------------------------------------------------------------

@@ -352,10 +352,9 @@ def test_small_losses_are_named_where_runs_agree_and_not_where_they_scatter():
     wide = close | {"scaling_efficiency_pct_low": 91.0, "scaling_efficiency_pct_high": 101.0}
     once = close | NO_INTERVAL
     assert "computing costs most (3.5)" in text(BASE, close)
-    assert "limits it yet: 4.0 percentage points are lost, and less than 5.0 cannot be told" in text(
-        BASE, wide
-    )
-    assert "Nothing limits it yet" in text(BASE, once)
+    untold = "What limits it cannot be told: 4.0 percentage points are lost, and less than 5.0 cannot be told"
+    assert f"{untold} from how much equal runs differ" in text(BASE, wide)
+    assert f"{untold} without repetitions" in text(BASE, once)
 
 
 def test_a_rank_that_is_late_on_the_base_point_s_ranks_too_comes_first_and_costs_no_scaling():
