@@ -65,6 +65,7 @@ class Step:
         own_load_ns: the loading in it.
         late_ns: (ranks, batches): of the ranks that are, by how much they are later than the others.
         late_load_ns: the loading in it.
+        waits_share: of the loading, what nothing else is done in; the rest would go with it to no avail.
     """
 
     load_ns: float
@@ -78,6 +79,7 @@ class Step:
     own_load_ns: np.ndarray
     late_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
     late_load_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+    waits_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
         done = np.maximum(done, instant * pace) + lasts
         talk = talk + lasts
     exposed = np.maximum(done - step.backward_ns * pace, 0)
-    local = step.forward_ns + step.backward_ns + step.tail_ns + (step.load_ns if model.loader else 0)
+    spared = 0 if model.loader else step.waits_share
+    local = step.forward_ns + step.backward_ns + step.tail_ns + step.load_ns * (1 - spared)
     late = _late_ns(model, ranks) * (model.shorter if model.late_shorter else 1)
     return Simulated(local * pace + late + exposed, exposed, np.maximum(talk - exposed, 0), len(ready))
 
@@ -162,8 +165,9 @@ def _late_ns(model: Model, ranks: int) -> np.ndarray:
     key = (ranks, model.stragglers, model.loader)
     if key not in model._late:
         step = model.step
-        own = step.own_ns - (0 if model.loader else step.own_load_ns)
-        late = step.late_ns - (0 if model.loader else step.late_load_ns)
+        spared = 0 if model.loader else step.waits_share
+        own = step.own_ns - spared * step.own_load_ns
+        late = step.late_ns - spared * step.late_load_ns
         if model.stragglers:
             model._late[key] = latest(own, late[:ranks], ranks)
         else:

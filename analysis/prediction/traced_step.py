@@ -10,11 +10,12 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from analysis.measures.anatomy import of_source
 from analysis.measures.costs import query_arrays
 from analysis.measures.scaling import Point
 from analysis.prediction.allreduce import Exchanges
@@ -69,7 +70,19 @@ def traced(study: Study, point: Point) -> Traced | str:
     step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
         return "its stages took no time: by how much the profiler slowed the step down is not known"
+    step = replace(step, waits_share=_waits_share(study, source))
     return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
+
+
+def _waits_share(study: Study, source: Source) -> float:
+    """How much of the loading stage a run waits for its loader while nothing else is done; 1: not known.
+
+    A host that waits for data keeps no device waiting that still has kernels to run.
+    """
+    ranks = of_source(study, source)
+    loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
+    waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
+    return min(1.0, waits / loading) if loading else 1.0
 
 
 def _rank_0(source: Source) -> Path:

@@ -14,7 +14,7 @@ from analysis.results.load import load
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run, write_sweep_record
+from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run, write_sweep, write_sweep_record
 
 MIB = 1 << 20
 LAYERS = {"head": (10, 4 * MIB), "body": (30, 8 * MIB), "stem": (50, 2 * MIB)}  # ready in ms, elements
@@ -280,3 +280,15 @@ def test_links_that_were_never_seen_are_neither_predicted_nor_changed(tmp_path):
     assert ran.code == 0 and not [row for row in ran.csv if row["what_if"]]
     section = next(one for one in build(load(tmp_path)).sections if one.id == "prediction")
     assert "Believe the simulation" not in section.text
+
+
+def test_a_loader_that_keeps_no_device_waiting_has_nothing_to_give(tmp_path):
+    """The host waits for data while kernels run: the anatomy has no exposed loader, and so has the what-if."""
+    truth = Truth({1: 100.0, 2: 110.0, 4: 125.0}, communication_ms={1: 0.0, 2: 20.0, 4: 30.0})
+    runs = [run_of(gpus_per_node=size, profile=one) for size in (1, 2, 4) for one in ("none", "torch")]
+    write_sweep(tmp_path, runs, truth)
+    assert (
+        max(row["loader_wait_ms"] for row in run("analysis.anatomy", tmp_path, "--format", "json").json) == 0
+    )
+    gains = [row["gain_pct"] for row in simulated(tmp_path, "--what-if", "no-loader") if row["what_if"]]
+    assert gains and gains == pytest.approx([0.0] * len(gains))
