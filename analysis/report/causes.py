@@ -187,6 +187,8 @@ def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) 
         gained: of :func:`gains`.
     """
     faster = next((row for name, row in gained.items() if name.partition("=")[0] == "network"), None)
-    if faster is None or not (faster.get("alpha_us") or 0) > 0:
+    if faster is None or faster.get("alpha_us") is None:
         return ""
-    return "bandwidth" if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct else "latency"
+    if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct:
+        return "bandwidth"
+    return "latency" if faster["alpha_us"] > 0 else ""
