@@ -18,7 +18,8 @@ rank is constant; strong: that of the job is), ``measured_on`` (the ranks that i
                   that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
                   ``exchanges_tried`` that fit about as well (prediction/exchange_forms.py); ``alpha_us`` and
                   ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
-                  ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given;
+                  ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given (no
+                  ``alpha_us``: they, all of one length, do not tell it from the bandwidth);
                   ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
                   how much the batch that is simulated on ``traced_ranks`` is off the measured one
 

@@ -58,12 +58,14 @@ class Cost:
         terms: (alphas, then ns a byte; the estimate, then resamples).
         error: root mean square of the relative residuals of equal calls' means; NaN: nothing was fitted.
         traced: the most ranks whose calls were fitted; 0: none were.
+        latency_known: whether the calls tell latency from bandwidth, or the user says one.
     """
 
     form: Form
     terms: np.ndarray
     error: float = float("nan")
     traced: int = 0
+    latency_known: bool = True
 
     def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
         """The estimate, then resamples, ns."""
@@ -139,7 +141,7 @@ def fit(
             _MOST_ALPHA_NS, float((seen.ns / (seen.calls * RING.messages[0](seen.ranks, seen.nodes))).min())
         )
         return [
-            _fitted(seen, form, {0: alpha}, seed, scatter)
+            replace(_fitted(seen, form, {0: alpha}, seed, scatter), latency_known=False)
             for form in forms(seen)
             for alpha in ((0.0, most) if form is RING else (0.0,))
             if len(form.messages) == 1

@@ -65,7 +65,6 @@ class Basis:
     links: int
     computing: Computing | None
     missed: float = 0.0
-    told: bool = True
 
     @property
     def anchor(self) -> Point:
@@ -109,8 +108,7 @@ def basis_of(
     late = (True, False) if one.strong else (True,)
     models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
     links = int(max(seen.nodes, default=1))
-    told = network.alpha_ns is not None or allreduce.tells_apart(seen)
-    return Basis(one, models, points, point, links, own, missed, told)
+    return Basis(one, models, points, point, links, own, missed)
 
 
 def layout_of(point: Point) -> Layout:

@@ -110,11 +110,10 @@ def _too_wide(row: dict[str, Any]) -> str:
 def _find(study: Study, basis: Basis) -> None:
     """Say what stands behind the predictions of a configuration, where it is weak."""
     model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
-    if not basis.told:
+    if not model.cost.latency_known:
         study.find(
-            "simulation: the recorded allreduces do not tell the latency of a message from its bandwidth; "
-            "it is taken to be 0, and its range holds up to 100 us where they were all of one length "
-            "(--alpha-us says it)"
+            "simulation: the recorded allreduces, all of one length, do not tell the latency of a message "
+            "from its bandwidth; it is taken to be 0, and its range holds up to 100 us (--alpha-us says it)"
         )
     if len(basis.anchor.timed) < 2:
         study.find(
@@ -182,7 +181,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         "exposed_ms": float(found.simulated.exposed_ns[0]) / 1e6,
         "hidden_ms": float(found.simulated.hidden_ns[0]) / 1e6,
         "measured_hidden_ms": float(seen.hidden_ns[0]) / 1e6,
-        "alpha_us": alpha / 1e3 if basis.told else None,
+        "alpha_us": alpha / 1e3 if model.cost.latency_known else None,
         "beta_gb_per_s": 1 / per_byte if per_byte else None,
         "alpha_in_node_us": inside / 1e3 if levels else None,
         "beta_in_node_gb_per_s": 1 / inside_per_byte if levels and inside_per_byte else None,

@@ -189,4 +189,6 @@ def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) 
     faster = next((row for name, row in gained.items() if name.partition("=")[0] == "network"), None)
     if faster is None or faster.get("alpha_us") is None:
         return ""
-    return "bandwidth" if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct else "latency"
+    if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct:
+        return "bandwidth"
+    return "latency" if faster["alpha_us"] > 0 else ""

@@ -65,12 +65,18 @@ def test_what_is_known_is_not_fitted():
 
 def test_messages_of_one_length_leave_latency_open():
     seen = seen_of([1e6], ranks=(2,))
-    assert not tells_apart(seen)
+    assert not tells_apart(seen) and not any(one.latency_known for one in fit(seen))
     rings = [one for one in fit(seen) if one.form.name == "ring"]
     # All of it bandwidth, or all of it latency: both take what was measured, 2 x 20 us and 100 us.
     assert [one.terms[0, 0] for one in rings] == pytest.approx([0.0, 70_000.0])
     for one in rings:
         assert one.allreduce_ns(1e6, Layout(2))[0] == pytest.approx(seen.ns[0])
+
+
+def test_messages_of_several_lengths_may_show_that_there_is_no_latency():
+    cost = ring(0.0, NS_PER_BYTE)
+    best = fit(seen_of([1e4, 1e6, 3e7], ranks=(8,), cost=cost))[0]
+    assert best.latency_known and best.slowest(Layout(8)) == pytest.approx((0.0, NS_PER_BYTE), abs=1e-9)
 
 
 def test_residuals_of_the_best_form_are_told():

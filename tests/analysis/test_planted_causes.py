@@ -24,7 +24,7 @@ def said_of(plant: Plant, size_pct: float, directory) -> list[Sentence]:
 @pytest.mark.parametrize(
     ("name", "size_pct"),
     [("slow host", 20.0), ("slow loader, all ranks", 20.0), ("high latency", 20.0), ("launches", 20.0),
-     ("small batch", 20.0), ("thin links", 20.0), ("thin links, and copies", 20.0), ("copies", 4.0)],
+     ("small batch", 20.0), ("thin links, and copies", 20.0), ("copies", 4.0), ("thin links", 20.0)],
 )  # fmt: skip
 def test_the_planted_cause_is_named_first(name, size_pct, tmp_path):
     plant = PLANTS[name]

@@ -283,7 +283,7 @@ def test_links_that_were_never_seen_are_neither_predicted_nor_changed(tmp_path):
 
 
 def test_a_loader_that_keeps_no_device_waiting_has_nothing_to_give(tmp_path):
-    """The host waits for data while kernels run: the anatomy has no exposed loader, and so has the what-if."""
+    """The host waits for data while kernels run: no loader is exposed, and none can be spared."""
     truth = Truth({1: 100.0, 2: 110.0, 4: 125.0}, communication_ms={1: 0.0, 2: 20.0, 4: 30.0})
     runs = [run_of(gpus_per_node=size, profile=one) for size in (1, 2, 4) for one in ("none", "torch")]
     write_sweep(tmp_path, runs, truth)

@@ -340,10 +340,19 @@ def test_where_faster_links_gain_nothing_latency_limits_the_transfer():
     assert "a network of lower latency" in text
 
 
-def test_a_fit_that_does_not_tell_latency_from_bandwidth_names_neither():
-    assert limit_of_transfer(30.0, {"network=2x": what_if("network=2x", 12.0, alpha_us=None)}) == ""
-    # A latency of 0 that the recorded calls do tell is a finding.
-    assert limit_of_transfer(30.0, {"network=2x": what_if("network=2x", 12.0, alpha_us=0.0)}) == "bandwidth"
+@pytest.mark.parametrize(
+    ("alpha_us", "gain_pct", "limit"),
+    [
+        (None, 12.0, ""),
+        (0.0, 12.0, "bandwidth"),
+        (5.0, 12.0, "bandwidth"),
+        (5.0, 2.0, "latency"),
+        (0.0, 2.0, ""),
+    ],
+)
+def test_latency_or_bandwidth_is_named_where_the_fit_tells_them_apart(alpha_us, gain_pct, limit):
+    gained = {"network=2x": what_if("network=2x", gain_pct, alpha_us=alpha_us)}
+    assert limit_of_transfer(30.0, gained) == limit
 
 
 def test_small_losses_are_named_where_runs_agree_and_not_where_they_scatter():
