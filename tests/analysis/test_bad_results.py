@@ -194,7 +194,7 @@ def test_a_rank_without_an_attributed_batch_has_no_row_of_its_collectives(tmp_pa
     not_attributed(broken, 1)
     ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
     assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
-    assert f"{broken.name}: rank 0 has no attributed batch" in ran.err
+    assert f"{broken.name}: rank 0 has no batch with kernels" in ran.err
 
 
 def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> None:
