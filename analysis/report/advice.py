@@ -26,7 +26,8 @@ CAUSES = {
     "idle_other": ("device", "waiting of the device"),
     "idle": ("idle", "idle time"),
 }  # fmt: skip
-_SEND_LESS = "gradients in fp16 (grad), larger buckets (bucket_mb), a larger batch per rank, a faster network"
+_HALVED = "gradients in fp16 (grad), "
+_SEND_LESS = f"{_HALVED}larger buckets (bucket_mb), a larger batch per rank, a faster network"
 ADVICE = {
     "transfer": _SEND_LESS,
     "communication": f"a trace of all ranks (profile: torch), which tells the two apart; {_SEND_LESS}",
@@ -78,17 +79,19 @@ _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
 
 
-def against(key: str, gained: Mapping[str, Any]) -> list[Sentence]:
+def against(key: str, gained: Mapping[str, Any], halved: bool = False) -> list[Sentence]:
     """What to try against a cause: of what was simulated, only what gains.
 
     Args:
         key: the cause's, as in :class:`Sentence`.
         gained: of :func:`analysis.report.causes.gains`.
+        halved: gradients of 16 bits were measured: that they are, is no advice.
     """
     part = "transfer" if key in LIMITED_BY else key
     tried = [row for name, row in gained.items() if name.partition("=")[0] in _WHAT_IFS.get(part, ())]
     if not tried:
-        return [Sentence(f"What to try: {ADVICE[part]}.", "table")]
+        advice = ADVICE[part].replace(_HALVED, "") if halved else ADVICE[part]
+        return [Sentence(f"What to try: {advice}.", "table")]
     on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:

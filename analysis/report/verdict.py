@@ -192,11 +192,12 @@ def _why(
         return [], [Sentence(text, "loss"), *of_late]
     # What was measured in the same sweep needs no simulation: the figures say what it gives.
     new = {name: one for name, one in gained.items() if not was_measured(one, called)}
-    return _from_parts(base, row, late, new)
+    halved = any(point.get("grad", "fp32") != "fp32" and point["world_size"] > 1 for point in called)
+    return _from_parts(base, row, late, new, halved)
 
 
 def _from_parts(
-    base: dict[str, Any], row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+    base: dict[str, Any], row: dict[str, Any], late: Late | None, gained: dict[str, Any], halved: bool
 ) -> tuple[list[Sentence], list[Sentence]]:
     """The causes by the parts of the loss and the lateness of ranks: the first, and the next if large."""
     lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
@@ -223,7 +224,7 @@ def _from_parts(
                 f"{more}{LIMITED_BY.get(key, '')}{unknown}."
             )
         found.append(Sentence(text, "loss", key))
-        found += [] if cause.kind == LATE_RANKS else against(key, gained)
+        found += [] if cause.kind == LATE_RANKS else against(key, gained, halved)
     return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
 
 

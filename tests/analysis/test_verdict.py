@@ -431,3 +431,11 @@ def test_buckets_that_were_measured_are_not_advised():
 def test_what_is_to_be_tried_is_of_the_fewest_ranks():
     near, far = what_if("network=2x", 10.0), what_if("network=2x", 30.0, ranks=16)
     assert to_try([far, near], [BASE]) == near
+
+
+@pytest.mark.parametrize(("grad", "advised"), [("fp32", True), ("fp16", False)])
+def test_gradients_of_16_bits_are_no_advice_where_they_were_measured(grad, advised):
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0)) | {"grad": grad}
+    said = text(BASE, row)
+    assert "sending gradients costs most" in said and "larger buckets (bucket_mb)" in said
+    assert ("gradients in fp16 (grad)" in said) is advised

@@ -44,9 +44,10 @@ WRAPPER
         ln -s "$nccl/include" "$scratch/nccl/include"
         with+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_NCCL_HOME=$scratch/nccl")
     fi
+    # pip's own cache does not know which MPI a wheel was built with.
     env "${with[@]}" REAL_PATH="$PATH" CXX="$scratch/g++" CMAKE_POLICY_VERSION_MINIMUM=3.5 \
         HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-        "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+        "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-build-isolation \
         --wheel-dir "$scratch/wheel" "horovod==$VERSION" >"$scratch/log" 2>&1 \
         || { tail -30 "$scratch/log" >&2; echo "horovod: the build failed, its last lines are above" >&2; exit 1; }
     mkdir -p "$wheels"
