@@ -26,8 +26,8 @@ CAUSES = {
     "idle_other": ("device", "waiting of the device"),
     "idle": ("idle", "idle time"),
 }  # fmt: skip
-_HALVED = "gradients in fp16 (grad), "
-_SEND_LESS = f"{_HALVED}larger buckets (bucket_mb), a larger batch per rank, a faster network"
+HALVED, FASTER = "gradients in fp16 (grad), ", ", a faster network"
+_SEND_LESS = f"{HALVED}larger buckets (bucket_mb), a larger batch per rank{FASTER}"
 ADVICE = {
     "transfer": _SEND_LESS,
     "communication": f"a trace of all ranks (profile: torch), which tells the two apart; {_SEND_LESS}",
@@ -79,18 +79,21 @@ _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
 
 
-def against(key: str, gained: Mapping[str, Any], halved: bool = False) -> list[Sentence]:
+def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) -> list[Sentence]:
     """What to try against a cause: of what was simulated, only what gains.
 
     Args:
         key: the cause's, as in :class:`Sentence`.
         gained: of :func:`analysis.report.causes.gains`.
-        halved: gradients of 16 bits were measured: that they are, is no advice.
+        without: of the advice, what does not fit here: :data:`HALVED` where gradients of 16 bits were
+            measured, :data:`FASTER` where no network lies between the ranks.
     """
     part = "transfer" if key in LIMITED_BY else key
     tried = [row for name, row in gained.items() if name.partition("=")[0] in _WHAT_IFS.get(part, ())]
     if not tried:
-        advice = ADVICE[part].replace(_HALVED, "") if halved else ADVICE[part]
+        advice = ADVICE[part]
+        for words in without:
+            advice = advice.replace(words, "")
         return [Sentence(f"What to try: {advice}.", "table")]
     on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]

@@ -12,7 +12,17 @@ from analysis.display.terminal import Rows, digits
 from analysis.measures.figures import above_ideal
 from analysis.measures.scaling import POINT_FIELDS
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.report.advice import CAUSES, LIMITED_BY, against, held_up, key_of, name_of, perhaps
+from analysis.report.advice import (
+    CAUSES,
+    FASTER,
+    HALVED,
+    LIMITED_BY,
+    against,
+    held_up,
+    key_of,
+    name_of,
+    perhaps,
+)
 from analysis.report.causes import (
     LATE_RANKS,
     LEAST_PCT,
@@ -193,11 +203,16 @@ def _why(
     # What was measured in the same sweep needs no simulation: the figures say what it gives.
     new = {name: one for name, one in gained.items() if not was_measured(one, called)}
     halved = any(point.get("grad", "fp32") != "fp32" and point["world_size"] > 1 for point in called)
-    return _from_parts(base, row, late, new, halved)
+    without = [*([HALVED] if halved else []), *([FASTER] if row.get("nodes") == 1 else [])]
+    return _from_parts(base, row, late, new, without)
 
 
 def _from_parts(
-    base: dict[str, Any], row: dict[str, Any], late: Late | None, gained: dict[str, Any], halved: bool
+    base: dict[str, Any],
+    row: dict[str, Any],
+    late: Late | None,
+    gained: dict[str, Any],
+    without: Sequence[str],
 ) -> tuple[list[Sentence], list[Sentence]]:
     """The causes by the parts of the loss and the lateness of ranks: the first, and the next if large."""
     lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
@@ -224,7 +239,7 @@ def _from_parts(
                 f"{more}{LIMITED_BY.get(key, '')}{unknown}."
             )
         found.append(Sentence(text, "loss", key))
-        found += [] if cause.kind == LATE_RANKS else against(key, gained, halved)
+        found += [] if cause.kind == LATE_RANKS else against(key, gained, without)
     return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
 
 

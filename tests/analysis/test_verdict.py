@@ -439,3 +439,10 @@ def test_gradients_of_16_bits_are_no_advice_where_they_were_measured(grad, advis
     said = text(BASE, row)
     assert "sending gradients costs most" in said and "larger buckets (bucket_mb)" in said
     assert ("gradients in fp16 (grad)" in said) is advised
+
+
+@pytest.mark.parametrize(("nodes", "advised"), [(1, False), (2, True)])
+def test_a_faster_network_is_no_advice_where_there_is_none(nodes, advised):
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
+    row |= {"nodes": nodes, "gpus_per_node": 8 // nodes}
+    assert ("a faster network" in text(BASE, row)) is advised

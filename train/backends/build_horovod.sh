@@ -54,6 +54,7 @@ WRAPPER
     mv "$scratch"/wheel/horovod-*.whl "$wheels"
     wheel=("$wheels"/horovod-*.whl)
 fi
-"$bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "${wheel[0]}"
+# One of the same release that another MPI was built into is no reason to leave it.
+"$bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "${wheel[0]}"
 "$bin/python" -m pip install --quiet --disable-pip-version-check cloudpickle cffi packaging
 "$bin/python" -m train.backends.horovod
