@@ -118,4 +118,4 @@ def test_a_sweep_without_horovod_names_its_points_after_what_they_are(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(NO_HOROVOD) == 1
-    assert "--backend ddp" in done.stdout and "horovod" not in done.stdout
+    assert "--backend=ddp" in done.stdout and "horovod" not in done.stdout
