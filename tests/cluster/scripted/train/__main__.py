@@ -21,8 +21,9 @@ BATCH_S = float(os.environ.get("BATCH_S", "0.05"))
 
 
 def flag(name: str, default: str) -> str:
-    """A flag's value; those at their default are not given."""
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+    """A flag's value, of its one word ``--name=value``; those at their default are not given."""
+    values = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{name}=")]
+    return values[-1] if values else default
 
 
 def misbehave(nodes: int, rank: int) -> None:
