@@ -97,7 +97,7 @@ def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
 
 
 def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
-    """The answer's rows, the columns: analysis/hotspots.py, and their caption.
+    """The answer's rows (the columns: analysis/hotspots.py), and their caption.
 
     Args:
         wanted: id of the run under the torch profiler; see :func:`analysis.measures.hotspot_runs.timed`.
