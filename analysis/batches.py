@@ -6,8 +6,8 @@ A row a run. A step of a job ends when its slowest rank does, so the job's batch
 Columns: ``id``, the fields of the run, ``repetition``, then
 
     batches, warmup            batches done, and how many at the head were off the steady level (dropped)
-    batch_ms (_low, _high)     median of the steady ones, ms, and its 95 % interval inside the run (it says
-                               nothing of other runs; empty: too few batches, or too much alike)
+    batch_ms (_low, _high)     median of the steady ones, ms, and its interval inside the run, of 95 % or more
+                               (it says nothing of other runs; empty: too few batches, or too much alike)
     p95_ms, p99_ms, max_ms     percentiles and maximum, ms
     images_per_s               images of all ranks over the job's time for the steady batches
     load_ms, forward_ms, backward_ms, update_ms   medians of the stages (mean over ranks), ms
@@ -25,6 +25,7 @@ from analysis.display.terminal import Answer, Column, Part, Rows, digits, header
 from analysis.measures.batches import columns_of, rows
 from analysis.measures.series import STAGES
 from analysis.results.load import load
+from analysis.statistics.interval_names import INSIDE_RUN
 from jobs.run import Run
 from profiling.errors import run_command
 
@@ -62,7 +63,7 @@ def _shown(fields: list[str], made: Rows) -> list[Column]:
     shown += [
         Column("rep", figure("repetition"), key=True),
         Column("warm-\nup", figure("warmup")),
-        Column("batch\nmedian [95 %]", interval),
+        Column(f"batch\nmedian {INSIDE_RUN}", interval),
         *(Column(name.replace("_ms", ""), figure(name)) for name in ("p95_ms", "max_ms")),
         Column("images\n/s", figure("images_per_s")),
         *(Column(name, figure(f"{name}_ms", 3)) for name in STAGES),

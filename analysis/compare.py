@@ -41,6 +41,7 @@ from analysis.measures.scaling import POINT_FIELDS
 from analysis.measures.series import STAGES, all_series
 from analysis.results.load import load
 from analysis.results.study import Source, Study
+from analysis.statistics.interval_names import OF_EFFECT
 from jobs.flags import make_parser
 from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command
@@ -222,7 +223,7 @@ def _shown(columns: Sequence[str]) -> list[Column]:
         Column("figure", get("figure"), left=True),
         Column("a", get("a")),
         Column("b", get("b")),
-        Column("effect, %\n[95 %]", effect),
+        Column(f"effect, %\n{OF_EFFECT}", effect),
         Column("p", p_value),
         Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
         Column("verdict", get("verdict"), left=True),

@@ -18,6 +18,7 @@ from analysis.measures.scaling import POINT_FIELDS
 from analysis.measures.series import all_series
 from analysis.results.study import Study
 from analysis.statistics.effect_size import omega_squared_interval
+from analysis.statistics.interval_names import OF_LEVELS, OF_SHARE
 from analysis.statistics.variance import (
     Adjusted,
     Effect,
@@ -256,8 +257,8 @@ def shown() -> list[Column]:
     return [
         Column("factor", lambda row: row["factor"], left=True),
         Column("best level", lambda row: row["best_level"], left=True),
-        Column("effect, %\n[95 %]", effect),
+        Column(f"effect, %\n{OF_LEVELS}", effect),
         Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
-        Column("omega squared\n[95 %]", share),
+        Column(f"omega squared\n{OF_SHARE}", share),
         Column("p", p_value),
     ]

@@ -11,6 +11,7 @@ from analysis.measures import costs, hotspot_runs, roofline
 from analysis.measures.hotspot_counters import METRICS, by_kernel
 from analysis.measures.kernels_of_run import kernels_of
 from analysis.results.study import Source, Study
+from analysis.statistics.interval_names import INSIDE_RUN
 from profiling.cost.classify import classify
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import TENSOR_KERNEL
@@ -189,7 +190,7 @@ def shown(made: Rows) -> list[Column]:
         return lambda row: with_places(row.get(name), places)
 
     figures = {
-        "ms_per_batch": Column("ms a batch\n[95 %]", interval),
+        "ms_per_batch": Column(f"ms a batch\n{INSIDE_RUN}", interval),
         "share_pct": Column("share\n%", rounded("share_pct", 1)),
         "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
         "cpu_s": Column("CPU\ns", get("cpu_s")),

@@ -17,6 +17,7 @@ from analysis.measures.series import series_of
 from analysis.results.clocks import Calls
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
+from analysis.statistics.interval_names import INSIDE_RUN
 from jobs.run import Run
 from profiling.errors import UserError
 
@@ -203,7 +204,7 @@ def shown(made: Rows) -> list[Column]:
         Column("batches", get("judged_batches")),
         Column("batch\nms", get("batch_ms")),
         Column(
-            "lateness, ms\nmedian [95 %]",
+            f"lateness, ms\nmedian {INSIDE_RUN}",
             lambda row: with_interval(row["lateness_ms"], row["lateness_ms_low"], row["lateness_ms_high"]),
         ),
         Column("mean\nms", lambda row: digits(row["mean_lateness_ms"], 3)),

@@ -10,6 +10,7 @@ from analysis.report.build import build
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart, Section, TableView
 from analysis.results.load import load
+from analysis.statistics.interval_names import BETWEEN_RUNS, INSIDE_RUN, OF_SHARE
 from benchmarks.planted_sweep import Job, write_sweep
 from tests.analysis.commands import run
 
@@ -76,7 +77,7 @@ def test_every_point_of_a_line_is_one_row(sections):
 
 
 @pytest.mark.parametrize(
-    ("chart", "header"), [("throughput", "images /s"), ("efficiency", "scaling eff. % [95 %]")]
+    ("chart", "header"), [("throughput", "images /s"), ("efficiency", f"scaling eff. % {BETWEEN_RUNS}")]
 )
 def test_throughput_and_efficiency(sections, chart, header):
     drawn = [y for name, trace in traces(sections["scaling"], chart).items()
@@ -90,7 +91,7 @@ def test_loss(sections):
     for name, header in LOSS.items():
         assert drawn[name]["x"] == close(column(view, header)), name
     whole = np.sum([trace["x"] for trace in drawn.values()], axis=0)
-    assert whole.tolist() == close(column(view, "lost [95 %]"))
+    assert whole.tolist() == close(column(view, f"lost {BETWEEN_RUNS}"))
 
 
 def test_stages(sections):
@@ -118,7 +119,7 @@ def test_communication(sections):
 def test_lateness(sections):
     (trace,) = sections["stragglers"].charts[0].figure["data"]
     drawn = np.median(np.array(trace["z"]), axis=1)
-    assert drawn.tolist() == close(column(table(sections["stragglers"]), "lateness, ms median [95 %]"))
+    assert drawn.tolist() == close(column(table(sections["stragglers"]), f"lateness, ms median {INSIDE_RUN}"))
 
 
 def test_kernels(sections):
@@ -140,7 +141,7 @@ def test_factors(sections):
     section = sections["factors"]
     if section.charts:
         drawn = [x for trace in section.charts[0].figure["data"] for x in trace["x"]]
-        assert sorted(drawn) == close(sorted(column(table(section), "omega squared [95 %]")))
+        assert sorted(drawn) == close(sorted(column(table(section), f"omega squared {OF_SHARE}")))
 
 
 def test_prediction(sections):
