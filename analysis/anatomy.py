@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.anatomy import FIGURES, LEVELS, parts, rows
+from analysis.measures.anatomy.rows import FIGURES, LEVELS, parts, rows
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command

@@ -22,8 +22,8 @@ from typing import Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, digits, header, with_interval
-from analysis.measures.batches import columns_of, rows
-from analysis.measures.series import STAGES
+from analysis.measures.batches.rows import columns_of, rows
+from analysis.measures.batches.series import STAGES
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command

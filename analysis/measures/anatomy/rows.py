@@ -1,0 +1,252 @@
+"""Where does a batch go?
+
+The columns are explained in analysis/anatomy.py.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.display.terminal import Column, Part, Rows, digits
+from analysis.measures.anatomy.collectives import matched_of, ranks_of
+from analysis.measures.anatomy.divide import (
+    BESIDE,
+    EVERY,
+    NOTHING,
+    PARTS,
+    STAGES,
+    WITHIN,
+    edges_of,
+    launch_known,
+    of_rank,
+)
+from analysis.measures.batches import recorded
+from analysis.measures.batches.overlap import Intervals
+from analysis.measures.kernels.costs import find_untimed, find_without_kernels
+from analysis.results.study import Source, Study
+from jobs.run import Run
+from profiling import tables
+from profiling.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = ("rank", "batch_index", "stage")
+FIGURES = ("attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY))
+_KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
+# Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
+_UNKNOWN_SHARE = 0.01
+
+
+def frame(study: Study) -> "pd.DataFrame":
+    """The anatomy of every attributed batch: columns of ``divide.of_rank``, with ``id`` and ``rank``, in ns.
+
+    Raises:
+        UserError: no run has attributed batches with kernels that have a place in time.
+    """
+    import pandas as pd
+
+    found = [
+        {"id": source.id, **columns}
+        for source in study.of_kind("run")
+        if source.fields["profile"] != "none"
+        for columns in of_source(study, source)
+    ]
+    if not found:
+        raise study.nothing(
+            f"{study.path} holds no attributed batch whose kernels have a place in time: "
+            "it needs a run under a profiler (profile: torch)"
+        )
+    return pd.concat([pd.DataFrame(columns) for columns in found], ignore_index=True)
+
+
+def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
+    """The same of one run, a rank each; a run without any is a finding, one that is damaged is taken out."""
+    kept: dict[str, list[dict[str, Any]]] = study.kept("anatomies")
+    if source.id not in kept:
+        try:
+            kept[source.id] = _of_run(study, source)
+        except UserError as error:
+            study.fail(source, str(error))
+            kept[source.id] = []
+    return kept[source.id]
+
+
+def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
+    found = []
+    launches = []
+    transfers = _transfers(study, source)
+    without = everything = 0
+    for directory in sorted(source.path.glob("rank_*")):
+        if not tables.table_path(directory, "kernels").is_file():
+            continue  # what was found when the run was read says so
+        batches = recorded.attributed(study, source, directory)
+        kernels = _kernels(directory)
+        if batches["attributed"].any() and len(kernels["start_ns"]):
+            busy = recorded.with_kernels(batches, kernels)
+            without, everything = without + int((~busy).sum()), everything + len(busy)
+            if not busy.any():
+                continue
+            batches = {name: column[busy] for name, column in batches.items()}
+            rank = int(directory.name.rpartition("_")[2])
+            found.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
+            launches.append(_launches(batches, kernels))
+    if not found:
+        study.find(f"{source.id}: no attributed batch with kernels")
+    find_without_kernels(study, source, without, everything)
+    _find_unknown(study, source, launches)
+    find_untimed(study, source)
+    return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
+
+
+def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
+    """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
+    ranks = ranks_of(study, source)
+    if not any(len(one.kind) for one in ranks):
+        if ranks and source.ranks > 1:
+            study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+        return {one.rank: NOTHING for one in ranks if source.ranks == 1}  # else they were not recorded
+    matched = matched_of(study, source, ranks)
+    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
+    if not lasted or any(np.isnan(one).any() for one in lasted):
+        return {}
+    return {
+        one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
+        for one, ns in zip(ranks, lasted, strict=True)
+    }
+
+
+def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
+    """(activities of the device from the first attributed batch to the last, those without known launch)."""
+    edges = edges_of({name: column[batches["attributed"]] for name, column in batches.items()})
+    start = kernels["start_ns"]
+    mine = (kernels["device"] >= 0) & (start >= edges.min()) & (start < edges.max())
+    return int(mine.sum()), int((mine & ~launch_known(kernels)).sum())
+
+
+def _find_unknown(study: Study, source: Source, launches: Sequence[tuple[int, int]]) -> None:
+    """Say of which ranks (activities, those of unknown launch) idle time is not split, or not surely."""
+    silent = [count for count, unknown in launches if count and unknown == count]
+    if silent:
+        study.find(
+            f"{source.id}: when kernels were launched is not recorded on {len(silent)} of {len(launches)} "
+            "ranks: its idle time is not split into host-bound and other"
+        )
+    count, unknown = sum(count for count, _ in launches), sum(unknown for _, unknown in launches)
+    if not silent and unknown > _UNKNOWN_SHARE * count:
+        study.find(
+            f"{source.id}: {unknown} of {count} activities have no launch that is known: idle time before "
+            "these counts as other, not host-bound"
+        )
+
+
+def _kernels(directory: Path) -> dict[str, np.ndarray]:
+    """The kernels of a rank that have a place in time."""
+    import pyarrow.compute as pc
+
+    table = tables.read(directory, "kernels", _KERNEL_COLUMNS)
+    timed = pc.greater_equal(table["duration_ns"], 0)
+    table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))
+    found = {name: table[name] for name in _KERNEL_COLUMNS}
+    for name in ("device", "launch_ns"):
+        found[name] = pc.fill_null(found[name], -1)
+    return {name: values.to_numpy() for name, values in found.items()}
+
+
+def rows(study: Study, by: Sequence[str] = ()) -> Rows:
+    """The answer's rows; the columns: analysis/anatomy.py."""
+    every = frame(study)
+    fields = {source.id: source.fields for source in study.of_kind("run")}
+    repetitions = {source.id: source.repetition for source in study.of_kind("run")}
+    made = []
+    for values, group in every.groupby(["id", *by], sort=False, observed=True):
+        # What one of its ranks does not know is not known of the run.
+        row, run_id = group.sum(numeric_only=True, skipna=False), str(values[0])
+        # A batch has a window a stage.
+        count = len(group) / (1 if "stage" in by else len(STAGES))
+        made.append({
+            "id": run_id,
+            **fields[run_id],
+            "repetition": repetitions[run_id],
+            **dict(zip(by, values[1:], strict=True)),
+            "attributed_batches": round(count),
+            "wall_ms": row["wall_ns"] / count / 1e6,
+            **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
+        })  # fmt: skip
+    return made
+
+
+def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
+    """The terminal's tables: the parts of a batch, and what some of them are made of."""
+    keys = _keys(made, by)
+    columns = [
+        *keys,
+        *([Column("runs", lambda row: row["runs"])] if any(row.get("runs", 1) > 1 for row in made) else []),
+        Column("batches", lambda row: row["attributed_batches"]),
+        Column("wall", lambda row: row["wall_ms"]),
+        *(Column(_HEADS.get(name, name), _share(name)) for name in PARTS),
+        *(Column(_HEADS[name], _get(name)) for name in BESIDE),
+    ]
+    within = [Column(_HEADS[name], _share(name)) for names in WITHIN.values() for name in names]
+    return [
+        Part("Anatomy of a batch, ms (mean of attributed batches)", made, columns, _CAPTION),
+        Part(
+            "What communication, loader and idle time are made of, ms", made, [*keys, *within], _caption(made)
+        ),
+    ]
+
+
+_HEADS = {
+    "exposed_transfer": "exposed\ntransfer", "exposed_wait": "wait for\nranks",
+    "exposed_communication": "exposed\ncomm.", "exposed_loader": "exposed\nloader",
+    "exposed_copies": "other\ncopies", "overlapped_communication": "overlapped\ncomm.",
+    "overlapped_loader": "overlapped\nloader", "loader_kernels": "loader's\nkernels",
+    "loader_copies": "loader's\ncopies", "loader_wait": "wait for\nthe loader",
+    "idle_host_bound": "idle,\nhost-bound", "idle_other": "idle,\nother",
+}  # fmt: skip
+_CAPTION = (
+    "Parts add up to the wall time of a batch while the profiler records it; overlapped ones are beside it."
+)
+
+
+def _caption(made: Rows) -> str:
+    text = (
+        "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
+        "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
+    )
+    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in made):
+        text += (
+            "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
+            "notes say why."
+        )
+    return text
+
+
+def _keys(made: Rows, by: Sequence[str]) -> list[Column]:
+    names = (*Run.model_fields, "repetition")
+    varying = [name for name in names if len({str(row.get(name)) for row in made}) > 1]
+
+    def column(name: str) -> Column:
+        return Column(name, lambda row: row[name], left=isinstance(made[0][name], str), key=True)
+
+    return [column(name) for name in (*varying, *by)]
+
+
+def _get(name: str) -> Any:
+    return lambda row: row[f"{name}_ms"]
+
+
+def _share(name: str) -> Any:
+    """``12.34 (10 %)``: of the wall time."""
+
+    def value(row: Any) -> str:
+        took, wall = row[f"{name}_ms"], row["wall_ms"]
+        if not wall or took is None or math.isnan(took):
+            return "-"
+        shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
+        return f"{shown} ({100 * took / wall:.0f} %)"
+
+    return value
