@@ -7,7 +7,7 @@ Runs without a profiler suffice; where collectives were recorded, these tell. A 
 others (their median) waited for it for 2 % of a batch or more; what it was behind without anybody waiting is
 not held against it. Columns:
 
-    rank, node, told_by        collectives, or stages of the batches (see analysis/measures/lateness/lateness.py)
+    rank, node, told_by        collectives, or stages of the batches (analysis/measures/lateness/lateness.py)
     judged_batches, batch_ms   those that tell; median duration of a batch of the job
     lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its 95 %
                                interval inside the run; below 0: it waited

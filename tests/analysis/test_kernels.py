@@ -27,7 +27,8 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
 
-# Of the planted A100: datasheet (analysis/measures/kernels/peaks.yaml) and as measured (tests/analysis/synthetic.py).
+# Of the planted A100: datasheet (analysis/measures/kernels/peaks.yaml) and as measured
+# (tests/analysis/synthetic.py).
 A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
 LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}

@@ -2,8 +2,8 @@
 
 Kinds and process groups are those that the profiler recorded; where it did not (older results), kinds are
 told by names and the group is taken to be all ranks. Calls overlap each other's time where a rank has several
-under way. What is exposed and what is hidden is as :mod:`analysis.measures.anatomy.divide` has it, of the recorded
-batches: a collective that outlasts the last of them is cut where that ends.
+under way. What is exposed and what is hidden is as :mod:`analysis.measures.anatomy.divide` has it,
+of the recorded batches: a collective that outlasts the last of them is cut where that ends.
 """
 
 from typing import TYPE_CHECKING

@@ -100,7 +100,7 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
     """The answer's rows (the columns: analysis/hotspots.py), and their caption.
 
     Args:
-        wanted: id of the run under the torch profiler; see :func:`analysis.measures.kernels.hotspot_runs.timed`.
+        wanted: id of the run under the torch profiler; see ``hotspot_runs.timed``.
 
     Raises:
         UserError: no run under the torch profiler, or no kernels in it.

@@ -52,7 +52,8 @@ def _load(path: Path) -> list[Any]:
         raise UserError(f"cannot read the peaks file {path}: {error}") from None
     if not isinstance(content, list):
         raise UserError(
-            f"{path} is no peaks file: it should be a list of entries like analysis/measures/kernels/peaks.yaml"
+            f"{path} is no peaks file: it should be a list of entries like "
+            "analysis/measures/kernels/peaks.yaml"
         )
     return content
 
