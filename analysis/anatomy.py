@@ -10,7 +10,7 @@ were; and what communication is made of where not all ranks recorded the same co
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.anatomy import COLUMNS, LEVELS, columns_of, parts, rows
+from analysis.measures.anatomy.rows import COLUMNS, LEVELS, columns_of, parts, rows
 from analysis.results.load import load
 from profiling.errors import run_command
 

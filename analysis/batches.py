@@ -7,7 +7,7 @@ A row a run. A step of a job ends when its slowest rank does, so the job's batch
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.batches import COLUMNS, columns_of, part, rows
+from analysis.measures.batches.rows import COLUMNS, columns_of, part, rows
 from analysis.results.load import load
 from profiling.errors import run_command
 

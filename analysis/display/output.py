@@ -65,7 +65,7 @@ def add_peaks_flag(made: argparse.ArgumentParser) -> None:
         "--peaks",
         type=Path,
         metavar="FILE",
-        help="datasheet peaks of your devices (as analysis/measures/peaks.yaml)",
+        help="datasheet peaks of your devices (as analysis/measures/kernels/peaks.yaml)",
     )
 
 

@@ -12,8 +12,10 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.metrics import Column, Rows, names_of
 from analysis.display.terminal import Part
-from analysis.measures import anatomy, kernels, scaled_parts
-from analysis.measures.divide import EVERY, finest
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling import scaled_parts
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section
 from analysis.report.verdict import has_scaled, unscaled

@@ -8,8 +8,10 @@ import pytest
 from analysis import columns, efficiency, kernels, scaled
 from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
-from analysis.measures import figures, kernel_difference, tau, use
-from analysis.measures import kernels as kernels_of_runs
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels import rows as kernels_of_runs
+from analysis.measures.scaling import figures, use
+from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from jobs.run import Run
 from tests.analysis.commands import run
