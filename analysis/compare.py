@@ -35,10 +35,10 @@ import numpy as np
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.measures import kernels
-from analysis.measures.compare_rows import Key, Values, regressed, rows, sentence, telling
-from analysis.measures.scaling import POINT_FIELDS
-from analysis.measures.series import STAGES, all_series
+from analysis.measures.batches.series import STAGES, all_series
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser

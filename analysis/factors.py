@@ -26,7 +26,7 @@ An interaction says that a factor's effect depends on another one; the main effe
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.factors import COLUMNS, caption, responses, rows, shown
+from analysis.measures.scaling.factors import COLUMNS, caption, responses, rows, shown
 from analysis.results.load import load
 from profiling.errors import run_command
 

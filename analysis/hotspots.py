@@ -26,7 +26,7 @@ VTune measures functions, which are no operators: they are rows of their own (``
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.hotspots import COLUMNS, rows, shown
+from analysis.measures.kernels.hotspots import COLUMNS, rows, shown
 from analysis.results.load import load
 from profiling.errors import UserError, run_command
 

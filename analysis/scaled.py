@@ -71,7 +71,7 @@ The published method reads TAU tables, and our own runs alike, by whole wall tim
 
 from analysis.display import output
 from analysis.display.terminal import Answer
-from analysis.measures.scaled_parts import parts
+from analysis.measures.scaling.scaled_parts import parts
 from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 from analysis.results.load import load
 from profiling.errors import UserError, did_you_mean, run_command

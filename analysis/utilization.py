@@ -28,8 +28,16 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part, Rows
-from analysis.measures.overlap import length
-from analysis.measures.utilization import CAPTION, COLUMNS, by_device, notes_of, of_device, rows, shown
+from analysis.measures.batches.overlap import length
+from analysis.measures.scaling.utilization import (
+    CAPTION,
+    COLUMNS,
+    by_device,
+    notes_of,
+    of_device,
+    rows,
+    shown,
+)
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling import convert

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from analysis.display import output
-from analysis.measures import timeline
+from analysis.measures.anatomy import timeline
 from analysis.report import studies
 from analysis.report.build import build
 from analysis.report.render import Page, render

@@ -5,9 +5,9 @@ from pathlib import Path
 from statistics import median
 
 from analysis.display.terminal import Rows
-from analysis.measures import kernels_of_run
-from analysis.measures.scaling import other_devices, points_of
-from analysis.measures.shared_cores import shared_cores
+from analysis.measures.kernels import of_run as kernels_of_run
+from analysis.measures.scaling.points import other_devices, points_of
+from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.published import by_method
 from analysis.published.explain import explain
 from analysis.report import (
