@@ -75,7 +75,6 @@ from analysis.measures.scaling.scaled_parts import parts
 from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 from analysis.results.load import load
 from profiling.errors import UserError, did_you_mean, run_command
-from profiling.heap import keep_freed_memory
 
 
 def main() -> int:
@@ -116,5 +115,4 @@ def _methods(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)
