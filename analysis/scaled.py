@@ -7,7 +7,7 @@
                                                                     the kind that compares more points)
 
 A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs
-(a name with ..._low and ..._high has a 95 % interval in these columns):
+(a name with ..._low and ..._high has an interval in these columns, of 95 % or more):
 
     scaling                          weak (constant batch of a GPU) or strong (constant global batch)
     repetitions, timed_by            timed runs, and of which kind (unprofiled, if there are any)

@@ -9,8 +9,8 @@ not held against it. Columns:
 
     rank, node, told_by        collectives, or stages of the batches (analysis/measures/lateness/lateness.py)
     judged_batches, batch_ms   those that tell; median duration of a batch of the job
-    lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its 95 %
-                               interval inside the run; below 0: it waited
+    lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its
+                               interval inside the run, of 95 % or more; below 0: it waited
     mean_lateness_ms           the mean: a rank that is late only at times has a median near 0
     late_pct, last_pct         share of the batches in which it was late; in which it came last
     held_up_ms                 how long it alone held up all others, a batch: the last less the second last

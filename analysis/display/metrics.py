@@ -15,7 +15,9 @@ from jobs.run import Run
 
 Rows = list[dict[str, Any]]
 
-CONFIDENCE = "95 %"  # an interval that holds the truth so often
+# What an interval is called, by how often it was measured to hold the truth (docs/methods.md lists them all).
+CONFIDENCE = ">=95 %"  # at least so often; in some kinds of cases it is wider than it had to be
+NOMINAL = "95 %"  # in 93 to 97 % of the cases of each kind
 RANGE = "range"  # of what was tried; how often it holds the truth is not known
 
 # How a name ends, and the unit that this is.
@@ -60,7 +62,8 @@ class Metric:
         name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
         meaning: a phrase for --help, the docs and the report's tooltips.
         header: in tables, "\\n" breaks it; by default the name, its unit last.
-        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`RANGE`); "": there are none.
+        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`NOMINAL`,
+            :data:`RANGE`); "": there are none.
         ends: their names; by default ``name_low`` and ``name_high``.
         places: decimals in tables; by default as many as ``significant`` digits need.
         show: how a value is printed, where neither does.

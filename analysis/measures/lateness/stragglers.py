@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Column, Rows, digits, with_interval
 from analysis.measures.anatomy.collectives import matched_of, ranks_of
 from analysis.measures.batches.series import series_of
@@ -210,7 +211,7 @@ def shown(made: Rows) -> list[Column]:
         Column("batches", get("judged_batches")),
         Column("batch\nms", get("batch_ms")),
         Column(
-            "lateness, ms\nmedian [95 %]",
+            f"lateness, ms\nmedian [{CONFIDENCE}]",
             lambda row: with_interval(row["lateness_ms"], row["lateness_ms_low"], row["lateness_ms_high"]),
         ),
         Column("mean\nms", lambda row: digits(row["mean_lateness_ms"], 3)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Column, Rows, with_interval
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.points import POINT_FIELDS
@@ -256,8 +257,8 @@ def shown() -> list[Column]:
     return [
         Column("factor", lambda row: row["factor"], left=True),
         Column("best level", lambda row: row["best_level"], left=True),
-        Column("effect, %\n[95 %]", effect),
+        Column(f"effect, %\n[{CONFIDENCE}]", effect),
         Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
-        Column("omega squared\n[95 %]", share),
+        Column(f"omega squared\n[{CONFIDENCE}]", share),
         Column("p", p_value),
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Column, Rows, with_interval, with_places
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.kernels.costs import find_untimed, find_without_kernels
@@ -236,7 +237,7 @@ def shown(made: Sequence[dict[str, Any]]) -> list[Column]:
         Column("comm. of\nkernels %", percent("communication_pct")),
         Column("images\n/s", lambda row: row.get("images_per_s")),
         Column(
-            "speed-up\n[95 %]",
+            f"speed-up\n[{CONFIDENCE}]",
             lambda row: with_interval(row.get("speedup"), row.get("speedup_low"), row.get("speedup_high"), 2),
         ),
     ]
