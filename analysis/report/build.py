@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from analysis.display.terminal import Rows
-from analysis.measures import kernels_of_run
-from analysis.measures.scaling import other_devices, points_of
+from analysis.measures.kernels import of_run as kernels_of_run
+from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (
     communication,
     factors,
@@ -49,7 +49,7 @@ SECTIONS: Sequence[SectionKind] = (
     provenance.LEFT_OUT,
 )
 METHODS = (
-    "Medians with 95 % intervals from resampled runs, each point by its own; warm-up is detected, "
+    "Medians with intervals of 95 % or more from resampled runs, each point by its own; warm-up is detected, "
     "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
     "profiled ones; costs are summed before ratios are formed. FLOP counts a multiply-add as 2; GB is 1e9 "
     "bytes. docs/methods.md says what every number means, with sources."

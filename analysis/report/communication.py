@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import communication, messages
-from analysis.measures.activity_rows import SHARES, of_study, shares
+from analysis.display.metrics import Column, Rows
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import communication
+from analysis.measures.kernels.activities import SHARES, of_study, shares
+from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section

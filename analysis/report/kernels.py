@@ -6,9 +6,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import hotspots, kernel_difference, kernels, utilization
-from analysis.measures.hotspot_runs import TOOLS
+from analysis.display.metrics import Column, Rows
+from analysis.display.terminal import Part
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels import hotspots
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.hotspot_runs import TOOLS
+from analysis.measures.scaling import utilization
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
-from analysis.measures.shared_cores import shared_cores
+from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE

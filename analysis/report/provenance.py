@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.display.terminal import Part
-from analysis.measures import expense
+from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.views import as_view
 from analysis.results.study import Study

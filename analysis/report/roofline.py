@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import costs, kernels
-from analysis.measures.kernels_of_run import kernels_of
-from analysis.measures.roofline import Roof, roofs
+from analysis.display.metrics import Column, Rows
+from analysis.display.terminal import Part
+from analysis.measures.kernels import costs
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.views import as_view, called

@@ -7,9 +7,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import anatomy, scaled_parts
-from analysis.measures.divide import EVERY, finest
+from analysis.display.metrics import Column, Rows, names_of
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.scaling import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart
@@ -30,7 +32,7 @@ def _scaling(context: Context) -> Content:
     strong = own[0]["scaling"] == "strong"
     text = (
         f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
-        "constant. Bars are 95 % intervals between repeated runs; "
+        "constant. Bars are intervals between repeated runs, of 95 % or more; "
         "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
     )
     if not has_scaled(own):
@@ -131,7 +133,7 @@ def _get(name: str) -> Any:
 
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    rows = merged(anatomy.rows(context.study), anatomy.FIGURES)
+    rows = merged(anatomy.rows(context.study), names_of(anatomy.METRICS))
     figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (
@@ -149,7 +151,8 @@ def _bars(rows: Rows) -> Rows:
     """Rows of the anatomy with each time once: split where it is known how, else whole."""
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
     names = {name for of_row in parts for name in of_row}
-    rest = [{name: value for name, value in row.items() if name not in anatomy.FIGURES} for row in rows]
+    figures = names_of(anatomy.METRICS)
+    rest = [{name: value for name, value in row.items() if name not in figures} for row in rows]
     return [
         {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
         for row, of_row in zip(rest, parts, strict=True)

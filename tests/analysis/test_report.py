@@ -10,7 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from analysis.display import plots
 from analysis.display.terminal import Column, Part
-from analysis.measures import factors
+from analysis.measures.scaling import factors
 from analysis.report import build as build_module
 from analysis.report.base import Context, SectionKind
 from analysis.report.build import build
