@@ -205,7 +205,7 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
 
 def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     """The columns as ``--help`` lists them, each group below what it is of."""
-    return "\n\n".join(f"{said}\n\n{_listed(metrics)}" for said, metrics in groups.items())
+    return "\n\n".join(f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items())
 
 
 def _listed(metrics: Sequence[Metric]) -> str:
@@ -213,7 +213,7 @@ def _listed(metrics: Sequence[Metric]) -> str:
     width = min(max(map(len, heads), default=0), 34)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.meaning, _WIDTH - width - 6) or [""]
+        first, *rest = textwrap.wrap(metric.meaning, _WIDTH - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]
