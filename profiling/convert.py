@@ -160,6 +160,7 @@ def convert(
         UserError: a path does not exist, or the only file cannot be converted.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
@@ -178,7 +179,7 @@ def convert(
                 if not outcome.error:
                     print(outcome.target)
                 done, failed = done + (not outcome.error), failed + bool(outcome.error)
-                progress.update(bar, advance=1, description=unit.path.name)
+                progress.update(bar, advance=1, description=escape(unit.path.name))
     return done, failed
 
 
