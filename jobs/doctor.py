@@ -71,8 +71,8 @@ def _libraries() -> list[Finding]:
     return [
         Finding("libraries", name, name in found, found.get(name, "not installed"), remedy, required=required)
         for name, remedy, required in (
-            ("torch", "make .venv  (or: pip install -e .)", True),
-            ("torchvision", "make .venv  (or: pip install -e .)", True),
+            ("torch", "make setup  (or: pip install -e .)", True),
+            ("torchvision", "make setup  (or: pip install -e .)", True),
             ("mpi4py", "pip install -e '.[mpi]'", False),
             ("horovod", "make horovod  (DDP does without)", False),
         )

@@ -1,4 +1,6 @@
-"""python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]: what a profiler wrote, as tables.
+"""What did a profiler write, as tables?
+
+    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
 Files are recognised by what is in them; folders are walked. The tables of a file go to a folder named after
 it, OUT/<name>/kernels.parquet and so on; without --out beside the file. Files that are one result (TAU writes
