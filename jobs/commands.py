@@ -3,8 +3,8 @@
     scaleprof                  lists them
     scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
 
-A line of the list is the first line of a command's docstring. The commands are run by name, never imported: this
-file needs none of what they need. Completion by the shell's Tab key, in bash or zsh:
+A line of the list is the first line of a command's docstring. The commands are run by name, never imported:
+this file needs none of what they need. Completion by the shell's Tab key, in bash or zsh:
 
     eval "$(register-python-argcomplete scaleprof)"
 """
@@ -29,12 +29,12 @@ GROUPS = {
         "jobs.sweep", "train", "train.data", "profiling.convert",
     ),
     "How does training scale, and what is lost where?": (
-        "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy", "analysis.communication",
-        "analysis.stragglers", "analysis.timeline", "analysis.expense",
+        "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
+        "analysis.communication", "analysis.stragglers", "analysis.timeline", "analysis.expense",
     ),
     "How well is the device used?": (
-        "analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization", "analysis.activities",
-        "analysis.tau_batches",
+        "analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization",
+        "analysis.activities", "analysis.tau_batches",
     ),
     "What matters, and what would change it?": (
         "analysis.factors", "analysis.compare", "analysis.predict",

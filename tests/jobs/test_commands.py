@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -79,8 +80,12 @@ def test_a_near_miss_is_named(root):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("scaleprof anat", {"anatomy"}), ("scaleprof factors --fac", {"--factors"}), ("scaleprof nothing --", set())],
-)  # fmt: skip
+    [
+        ("scaleprof anat", {"anatomy"}),
+        ("scaleprof factors --fac", {"--factors"}),
+        ("scaleprof nothing --", set()),
+    ],
+)
 def test_the_shell_completes_commands_and_their_flags(tmp_path, root, typed, offered):
     pytest.importorskip("argcomplete")
     answers = tmp_path / "answers"
@@ -97,9 +102,12 @@ def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
     answer = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert answer.returncode == 2 and "results holds no results" in answer.stderr
     listed = subprocess.run(
-        [os.path.join(os.path.dirname(sys.executable), "scaleprof")], cwd=tmp_path, capture_output=True, text=True,
+        [Path(sys.executable).with_name("scaleprof")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert listed.stdout == commands.listing() + "\n"
 
 
