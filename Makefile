@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: setup $(VENV) demo test test-wide check format horovod clean
+.PHONY: setup $(VENV) demo test test-wide check docs format horovod clean
 .DEFAULT_GOAL := demo
 
 setup $(VENV): $(VENV)/.ready
@@ -61,6 +61,10 @@ check: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The page that is made of the columns' own definitions.
+docs: | $(VENV)/.ready
+	$(BIN)/python -m analysis.columns > docs/columns.md
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

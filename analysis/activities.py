@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows
-from analysis.measures.activity_rows import (
+from analysis.measures.kernels.activities import (
     SHARES,
     Profile,
     of_kernels,

@@ -23,13 +23,13 @@ Where a job has several process groups, those of one shape (as many ranks, as fa
 
 Ranks' collectives are matched within a process group, by their order. Where some rank's are missing, or the
 group is not recorded and there are several, wait and transfer are not known, and a note says so. For TAU
-tables see analysis/measures/messages.py.
+tables see analysis/measures/tau/messages.py.
 """
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part, Rows
-from analysis.measures import messages
-from analysis.measures.communication import CAPTION, COLUMNS, rows, shown
+from analysis.measures.anatomy.communication import CAPTION, COLUMNS, rows, shown
+from analysis.measures.tau import messages
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command

@@ -34,11 +34,12 @@ from typing import Any
 import numpy as np
 
 from analysis.display import output
+from analysis.display.metrics import NOMINAL
 from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
-from analysis.measures import kernels
-from analysis.measures.compare_rows import Key, Values, regressed, rows, sentence, telling
-from analysis.measures.scaling import POINT_FIELDS
-from analysis.measures.series import STAGES, all_series
+from analysis.measures.batches.series import STAGES, all_series
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
@@ -222,7 +223,7 @@ def _shown(columns: Sequence[str]) -> list[Column]:
         Column("figure", get("figure"), left=True),
         Column("a", get("a")),
         Column("b", get("b")),
-        Column("effect, %\n[95 %]", effect),
+        Column(f"effect, %\n[{NOMINAL}]", effect),
         Column("p", p_value),
         Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
         Column("verdict", get("verdict"), left=True),

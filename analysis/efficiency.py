@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Rows, sortable
-from analysis.measures.costs import Bound, Costs, bound_of, costs_of, published_bound
+from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of, published_bound
 from analysis.results.launches import per_table
 from analysis.results.load import load, no_result
 from analysis.results.study import Source, Study

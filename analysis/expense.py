@@ -20,8 +20,8 @@ Energy is counted from before the first batch to after the last, warm-up include
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.expense import ENERGY, MEMORY, OF_A_RANK, TIME, caption, rows, shown, spent
-from analysis.measures.scaling import POINT_FIELDS
+from analysis.measures.scaling.expense import ENERGY, MEMORY, OF_A_RANK, TIME, caption, rows, shown, spent
+from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.load import load
 from profiling.errors import UserError, run_command
 

@@ -42,9 +42,9 @@ from typing import Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, with_places
-from analysis.measures import kernel_difference
-from analysis.measures.kernels import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
-from analysis.measures.kernels_of_run import DEFAULT_BY, GROUPS
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels.of_run import DEFAULT_BY, GROUPS
+from analysis.measures.kernels.rows import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
 from analysis.published import kernels_published
 from analysis.results.load import load
 from analysis.results.study import Source, Study

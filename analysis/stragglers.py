@@ -7,16 +7,16 @@ Runs without a profiler suffice; where collectives were recorded, these tell. A 
 others (their median) waited for it for 2 % of a batch or more; what it was behind without anybody waiting is
 not held against it. Columns:
 
-    rank, node, told_by        collectives, or stages of the batches (see analysis/measures/lateness.py)
+    rank, node, told_by        collectives, or stages of the batches (analysis/measures/lateness/lateness.py)
     judged_batches, batch_ms   those that tell; median duration of a batch of the job
-    lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its 95 %
-                               interval inside the run; below 0: it waited
+    lateness_ms (_low, _high)  how long the others waited for it: median of the batches, with its
+                               interval inside the run, of 95 % or more; below 0: it waited
     mean_lateness_ms           the mean: a rank that is late only at times has a median near 0
     late_pct, last_pct         share of the batches in which it was late; in which it came last
     held_up_ms                 how long it alone held up all others, a batch: the last less the second last
     chance                     how probable it is that some rank of equal ranks is late as often
     verdict                    straggler, may be chance, too few batches, nobody waited, clock, no: see
-                               analysis/measures/late_verdicts.py; only stragglers are named
+                               analysis/measures/lateness/verdicts.py; only stragglers are named
     cause, evidence            of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are),
                                host (the same kernels take as long, but come late), or what is not told apart
 
@@ -28,8 +28,16 @@ from typing import Any
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Column, Part, Rows, digits
-from analysis.measures.lateness import PARTS
-from analysis.measures.stragglers import BATCH_COLUMNS, CAPTION, COLUMNS, keys, rows, sentences, shown
+from analysis.measures.lateness.lateness import PARTS
+from analysis.measures.lateness.stragglers import (
+    BATCH_COLUMNS,
+    CAPTION,
+    COLUMNS,
+    keys,
+    rows,
+    sentences,
+    shown,
+)
 from analysis.results.load import load
 from jobs.run import Run
 from profiling.errors import run_command

@@ -26,7 +26,7 @@ import numpy as np
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Rows
-from analysis.measures.tau_profile import Profile
+from analysis.measures.tau.profile import Profile
 from profiling.errors import UserError, run_command
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event

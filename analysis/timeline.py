@@ -16,7 +16,7 @@ on the track "about". A run without a profiler has batches and stages alone, on 
 
 from pathlib import Path
 
-from analysis.measures.timeline import FILE, add_run_flag, write_of
+from analysis.measures.anatomy.timeline import FILE, add_run_flag, write_of
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import run_command

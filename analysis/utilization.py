@@ -18,7 +18,7 @@ and of the run's configuration (unprofiled runs count, if there are any; time is
 
     images_per_s                 of all ranks
     speedup (_low, _high)        over one GPU of the same configuration (in a sweep of strong scaling, of the
-                                 same global batch), with its 95 % interval
+                                 same global batch), with its interval over runs, of 95 % or more
 
 The three definitions are those of PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
 which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memory set.
@@ -28,8 +28,16 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part, Rows
-from analysis.measures.overlap import length
-from analysis.measures.utilization import CAPTION, COLUMNS, by_device, notes_of, of_device, rows, shown
+from analysis.measures.batches.overlap import length
+from analysis.measures.scaling.utilization import (
+    CAPTION,
+    COLUMNS,
+    by_device,
+    notes_of,
+    of_device,
+    rows,
+    shown,
+)
 from analysis.results.load import load
 from analysis.results.study import Study
 from profiling import convert

@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.compare_rows import rows
-from analysis.measures.series import all_series
+from analysis.measures.batches.series import all_series
+from analysis.measures.scaling.compare_rows import rows
 from analysis.results.load import load
 from analysis.results.study import Study
 from analysis.statistics.two_samples import POWER, SIGNIFICANCE

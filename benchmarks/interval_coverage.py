@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.compare_rows import Values, regressed, rows
-from analysis.measures.figures import figures
-from analysis.measures.scaling import Point
-from analysis.measures.series import STAGES, Series
+from analysis.measures.batches.series import STAGES, Series
+from analysis.measures.scaling.compare_rows import Values, regressed, rows
+from analysis.measures.scaling.figures import figures
+from analysis.measures.scaling.points import Point
 from analysis.results.study import Source
 from analysis.statistics import estimates
 from analysis.statistics.effect_size import omega_squared_interval

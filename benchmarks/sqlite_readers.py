@@ -55,15 +55,13 @@ def read(path, table, *columns):
 )
 WHOLE = (
     """
-import importlib
 from pathlib import Path
-import profiling.attribution.attribute, profiling.heap, profiling.readers.sqlite
-profiling.heap.keep_freed_memory()  # as profiling.convert does
-tool = importlib.import_module(f"profiling.tools.{sys.argv[2]}")
-def read(path):
-    return sum(len(piece) for name, piece in tool.stream(Path(path), []) if name == "kernels")
+import profiling.attribution.attribute, profiling.readers.sqlite
+from profiling.tools import tool
+def read(path, name):
+    return sum(len(piece) for table, piece in tool(name).stream(Path(path), []) if table == "kernels")
 """,
-    "read(sys.argv[1])",
+    "read(*sys.argv[1:])",
 )
 
 

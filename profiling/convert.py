@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.heap import keep_freed_memory
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
@@ -264,5 +263,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.scaling import (
+from analysis.measures.batches.series import Series
+from analysis.measures.scaling.points import (
     NOT_ALIKE,
     POINT_FIELDS,
     UNPROFILED,
@@ -16,7 +17,6 @@ from analysis.measures.scaling import (
     choose_scaling,
     points_of,
 )
-from analysis.measures.series import Series
 from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Column, Rows, with_interval
-from analysis.measures.scaling import Scaling
+from analysis.measures.scaling.points import Scaling
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows
 from analysis.prediction.basis import Network
 from analysis.prediction.extrapolate import Series

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows, digits
-from analysis.measures.scaling import Point
+from analysis.measures.scaling.points import Point
 from analysis.prediction import simulate
 from analysis.prediction.basis import (
     Basis,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.collectives import ranks_of
-from analysis.measures.costs import query_arrays
-from analysis.measures.late_verdicts import STRAGGLER, judge
-from analysis.measures.lateness import Lateness, of_collectives
-from analysis.measures.series import Series
+from analysis.measures.anatomy.collectives import ranks_of
+from analysis.measures.batches.series import Series
+from analysis.measures.kernels.costs import query_arrays
+from analysis.measures.lateness.lateness import Lateness, of_collectives
+from analysis.measures.lateness.verdicts import STRAGGLER, judge
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.clocks import match
@@ -122,7 +122,7 @@ def algorithms_of(names: Iterable[str]) -> frozenset[str]:
 
 
 def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> dict[int, Late]:
-    """The ranks that are late again and again, beyond chance (analysis/measures/late_verdicts.py)."""
+    """The ranks that are late again and again, beyond chance (analysis/measures/lateness/verdicts.py)."""
     if lateness is None:
         return {}
     load = lateness.parts_ns["load"]

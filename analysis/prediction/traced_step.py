@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.measures.anatomy import of_source
-from analysis.measures.costs import query_arrays
-from analysis.measures.scaling import Point
+from analysis.measures.anatomy.rows import of_source
+from analysis.measures.kernels.costs import query_arrays
+from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step

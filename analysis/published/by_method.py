@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.display.terminal import Rows, sortable
-from analysis.measures import tau
+from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
 from analysis.results.study import Study
@@ -18,7 +18,7 @@ from profiling.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.measures.scaling import Point, Scaling
+    from analysis.measures.scaling.points import Point, Scaling
 
 METHODS = ("corrected", "published")
 
@@ -32,7 +32,7 @@ def rows(
     """The answer's rows, by method, then by configuration.
 
     Args:
-        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling).
+        scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling.points).
 
     Raises:
         UserError: nothing in the study can answer.
@@ -60,8 +60,8 @@ def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
     known = ["method", *fields, "world_size"]
     if "scaling" in have:
-        from analysis.measures.figures import TIME_COLUMNS
-        from analysis.measures.use import USE_COLUMNS
+        from analysis.measures.scaling.figures import TIME_COLUMNS
+        from analysis.measures.scaling.use import USE_COLUMNS
 
         known += [*TIME_COLUMNS, *USE_COLUMNS]
     known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS, *scaled_published.SCALED_COLUMNS]
@@ -96,10 +96,10 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
 
 
 def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    from analysis.measures.figures import figures
-    from analysis.measures.loss import add_anatomies
-    from analysis.measures.scaling import choose_scaling, points_of
-    from analysis.measures.use import findings
+    from analysis.measures.scaling.figures import figures
+    from analysis.measures.scaling.loss import add_anatomies
+    from analysis.measures.scaling.points import choose_scaling, points_of
+    from analysis.measures.scaling.use import findings
 
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
@@ -126,7 +126,7 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
 
 def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None:
     """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    from analysis.measures.scaling import count_compared
+    from analysis.measures.scaling.points import count_compared
 
     constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
     other: Scaling = "weak" if kind == "strong" else "strong"
@@ -141,7 +141,7 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
 
 def _find_above_ideal(study: Study, made: Rows) -> None:
     """Say where points scale better than ideal."""
-    from analysis.measures.figures import above_ideal
+    from analysis.measures.scaling.figures import above_ideal
 
     above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
     if above:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.display.terminal import Rows
-from analysis.measures import published_formulas, tau
-from analysis.measures.costs import Costs, costs_of, published_bound
+from analysis.measures.kernels.costs import Costs, costs_of, published_bound
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau import published_formulas
 from analysis.published import reference
 from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.published.scaled_published import scaled_rows

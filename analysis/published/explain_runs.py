@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows
-from analysis.measures import published_formulas, tau
-from analysis.measures.costs import Costs, costs_of, query
-from analysis.measures.scaling import POINT_FIELDS, UNPROFILED
-from analysis.measures.series import all_series
+from analysis.measures.batches.series import all_series
+from analysis.measures.kernels.costs import Costs, costs_of, query
+from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau import published_formulas
 from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.results.borrowed import launches
 from analysis.results.study import Study

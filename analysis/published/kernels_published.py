@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from analysis.display.terminal import Rows
-from analysis.measures.costs import published_bound
+from analysis.measures.kernels.costs import published_bound
 from analysis.results.launches import per_name
 from analysis.results.study import Source, Study
 from profiling.errors import UserError

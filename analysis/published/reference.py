@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display.terminal import Rows, sortable
-from analysis.measures import costs, peaks
-from analysis.measures.use import coverage_findings
+from analysis.measures.kernels import costs, peaks
+from analysis.measures.scaling.use import coverage_findings
 from analysis.results.launches import TableSums, table_sums
 from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS

@@ -7,8 +7,9 @@ hold one (50-batch and 1-batch runs of the configuration). Where they hold none,
 from typing import Any
 
 from analysis.display.terminal import Rows, sortable
-from analysis.measures import published_formulas, tau
-from analysis.measures.costs import published_bound
+from analysis.measures.kernels.costs import published_bound
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau import published_formulas
 from analysis.results.launches import table_sums
 from analysis.results.study import Study
 from jobs.run import ID_FIELDS

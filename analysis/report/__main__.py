@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from analysis.display import output
-from analysis.measures import timeline
+from analysis.measures.anatomy import timeline
 from analysis.report import studies
 from analysis.report.build import build
 from analysis.report.render import Page, render
@@ -17,7 +17,6 @@ from analysis.results.load import load
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.heap import keep_freed_memory
 
 _BESIDE = Path()  # --trace without a name
 
@@ -72,5 +71,4 @@ def beside(path: Path, name: str) -> Path:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)

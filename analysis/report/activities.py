@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Column, Part, Rows
-from analysis.measures.activity_rows import SHARES, of_study, shares
+from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, facts
 from analysis.results.study import Study

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows
-from analysis.measures.divide import finest
-from analysis.measures.late_verdicts import CHANCE, STRAGGLER, TOO_FEW
-from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE
+from analysis.measures.anatomy.divide import finest
+from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE
+from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW
 
 # A rank that is named in no more than this share of the runs is not what slows the job.
 LATE_RUNS_SHARE = 0.5

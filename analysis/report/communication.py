@@ -6,7 +6,8 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
-from analysis.measures import communication, messages
+from analysis.measures.anatomy import communication
+from analysis.measures.tau import messages
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import as_view, called, facts, varied

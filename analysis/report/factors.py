@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
-from analysis.measures import factors
+from analysis.measures.scaling import factors
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, varied
 from analysis.results.study import Study

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from analysis.display.terminal import Part
-from analysis.measures import hotspots
-from analysis.measures.hotspot_runs import TOOLS
+from analysis.measures.kernels import hotspots
+from analysis.measures.kernels.hotspot_runs import TOOLS
 from analysis.report.render import Section
 from analysis.report.views import as_view
 from analysis.results.study import Study

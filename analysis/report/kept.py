@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows, digits
-from analysis.measures.figures import above_ideal
+from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from analysis.measures import kernel_difference, kernels
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels import rows as kernels
 from analysis.report.render import Section
 from analysis.report.views import as_view, called
 from analysis.results.study import Source, Study

@@ -5,8 +5,8 @@ from typing import Any
 
 from analysis.display import plots
 from analysis.display.terminal import Rows
-from analysis.measures import scaled_parts
-from analysis.measures.divide import EVERY, finest
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.scaling import scaled_parts
 from analysis.report.per_point import named
 from analysis.report.render import Chart, Section
 from analysis.report.sections import series_factors

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.measures.roofline import Roof
+from analysis.measures.kernels.roofline import Roof
 
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
 _FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough

@@ -6,9 +6,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import costs, kernels
-from analysis.measures.kernels_of_run import kernels_of
-from analysis.measures.roofline import Roof, roofs
+from analysis.measures.kernels import costs
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report import plot_roofline
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called

@@ -10,9 +10,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part, Rows
-from analysis.measures import anatomy, kernels, scaled_parts
-from analysis.measures.divide import EVERY, finest
+from analysis.display.metrics import Column, Rows, names_of
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling import scaled_parts
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section
 from analysis.report.verdict import has_scaled, unscaled
@@ -42,7 +45,7 @@ def scaling(own: Rows, factors: Sequence[str]) -> Section | None:
     strong = own[0]["scaling"] == "strong"
     text = (
         f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
-        "constant. Bars are 95 % intervals between repeated runs; "
+        "constant. Bars are intervals between repeated runs, of 95 % or more; "
         "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
     )
     if not has_scaled(own):
@@ -116,7 +119,7 @@ def batch_anatomy(study: Study, factors: Sequence[str]) -> Section:
     """Where it goes, by what runs: parts that add up."""
     heading = "What runs during a batch?"
     try:
-        made = merged(anatomy.rows(study), anatomy.FIGURES)
+        made = merged(anatomy.rows(study), names_of(anatomy.METRICS))
     except UserError as error:
         return Section("anatomy", heading, f"Not known: {error}.")
     figure = plots.parts(named(_bars(made), factors), plots.PART_COLOURS, "Anatomy of a batch")
@@ -136,7 +139,8 @@ def _bars(made: Rows) -> Rows:
     """Rows of the anatomy with each time once: split where it is known how, else whole."""
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in made]
     names = {name for of_row in parts for name in of_row}
-    rest = [{name: value for name, value in row.items() if name not in anatomy.FIGURES} for row in made]
+    figures = names_of(anatomy.METRICS)
+    rest = [{name: value for name, value in row.items() if name not in figures} for row in made]
     return [
         {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
         for row, of_row in zip(rest, parts, strict=True)

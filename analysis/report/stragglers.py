@@ -8,8 +8,8 @@ import numpy as np
 
 from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part, Rows
-from analysis.measures import stragglers
-from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
+from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.report.render import Chart, Section
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source, Study

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from analysis.display.terminal import Part
-from analysis.measures import utilization
+from analysis.measures.scaling import utilization
 from analysis.report.render import Section
 from analysis.report.views import as_view
 from analysis.results.study import Study

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Rows, digits
-from analysis.measures.figures import above_ideal
-from analysis.measures.scaling import POINT_FIELDS
+from analysis.measures.scaling.figures import above_ideal
+from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import (
     CAUSES,

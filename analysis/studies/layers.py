@@ -1,6 +1,6 @@
 """What does a layer cost, and where does it stand on the roofline?
 
-The roofline is that of :mod:`analysis.measures.roofline`, for each stage of a layer alone.
+The roofline is that of :mod:`analysis.measures.kernels.roofline`, for each stage of a layer alone.
 """
 
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.terminal import Answer, Column, Part, Rows, digits
-from analysis.measures import peaks, roofline
-from analysis.measures.costs import Bound
+from analysis.measures.kernels import peaks, roofline
+from analysis.measures.kernels.costs import Bound
 from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
 
 STAGES = ("forward", "backward")

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from analysis.measures.activity_rows import Profile, of_kernels, printed_shares, shares
+from analysis.measures.kernels.activities import Profile, of_kernels, printed_shares, shares
 from analysis.report.activities import of_shares
 from analysis.report.build import build
 from analysis.results.load import load

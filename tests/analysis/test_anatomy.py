@@ -3,8 +3,8 @@
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures import anatomy
-from analysis.measures.divide import PARTS, STAGES, WITHIN
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
 from analysis.report.sections import batch_anatomy
 from analysis.results.load import load
 from profiling import tables

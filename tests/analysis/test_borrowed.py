@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures import costs, kernels
+from analysis.measures.kernels import costs
+from analysis.measures.kernels import rows as kernels
 from analysis.results.borrowed import PLAIN, launches, lender_of
 from analysis.results.load import load
 from profiling import tables

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.collectives import READ, calls_of, column_of
-from analysis.measures.communication import bus_factor, rows
+from analysis.measures.anatomy.collectives import READ, calls_of, column_of
+from analysis.measures.anatomy.communication import bus_factor, rows
 from analysis.report.communication import bars_of, of_points, section
 from analysis.results.clocks import match
 from analysis.results.load import load

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.divide import (
+from analysis.measures.anatomy.divide import (
     BESIDE,
     NOTHING,
     PARTS,

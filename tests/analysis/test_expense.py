@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures import expense
+from analysis.measures.scaling import expense
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load

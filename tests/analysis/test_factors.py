@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.stats import studentized_range
 
-from analysis.measures.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
+from analysis.measures.scaling.factors import Cell, _effect, caption, responses, rows, signal_to_noise_db
 from analysis.results.load import load
 from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
 from profiling.errors import UserError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.measures.figures import figures
+from analysis.measures.scaling.figures import figures
 from analysis.statistics.effect_size import omega_squared_interval
 from analysis.statistics.variance import analysis_of_variance
 from benchmarks.interval_coverage import (

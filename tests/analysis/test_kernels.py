@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.measures import kernel_difference, kernels, kernels_of_run, roofline
-from analysis.measures.costs import Bound
-from analysis.measures.kernels_of_run import kernels_of, kernels_of_each, reading_ahead
-from analysis.measures.roofline import Roof, place
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels import of_run as kernels_of_run
+from analysis.measures.kernels import roofline
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.costs import Bound
+from analysis.measures.kernels.of_run import kernels_of, kernels_of_each, reading_ahead
+from analysis.measures.kernels.roofline import Roof, place
 from analysis.results.launches import batches_of
 from analysis.results.load import load
 from profiling import tables
@@ -24,7 +27,8 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
 
-# Of the planted A100: datasheet (analysis/measures/peaks.yaml) and as measured (tests/analysis/synthetic.py).
+# Of the planted A100: datasheet (analysis/measures/kernels/peaks.yaml) and as measured
+# (tests/analysis/synthetic.py).
 A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
 LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}

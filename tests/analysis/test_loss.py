@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measures.divide import PARTS
+from analysis.measures.anatomy.divide import PARTS
 from analysis.published import by_method
 from analysis.report.loss import section
 from analysis.results.load import load

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures.costs import Costs, costs_of
+from analysis.measures.kernels.costs import Costs, costs_of
 from analysis.results.launches import table_sums
 from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.measures import peaks
+from analysis.measures.kernels import peaks
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -153,6 +153,6 @@ def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
 def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None:
     from train.models import build_model, flops_per_image
 
-    assert yaml.safe_load((root / "analysis" / "measures" / "models.yaml").read_text())[
+    assert yaml.safe_load((root / "analysis" / "measures" / "kernels" / "models.yaml").read_text())[
         model
     ] == pytest.approx(flops_per_image(build_model(model), 224)[0], rel=0.005)

@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures import communication, stragglers
-from analysis.measures.collectives import GROUP
-from analysis.measures.lateness import of_collectives
-from analysis.measures.scaling import Point
-from analysis.measures.series import Series, series_of
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy.collectives import GROUP
+from analysis.measures.batches.series import Series, series_of
+from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.lateness import of_collectives
+from analysis.measures.scaling.points import Point
 from analysis.prediction.traced_step import traced
 from analysis.results.clocks import Calls, match
 from analysis.results.load import load

@@ -10,7 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from analysis.display import plots
 from analysis.display.terminal import Column, Part
-from analysis.measures import factors
+from analysis.measures.scaling import factors
 from analysis.report.build import build
 from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from analysis import efficiency
-from analysis.measures import batches, kernels
+from analysis.measures.batches import rows as batches
+from analysis.measures.kernels import rows as kernels
 from analysis.published import by_method
 from analysis.report.build import build
 from analysis.results.load import load

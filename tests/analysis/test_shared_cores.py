@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from analysis.measures.shared_cores import shared_cores
+from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.report.build import build
 from analysis.results.load import load
 from jobs import store

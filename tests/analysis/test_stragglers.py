@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures import lateness as of
-from analysis.measures.collectives import READ, calls_of, column_of
-from analysis.measures.late_verdicts import (
+from analysis.measures.anatomy.collectives import READ, calls_of, column_of
+from analysis.measures.batches.series import Series
+from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness.stragglers import rows, sentences
+from analysis.measures.lateness.verdicts import (
     CHANCE,
     CLOCK,
     NO,
@@ -19,8 +21,6 @@ from analysis.measures.late_verdicts import (
     judge,
     stretches,
 )
-from analysis.measures.series import Series
-from analysis.measures.stragglers import rows, sentences
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
 from analysis.results.clocks import match

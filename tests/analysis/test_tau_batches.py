@@ -140,7 +140,7 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     assert "a difference below zero is no duration" in " ".join(said.split())
 
 
-@pytest.mark.parametrize("module", ["analysis.measures.tau", "analysis.measures.messages"])
+@pytest.mark.parametrize("module", ["analysis.measures.tau.applications", "analysis.measures.tau.messages"])
 def test_a_module_that_is_no_command_names_the_one_that_is(module, root):
     ran = subprocess.run(
         [sys.executable, "-m", module, "DIR"], cwd=root, capture_output=True, text=True, check=False

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
-from analysis.measures import timeline
-from analysis.measures.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.measures.anatomy import timeline
+from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
 from analysis.results.clocks import Ahead
 from analysis.results.load import load
 from profiling import tables

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from analysis.measures.divide import SPLIT, WITHIN
-from analysis.measures.scaling import POINT_FIELDS
+from analysis.measures.anatomy.divide import SPLIT, WITHIN
+from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.report.causes import Late, late_ranks, limit_of_transfer, of_loss
 from analysis.report.forecast import to_try
 from analysis.report.verdict import verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from analysis.measures import timeline
+from analysis.measures.anatomy import timeline
 from analysis.results.study import Source
 from jobs.execution import ROOT
 from jobs.flags import to_flags

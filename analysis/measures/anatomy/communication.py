@@ -1,0 +1,227 @@
+"""What does communication cost?
+
+The columns are explained in analysis/communication.py.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Column, Rows
+from analysis.measures.anatomy.collectives import matched_of, ranks_of
+from analysis.results.clocks import Calls, Matched
+from analysis.results.study import Source, Study
+from jobs.run import Run
+from profiling.attribution.messages import ONE_OF_SEVERAL
+
+COLUMNS = (
+    "collective", "group_size", "groups", "group_ranks", "calls_per_batch", "mbyte_per_call",
+    "mbyte_per_batch", "ms_per_batch", "transfer_ms", "wait_ms", "exposed_ms", "overlapped_ms",
+    "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct", "clock_residual_us", "attributed_batches",
+)  # fmt: skip
+_SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
+    share = (ranks - 1) / ranks
+    return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
+        kind, 1.0
+    )
+
+
+def rows(study: Study, by_rank: bool = False) -> Rows:
+    """The answer's rows; the columns: analysis/communication.py.
+
+    Raises:
+        UserError: no run has collectives.
+    """
+    made: Rows = []
+    for source in study.of_kind("run"):
+        # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
+        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
+            made += _of_run(study, source, by_rank)
+    if not made:
+        raise study.nothing(
+            f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
+            "(profile: torch)"
+        )
+    return made
+
+
+def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
+    ranks = ranks_of(study, source)
+    if not any(len(one.kind) and one.batches for one in ranks):
+        study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+        return []
+    matched = matched_of(study, source, ranks)
+    made = []
+    for kind, shape, masks in _families(ranks):
+        places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
+        for of_row in places:
+            first = ranks[of_row[0]]
+            if by_rank and not first.batches:
+                study.find(f"{source.id}: rank {first.rank} has no batch with kernels: it has no row")
+                continue
+            groups = tuple(group for group in shape if not by_rank or first.rank in group)
+            if shape and not groups:
+                continue  # the rank is in no such group
+            row = {"id": source.id, **source.fields, "collective": kind, **_described(groups)}
+            row |= {"rank": first.rank} if by_rank else {}
+            made.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
+    return made
+
+
+# A process group's ranks, and those of all groups of one shape.
+Members = tuple[int, ...]
+Shape = tuple[Members, ...]
+
+
+def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]]]:
+    """Kinds of collectives by the shape of their groups, and of each rank which of its calls are of it.
+
+    A group that is not recorded is of all ranks; of several that are not recorded nothing is known: no shape.
+    """
+    members = _members(ranks)
+    shapes: dict[tuple[int, ...], list[Members]] = {}
+    for group in sorted(set(members.values()), key=lambda one: (len(one), one)):
+        shapes.setdefault(tuple(rank - group[0] for rank in group), []).append(group)
+    shape_of = {
+        name: tuple(shapes[tuple(rank - group[0] for rank in group)]) if group else ()
+        for name, group in members.items()
+    }
+    found: dict[tuple[str, Shape], None] = {}
+    for one in ranks:
+        pairs = dict.fromkeys(zip(one.kind.tolist(), one.group.tolist(), strict=True))
+        found |= {(kind, shape_of[name]): None for kind, name in pairs}
+    return [
+        (
+            kind,
+            shape,
+            [_of_shape(one, kind, [name for name in members if shape_of[name] == shape]) for one in ranks],
+        )
+        for kind, shape in found
+    ]
+
+
+def _of_shape(calls: Calls, kind: str, groups: Sequence[str]) -> np.ndarray:
+    """Which of a rank's calls are of this kind, and of one of these groups."""
+    mine = set(calls.group.tolist()).intersection(groups)
+    return (calls.kind == kind) & np.logical_or.reduce(
+        [calls.group == name for name in mine] or [np.zeros(len(calls.kind), dtype=bool)]
+    )
+
+
+def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
+    """The ranks that made collectives in each process group, by its name."""
+    found: dict[str, list[int]] = {}
+    for one in ranks:
+        for name in dict.fromkeys(one.group.tolist()):
+            found.setdefault(name, []).append(one.rank)
+    sizes = {name: int(size) for one in ranks for name, size in zip(one.group, one.group_size, strict=True)}
+    known: dict[str, Members] = {"": tuple(one.rank for one in ranks), ONE_OF_SEVERAL: ()}
+    # More ranks than it has: several groups of one size, whose names are not recorded.
+    known |= {name: () for name, made in found.items() if 0 < sizes[name] < len(made)}
+    return {name: known.get(name, tuple(made)) for name, made in found.items()}
+
+
+def _described(shape: Shape) -> dict[str, Any]:
+    if not shape:
+        return {"group_size": None, "groups": None, "group_ranks": None}
+    shown = [_text(group) for group in shape[:_SHOWN]] + ["..."] * (len(shape) > _SHOWN)
+    return {"group_size": len(shape[0]), "groups": len(shape), "group_ranks": " | ".join(shown)}
+
+
+def _text(group: Members) -> str:
+    """Ranks in words: ``0-7``, ``0,2,4``."""
+    if len(group) > 2 and group == tuple(range(group[0], group[-1] + 1)):
+        return f"{group[0]}-{group[-1]}"
+    return ",".join(map(str, group[:_SHOWN_RANKS])) + ",..." * (len(group) > _SHOWN_RANKS)
+
+
+def _figures(
+    study: Study,
+    source: Source,
+    row: dict[str, Any],
+    ranks: Sequence[Calls],
+    masks: Sequence[np.ndarray],
+    matched: Matched | None,
+    places: list[int],
+) -> dict[str, Any]:
+    """The figures of some ranks' calls: those at ``places`` that ``masks`` (of each rank) name."""
+
+    def total(values: Callable[[int], np.ndarray]) -> float:
+        return float(sum(values(place)[masks[place]].sum() for place in places))
+
+    batches = sum(ranks[place].batches for place in places)
+    timed = sum(ranks[place].timed for place in places)
+    durations = total(lambda place: ranks[place].end_ns - ranks[place].start_ns)
+    calls = sum(int(masks[place].sum()) for place in places)
+    moved = total(lambda place: ranks[place].bytes)
+    figures: dict[str, Any] = {
+        "calls_per_batch": calls / batches,
+        "mbyte_per_call": moved / calls / 1e6 if calls and moved > 0 else None,
+        "mbyte_per_batch": moved / batches / 1e6 if moved > 0 else None,
+        "ms_per_batch": durations / batches / 1e6,
+        "exposed_ms": total(lambda place: ranks[place].exposed_ns) / timed / 1e6 if timed else None,
+        "overlapped_ms": total(lambda place: ranks[place].hidden_ns) / timed / 1e6 if timed else None,
+        "attributed_batches": batches,
+    }
+    transfer = total(lambda place: matched.transfer_ns[place]) if matched is not None else np.nan
+    if matched is not None and not np.isnan(transfer):
+        figures |= {
+            "transfer_ms": transfer / batches / 1e6,
+            "wait_ms": (durations - transfer) / batches / 1e6,
+            "clock_residual_us": matched.residual_ns / 1e3,
+        }
+        figures |= _bandwidth(study, source, row, moved, transfer)
+    return figures
+
+
+def _bandwidth(
+    study: Study, source: Source, row: dict[str, Any], moved: float, transfer_ns: float
+) -> dict[str, Any]:
+    if not moved > 0 or not transfer_ns:  # or a size is not known
+        return {}
+    ranks = row["group_size"]
+    bus = moved / transfer_ns * bus_factor(row["collective"], ranks)
+    measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
+    bound = measured.get(ranks) if source.fields["nodes"] == 1 else None
+    return {
+        "algbw_gb_per_s": moved / transfer_ns,
+        "busbw_gb_per_s": bus,
+        "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None,
+    }
+
+
+CAPTION = (
+    "Transfer: since the last rank had arrived; wait: before. Exposed: while no model kernel runs.\n"
+    "busbw: bytes a rank must move over transfer time (nccl-tests' definition)."
+)
+
+
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns."""
+
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+    varying += ["rank"] if "rank" in made[0] else []
+    several = len({row["group_ranks"] for row in made}) > 1 and {row["groups"] for row in made} != {1}
+    return [
+        *(Column(name, get(name), left=isinstance(made[0][name], str)) for name in varying),
+        Column("collective", get("collective"), left=True),
+        *([Column("group's\nranks", get("group_ranks"), left=True)] if several else []),
+        Column("calls\na batch", get("calls_per_batch")),
+        Column("MB a\nbatch", get("mbyte_per_batch")),
+        Column("ms a\nbatch", get("ms_per_batch")),
+        Column("transfer\nms", get("transfer_ms")),
+        Column("wait\nms", get("wait_ms")),
+        Column("exposed\nms", get("exposed_ms")),
+        Column("over-\nlapped", get("overlapped_ms")),
+        Column("algbw\nGB/s", get("algbw_gb_per_s")),
+        Column("busbw\nGB/s", get("busbw_gb_per_s")),
+        Column("of the\nmeasured, %", get("busbw_of_measured_pct")),
+    ]

@@ -1,0 +1,207 @@
+"""How is a batch's time divided over what runs in it?
+
+Where two things happen at once the first in the order of :data:`ORDER` has the time, so that the parts add up
+to the whole by construction.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.measures.batches.overlap import Intervals, covered, union
+
+PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
+# What some parts are made of; these add up to their part.
+WITHIN = {
+    "exposed_communication": ("exposed_transfer", "exposed_wait"),
+    "exposed_loader": ("loader_kernels", "loader_copies", "loader_wait"),
+    "idle": ("idle_host_bound", "idle_other"),
+}
+BESIDE = ("overlapped_communication", "overlapped_loader")
+# All of them, each part followed by what it is made of.
+EVERY = (*(name for part in PARTS for name in (part, *WITHIN.get(part, ()))), *BESIDE)
+# Of these what they are made of has causes of its own, and is shown in their place where it is known.
+SPLIT = ("exposed_communication", "idle")
+STAGES = ("load", "forward", "backward", "update", "end")
+
+NOTHING: Intervals = (np.array([], np.int64), np.array([], np.int64))
+
+
+@dataclass(frozen=True)
+class Activities:
+    """What runs on one rank, as any intervals in ns; they may overlap within and between kinds.
+
+    Attributes:
+        loader_waits: when the next batch was waited for.
+        queued: when something had been launched on the device and had not begun; None: not known.
+        transfers: the communication since the last rank had come to each collective: the rest of the
+            communication is a wait for that rank; None: not known.
+    """
+
+    compute: Intervals = NOTHING
+    communication: Intervals = NOTHING
+    loader_kernels: Intervals = NOTHING
+    loader_copies: Intervals = NOTHING
+    loader_waits: Intervals = NOTHING
+    copies: Intervals = NOTHING
+    queued: Intervals | None = field(default=None)
+    transfers: Intervals | None = field(default=None)
+
+
+# Part (or what it is made of) -> the activity that has the time.
+ORDER = {
+    "compute": "compute",
+    "exposed_transfer": "transfers",
+    "exposed_wait": "communication",
+    "loader_kernels": "loader_kernels",
+    "loader_copies": "loader_copies",
+    "loader_wait": "loader_waits",
+    "exposed_copies": "copies",
+    "idle_other": "queued",
+}
+
+
+def finest(known: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures of :data:`PARTS` by name, those of :data:`SPLIT` by what they are made of where that is known.
+
+    Args:
+        known: figures of :data:`EVERY`; None or NaN: not known.
+    """
+    found: dict[str, float] = {}
+    for part in PARTS:
+        within = [known.get(name) for name in WITHIN[part]] if part in SPLIT else [None]
+        whole = any(value is None or np.isnan(value) for value in within)
+        for name in (part,) if whole else WITHIN[part]:
+            value = known.get(name)
+            if value is not None and not np.isnan(value):
+                found[name] = float(value)
+    return found
+
+
+def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
+    """Each window's time in ns by part (:data:`PARTS` add up to the window), and the rest of :data:`EVERY`.
+
+    What communication and idle time are made of is absent where it is not known.
+
+    Args:
+        windows: ``[start, end)`` of each window, in ns, shape (windows,).
+    """
+    parts: dict[str, np.ndarray] = {}
+    before = NOTHING
+    taken = np.zeros(len(windows[0]), np.int64)
+    for name, kind in ORDER.items():
+        if kind == "queued":
+            parts["idle"] = windows[1] - windows[0] - taken
+        activity: Intervals | None = getattr(activities, kind)
+        if activity is None:
+            continue
+        before = _joined(before, activity)
+        reached = covered(windows, before)
+        parts[name] = reached - taken
+        taken = reached
+    if "idle_other" in parts:
+        parts["idle_host_bound"] = parts["idle"] - parts["idle_other"]
+    # Where transfers are not known, all that is communication is taken here.
+    parts["exposed_communication"] = parts["exposed_wait"] + parts.get("exposed_transfer", 0)
+    if activities.transfers is None:
+        del parts["exposed_wait"]
+    parts["exposed_loader"] = sum((parts[name] for name in WITHIN["exposed_loader"]), np.zeros_like(taken))
+    loader = _joined(_joined(activities.loader_kernels, activities.loader_copies), activities.loader_waits)
+    for name, activity in (("communication", union(*activities.communication)), ("loader", loader)):
+        parts[f"overlapped_{name}"] = covered(windows, activity) - parts[f"exposed_{name}"]
+    return parts
+
+
+def _joined(first: Intervals, second: Intervals) -> Intervals:
+    return union(np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]]))
+
+
+def activities_of(
+    kernels: dict[str, np.ndarray], waits: Intervals = NOTHING, transfers: Intervals | None = None
+) -> Activities:
+    """The activities of a rank from its ``kernels`` table and the times that it waited for its loader.
+
+    Args:
+        kernels: columns ``start_ns, duration_ns, class, direction`` of rows that have a start, and, for what
+            was queued, ``device`` and ``launch_ns`` (below 0: not known).
+        waits, transfers: of :class:`Activities`.
+    """
+    kind, direction = kernels["class"], kernels["direction"]
+    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
+    moves = np.isin(kind, ("memcpy", "memset"))
+    loader = (kind == "loader") | (direction == "loader")
+    communication = (kind == "communication") & ~loader
+
+    def pick(mask: np.ndarray) -> Intervals:
+        return start[mask], end[mask]
+
+    return Activities(
+        compute=pick(~(loader | moves | communication)),
+        communication=pick(communication),
+        loader_kernels=pick(loader & ~moves),
+        loader_copies=pick(loader & moves),
+        loader_waits=waits,
+        copies=pick(moves & ~loader),
+        queued=queued(kernels) if "launch_ns" in kernels else None,
+        transfers=transfers,
+    )
+
+
+def launch_known(kernels: dict[str, np.ndarray]) -> np.ndarray:
+    """Which activities have a launch that can be: recorded, and not after they began."""
+    return (kernels["launch_ns"] >= 0) & (kernels["launch_ns"] <= kernels["start_ns"])
+
+
+def queued(kernels: dict[str, np.ndarray]) -> Intervals | None:
+    """When the device had been given something that had not begun yet; None: no launch is known.
+
+    Idle time outside of it is host-bound: the next launch was late. An activity without a known launch may
+    have been queued since the device last ended one; what follows the last activity is not recorded, so it
+    is not the host's either.
+    """
+    known = launch_known(kernels)
+    if not known.any():
+        return None
+    order = np.argsort(kernels["start_ns"], kind="stable")
+    start = kernels["start_ns"][order]
+    reach = np.maximum.accumulate(start + kernels["duration_ns"][order])
+    since = np.concatenate([start[:1] - _EVER, reach])[np.searchsorted(start, start)]
+    begin = np.minimum(np.where(known[order], kernels["launch_ns"][order], since), start)
+    return np.append(begin, reach[-1]), np.append(start, reach[-1] + _EVER)
+
+
+_EVER = 1 << 60  # ns, 36 years; no sum of two such and a time leaves 63 bits
+
+
+def of_rank(
+    batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray], transfers: Intervals | None = None
+) -> dict[str, np.ndarray]:
+    """The anatomy of each stage of each attributed batch of one rank, as columns.
+
+    Columns: ``batch_index, stage, wall_ns``, and ``<part>_ns`` as :func:`split` has them; five rows a batch.
+
+    Args:
+        transfers: of :class:`Activities`.
+    """
+    mine = {name: column[batches["attributed"]] for name, column in batches.items()}
+    edges = edges_of(mine)
+    windows = (edges[:, :-1].ravel(), edges[:, 1:].ravel())
+    parts = split(windows, activities_of(kernels, (edges[:, 0], edges[:, 1]), transfers))
+    return {
+        "batch_index": np.repeat(mine["batch_index"], len(STAGES)),
+        "stage": np.tile(np.array(STAGES), len(edges)),
+        "wall_ns": windows[1] - windows[0],
+        **{f"{name}_ns": value for name, value in parts.items()},
+    }
+
+
+def edges_of(batches: dict[str, np.ndarray]) -> np.ndarray:
+    """The six instants of each batch, in ns, shape (batches, 6)."""
+    edges = np.empty((len(batches["start_ns"]), len(STAGES) + 1), np.int64)
+    edges[:, 0] = batches["start_ns"]
+    for place, stage in enumerate(STAGES[:-1]):
+        edges[:, place + 1] = edges[:, place] + batches[f"{stage}_ns"]
+    edges[:, -1] = batches["end_ns"]
+    # Rounding may put the end of the last stage after the batch's by a nanosecond, a damaged row by any time.
+    return np.minimum(edges, edges[:, -1:])

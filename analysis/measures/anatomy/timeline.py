@@ -1,0 +1,236 @@
+"""What happened when, on all ranks of a run? A timeline that Perfetto (ui.perfetto.dev) opens.
+
+The columns are explained in analysis/timeline.py.
+"""
+
+import argparse
+import gzip
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.display.perfetto import Slices, TraceWriter, Words
+from analysis.measures.anatomy import timeline_rows
+from analysis.measures.anatomy.timeline_rows import Tracks
+from analysis.results.clocks import Ahead, Matched, match
+from analysis.results.study import Source, Study
+from profiling import tables
+from profiling.errors import EXIT_DONE, UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = "trace.pftrace.gz"
+_COMPRESSION = 1  # most of what gzip can save, at a third of the time
+
+
+@dataclass
+class Written:
+    """What a timeline holds.
+
+    Attributes:
+        slices: how many, by what they are: batches, stages, ranges, marks, kernels.
+        clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
+        notes: what is not there and why, a line each.
+    """
+
+    run: str
+    path: Path
+    slices: dict[str, int] = field(default_factory=dict)
+    clock_residual_ns: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def choose(study: Study, run: str | None = None) -> Source:
+    """The run whose timeline is written: the one named, or the largest that was profiled.
+
+    Raises:
+        UserError: no such run, or none at all.
+    """
+    sources = study.of_kind("run")
+    if not sources:
+        raise UserError(f"{study.path} holds no run whose batches have a place in time: nothing to draw")
+    if run is not None:
+        named = [source for source in sources if source.id == run]
+        if not named:
+            raise UserError(f"--run: no run {run!r} that counts{did_you_mean(run, [s.id for s in sources])}")
+        return named[0]
+    return max(sources, key=lambda source: (_kernels(source) > 0, source.world_size or 1, _kernels(source)))
+
+
+def _kernels(source: Source) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in source.tables("kernels"))
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return 0  # damaged: another run is the better one to draw
+
+
+def write(source: Source, path: Path) -> Written:
+    """Write a run's timeline, whole or not at all; ranks are read one after the other.
+
+    Raises:
+        UserError: no rank has batches, or the file cannot be written.
+    """
+    made = Written(source.id, path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        # The name inside and the time are left out: the same run gives the same bytes.
+        with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
+            _write(source, made, TraceWriter(file))
+        partial.replace(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return made
+
+
+def _write(source: Source, made: Written, trace: TraceWriter) -> None:
+    ranks = _ranks(source, made)
+    matched = _align(ranks, made)
+    ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
+    start = min(
+        int(clock.remove(batches["start_ns"].to_numpy()).min())
+        for (_, _, batches), clock in zip(ranks, ahead, strict=True)
+    )
+    trace.start(start)
+    _about(source, made, ranks, ahead, trace, start)
+    calls = matched.numbers if matched and len(ranks) > 1 else (None,) * len(ranks)
+    for (rank, directory, batches), clock, numbers in zip(ranks, ahead, calls, strict=True):
+        process = trace.process(rank, _name(source, rank))
+        for what, tracks in _of_rank(directory, batches, numbers, made):
+            numbers = np.array([trace.track(process, name) for name in tracks.names], np.int64)
+            slices = tracks.slices
+            end = None if slices.end_ns is None else clock.remove(slices.end_ns)
+            trace.slices(
+                replace(
+                    slices, track=numbers[slices.track], start_ns=clock.remove(slices.start_ns), end_ns=end
+                )
+            )
+            made.slices[what] = made.slices.get(what, 0) + len(slices)
+
+
+def _ranks(source: Source, made: Written) -> list[tuple[int, Path, "pa.Table"]]:
+    """Of each rank that has batches: its number, its directory, its batches."""
+    found = []
+    for rank in range(source.ranks):
+        directory = tables.rank_directory(source.path, rank)
+        try:
+            batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
+            if len(batches):
+                found.append((rank, directory, batches))
+        except UserError as error:
+            made.notes.append(f"rank {rank} is left out: {error}")
+    if not found:
+        raise UserError(f"{source.id}: no rank has batches; run the point again")
+    return found
+
+
+def _of_rank(
+    directory: Path, batches: "pa.Table", calls: np.ndarray | None, made: Written
+) -> Iterator[tuple[str, Tracks]]:
+    """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
+    yield from zip(("batches", "stages"), timeline_rows.of_batches(batches), strict=True)
+    if tables.table_path(directory, "markers").is_file():
+        markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], made)
+        if markers is not None:
+            yield from zip(("ranges", "marks"), timeline_rows.of_markers(markers), strict=True)
+    if tables.table_path(directory, "kernels").is_file():
+        kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), made)
+        if kernels is not None:
+            tracks = timeline_rows.of_kernels(kernels, calls)
+            if tracks.timeless:
+                made.notes.append(f"{directory.name}: {tracks.timeless} kernels have no place in time")
+            yield "kernels", tracks
+
+
+def _read(directory: Path, name: str, columns: list[str], made: Written) -> "pa.Table | None":
+    try:
+        return tables.read(directory, name, columns)
+    except UserError as error:
+        made.notes.append(f"{directory.name} has no {name} here: {error}")
+        return None
+
+
+def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], made: Written) -> Matched | None:
+    """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
+    having = [one for one in ranks if tables.table_path(one[1], "kernels").is_file()]
+    if not having:
+        made.notes.append(
+            "no profiler watched the run: batches and stages alone, on the clocks of their hosts"
+        )
+        return None
+    if len(ranks) == 1:
+        return None
+    found = []
+    for rank, directory, _ in having:
+        table = _read(directory, "kernels", list(timeline_rows.CALL_COLUMNS), Written(made.run, made.path))
+        if table is not None:
+            found.append(timeline_rows.calls_of(rank, timeline_rows.in_time(table)))
+    matched = match(found) if len(found) == len(ranks) and len(found[0].kind) else None
+    if matched is None:
+        what = "made the same collectives" if len(found) == len(ranks) else "have kernels"
+        made.notes.append(f"the ranks' clocks are not aligned, for not all {what}: they are their hosts'")
+        return None
+    made.clock_residual_ns = matched.residual_ns
+    apart = np.unique(matched.clock)
+    if len(apart) > 1:
+        first = ", ".join(str(ranks[place][0]) for place in apart)
+        made.notes.append(
+            f"no process group joins all ranks: clocks are aligned with those of ranks {first}, not with "
+            "each other"
+        )
+    return matched
+
+
+def _name(source: Source, rank: int) -> str:
+    reports = {report.rank: report for report in source.manifest.ranks} if source.manifest else {}
+    said = [reports[rank].hostname, reports[rank].device] if rank in reports else []
+    return " · ".join([f"rank {rank}", *said])
+
+
+def _about(
+    source: Source,
+    made: Written,
+    ranks: Sequence[tuple[int, Path, "pa.Table"]],
+    ahead: Sequence[Ahead],
+    trace: TraceWriter,
+    start_ns: int,
+) -> None:
+    """The track "about": the run, what the alignment leaves, how far each rank's clock was ahead."""
+    track = np.array([trace.track(None, "about")])
+    at = np.array([start_ns])
+    residual = np.nan if made.clock_residual_ns is None else made.clock_residual_ns
+    arguments: dict[str, Words | np.ndarray] = {"clock_residual_ns": np.array([residual])}
+    for (rank, _, _), clock in zip(ranks, ahead, strict=True):
+        if made.clock_residual_ns is not None:
+            arguments[f"clock_of_rank_{rank}_ahead_ns"] = clock.at(at).astype(float)
+    for number, note in enumerate(made.notes):
+        arguments[f"note_{number + 1}"] = Words.same(note, 1)
+    trace.slices(Slices(track, at, None, Words.same(source.id, 1), None, arguments))
+
+
+def add_run_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", metavar="ID", help="the timeline's run [the largest that was profiled]")
+
+
+def write_of(study: Study, path: Path, run: str | None) -> int:
+    """Write the timeline of a study's run; says which, what it holds and what it does not."""
+    made = write(choose(study, run), path)
+    print(made.path)
+    counts = ", ".join(f"{count} {what}" for what, count in made.slices.items() if count)
+    print(f"{made.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
+    if made.clock_residual_ns is not None:
+        print(
+            f"the ranks' clocks are aligned to within {made.clock_residual_ns / 1e3:.3g} us", file=sys.stderr
+        )
+    for note in made.notes:
+        print(note, file=sys.stderr)
+    return EXIT_DONE

@@ -1,0 +1,247 @@
+"""Which slices does a rank's timeline have? Tables in, slices out, on the rank's own clock.
+
+On one track slices do not overlap: what ran at the same time (kernels of a stream that overlap, a range
+inside another) gets a further track of the same name; Perfetto shows both as one.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.display.perfetto import Slices, Words
+from analysis.measures.anatomy.collectives import GROUP, column_of, groups, kinds
+from analysis.measures.anatomy.divide import STAGES, edges_of
+from analysis.results.clocks import Calls
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_COLUMNS = (
+    "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
+    "loss", "attributed",
+)  # fmt: skip
+_TEXT = ("name", "short_name", "class", "direction", "operator", "layer")
+KERNEL_COLUMNS = (
+    "batch_index", "start_ns", "duration_ns", *_TEXT, "device", "stream", "flops", "bytes",
+)  # fmt: skip
+CALL_COLUMNS = ("batch_index", "start_ns", "duration_ns", "class", "short_name", *GROUP)
+_APART = ("", "communication", "loader")  # what has tracks of its own: no kernel of the model
+
+
+@dataclass(frozen=True)
+class Tracks:
+    """Slices, and the names of the tracks that their ``track`` counts from 0; tables' rows without a time."""
+
+    names: list[str]
+    slices: Slices
+    timeless: int = 0
+
+
+def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
+    """The batches of a rank, and their stages (five a batch), from its ``batches`` table in order."""
+    column = {name: table[name].to_numpy() for name in BATCH_COLUMNS}
+    index, start, end = (column[name] for name in ("batch_index", "start_ns", "end_ns"))
+    rows = len(index)
+    names = Words(np.arange(rows, dtype=np.int32), [f"batch {number}" for number in index])
+    recorded = Words(column["attributed"].astype(np.int32), ["batch", "recorded batch"])
+    arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
+    batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
+    edges = edges_of(column)
+    stages = Slices(
+        np.zeros(rows * len(STAGES), np.int32),
+        edges[:, :-1].ravel(),
+        edges[:, 1:].ravel(),
+        Words(np.tile(np.arange(len(STAGES), dtype=np.int32), rows), STAGES),
+        Words.same("stage", rows * len(STAGES)),
+        {"batch": np.repeat(index, len(STAGES)).astype(np.int64)},
+    )
+    return Tracks(["batches"], batches), Tracks(["stages"], stages)
+
+
+def of_markers(table: "pa.Table") -> tuple[Tracks, Tracks]:
+    """The ranges of a rank's ``markers`` table, and its marks."""
+    is_range = _is(_words(table["kind"]), "range")
+    names, ranges = _of_threads(table, is_range, "ranges")
+    marked, marks = _of_threads(table, ~is_range, "marks")
+    return _in_lanes(names, ranges), Tracks(marked, replace(marks, end_ns=None))
+
+
+def _of_threads(table: "pa.Table", rows: np.ndarray, what: str) -> tuple[list[str], Slices]:
+    """These rows, in order by thread and start; and the names of the threads' tracks."""
+    start, end, thread = (table[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "thread"))
+    threads, track = np.unique(thread, return_inverse=True)
+    order = np.lexsort((-end, start, track))
+    name = _words(table["name"])
+    words = Words(name.codes[rows][order], name.known)
+    slices = Slices(track[order], start[order], np.maximum(start, end)[order], words)
+    return [f"{what} · thread {number:g}" for number in threads], slices
+
+
+def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
+    """A rank's device activities (of a CPU, operators), from :data:`KERNEL_COLUMNS` of its ``kernels`` table.
+
+    Args:
+        calls: of each call of :func:`calls_of` the number that it has on all ranks, whose arrows join them.
+    """
+    whole = len(table)
+    table = in_time(table)
+    text = {name: _words(table[name]) for name in _TEXT}
+    number = {name: _integers(table[name]) for name in ("batch_index", "device", "stream", "flops", "bytes")}
+    start = table["start_ns"].to_numpy()
+    end = start + table["duration_ns"].to_numpy()
+    names, track = _streams(_apart(text), number["device"], number["stream"])
+    order = np.lexsort((-end, start, track))
+
+    def word(name: str) -> Words:
+        return Words(text[name].codes[order], text[name].known)
+
+    slices = Slices(
+        track[order],
+        start[order],
+        end[order],
+        word("short_name"),
+        word("class"),
+        {
+            **{name: word(name) for name in ("direction", "layer", "operator")},
+            "kernel": word("name"),
+            **{name: number[name][order] for name in ("flops", "bytes")},
+            "batch": number["batch_index"][order],
+        },
+        None if calls is None else _numbered(table, calls)[order],
+    )
+    return _in_lanes(names, slices, whole - len(table))
+
+
+def in_time(table: "pa.Table") -> "pa.Table":
+    """The rows that have a place in time."""
+    import pyarrow.compute as pc
+
+    has = pc.and_(pc.greater_equal(table["start_ns"], 0), pc.greater_equal(table["duration_ns"], 0))
+    return table.filter(has)  # a null is no place
+
+
+def calls_of(rank: int, table: "pa.Table") -> Calls:
+    """A rank's collectives within batches, in order of their start, from :data:`CALL_COLUMNS`."""
+    rows = _calls(table)
+    start = table["start_ns"].to_numpy()[rows]
+    text = {name: column_of(table, name)[rows] for name in ("short_name", *GROUP)}
+    index = table["batch_index"].to_numpy()[rows].astype(np.int64)
+    end = start + table["duration_ns"].to_numpy()[rows]
+    return Calls(
+        rank,
+        len(np.unique(index)),
+        index,
+        start,
+        end,
+        kinds(text["collective"], text["short_name"]),
+        np.zeros(len(rows)),
+        groups(text["process_group"], text["group_ranks"], text["group_size"]),
+        np.where(text["group_size"] > 0, text["group_size"], 0).astype(np.int64),
+    )
+
+
+def _calls(table: "pa.Table") -> np.ndarray:
+    """The rows of :func:`calls_of`, in its order."""
+    talks = _is(_words(table["class"]), "communication")
+    rows = np.flatnonzero(talks & table["batch_index"].is_valid().to_numpy())
+    return rows[np.argsort(table["start_ns"].to_numpy()[rows], kind="stable")]
+
+
+def _numbered(table: "pa.Table", numbers: np.ndarray) -> np.ndarray:
+    """Of each row the number of its call, as the rank's calls have them in order; 0: it is none."""
+    found = np.zeros(len(table), np.uint64)
+    found[_calls(table)] = numbers
+    return found
+
+
+def _apart(text: dict[str, Words]) -> np.ndarray:
+    """0 for kernels of the model, 1 for collectives, 2 for what the loader does."""
+
+    loader = _is(text["class"], "loader") | _is(text["direction"], "loader")
+    return np.where(loader, 2, np.where(_is(text["class"], "communication"), 1, 0))
+
+
+def _is(column: Words, word: str) -> np.ndarray:
+    """Which rows of a column are this word."""
+    return np.isin(column.codes, [code for code, known in enumerate(column.known) if known == word])
+
+
+def _streams(apart: np.ndarray, device: np.ndarray, stream: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The names of the tracks that these rows need, and which each row is on."""
+    key = apart
+    parts = [np.arange(len(_APART))]
+    for column in (device, stream):
+        known, place = np.unique(column, return_inverse=True)
+        key = key * len(known) + place
+        parts.append(known)
+    used, track = np.unique(key, return_inverse=True)
+    places = np.unravel_index(used, [max(1, len(part)) for part in parts])
+    rows = zip(*(part[place].tolist() for part, place in zip(parts, places, strict=True)), strict=True)
+    return [_label(*row) for row in rows], track
+
+
+def _label(apart: int, device: int, stream: int) -> str:
+    """What a track is called: ``GPU 0 · stream 7``, ``communication · thread 12``."""
+    place = f"GPU {device}" if device >= 0 else "host"
+    name = _APART[apart] or place
+    line = "stream" if device >= 0 else "thread"
+    return f"{name} · {line} {stream}" if stream >= 0 else name
+
+
+def _in_lanes(names: Sequence[str], slices: Slices, timeless: int = 0) -> Tracks:
+    """Slices that are in order by track and start, with a further track for what overlaps."""
+    assert slices.end_ns is not None
+    lane = lanes(slices.track, slices.start_ns, slices.end_ns)
+    deepest = int(lane.max(initial=0)) + 1
+    used, track = np.unique(slices.track * deepest + lane, return_inverse=True)
+    return Tracks([names[key // deepest] for key in used], replace(slices, track=track), timeless)
+
+
+def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """A lane for each slice, from 0, so that on one lane of a track none overlap.
+
+    Args:
+        track, start_ns, end_ns: in order by track and start.
+    """
+    lane = np.zeros(len(track), np.int64)
+    bounds = np.flatnonzero(np.diff(track, prepend=-1, append=-1)) if len(track) else np.array([], int)
+    for begin, behind in pairwise(bounds):
+        rows = slice(begin, behind)
+        reached = np.maximum.accumulate(end_ns[rows])[:-1]
+        late = np.flatnonzero(start_ns[rows][1:] < reached) + 1 + begin
+        lane[late] = _next_free(start_ns[late].tolist(), end_ns[late].tolist())
+    return lane
+
+
+def _next_free(starts: list[int], ends: list[int]) -> list[int]:
+    """A lane from 1 for each of these, which start in this order: the one that is free for longest."""
+    busy: list[tuple[int, int]] = []  # until when, which
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        lane = heapq.heappop(busy)[1] if busy and busy[0][0] <= start else len(busy) + 1
+        heapq.heappush(busy, (end, lane))
+        found.append(lane)
+    return found
+
+
+def _words(column: "pa.ChunkedArray") -> Words:
+    import pyarrow as pa
+
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # of no rows
+        return Words(np.array([], np.int32), [])
+    return Words(whole.indices.fill_null(-1).to_numpy(zero_copy_only=False), whole.dictionary.to_pylist())
+
+
+def _integers(column: "pa.ChunkedArray") -> np.ndarray:
+    """Whole numbers; -1 where there is none."""
+    import pyarrow as pa
+
+    values = column.to_numpy().astype(float) if pa.types.is_floating(column.type) else column.fill_null(-1)
+    if isinstance(values, np.ndarray):
+        return np.rint(np.where(np.isfinite(values), values, -1)).astype(np.int64)
+    return values.to_numpy().astype(np.int64)

@@ -1,0 +1,1 @@
+"""Which batches did a run do, when, and how long did each take?"""

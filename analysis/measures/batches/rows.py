@@ -1,0 +1,138 @@
+"""How long does a batch take?"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.display import output
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, named, telling
+from analysis.display.numbers import sortable
+from analysis.display.terminal import Part
+from analysis.measures.batches.series import STAGES, Series, all_series
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau import published_formulas
+from analysis.results.study import Source, Study
+from analysis.statistics import estimates
+from jobs.run import ID_FIELDS, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS = (
+    Metric("batches", "batches done"),
+    Metric("warmup", "how many at the head were off the steady level; they are left out", "warm-\nup"),
+    Metric(
+        "batch_ms",
+        "median of the steady batches; its interval is inside the run and says nothing of other runs (empty: "
+        "too few batches, or too much alike)",
+        "batch\nmedian",
+        CONFIDENCE,
+    ),
+    Metric("p95_ms", "one steady batch in twenty takes longer", "p95"),
+    Metric("p99_ms", "one in a hundred", "p99"),
+    Metric("max_ms", "the longest", "max"),
+    Metric("images_per_s", "images of all ranks over the job's time for the steady batches"),
+    *(
+        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
+        for stage in STAGES
+    ),
+    Metric("attributed_ms", "median of the batches that the profiler recorded"),
+    Metric("startup_s", "start of the process to the first batch, of the slowest rank"),
+)
+TAU_METRICS = (Metric("tau_batch_ms", "the published estimate of the batch duration", "TAU\nestimate"),)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
+}
+SHOWN = (
+    "repetition",
+    "warmup",
+    "batch_ms",
+    "p95_ms",
+    "max_ms",
+    "images_per_s",
+    *(f"{stage}_ms" for stage in STAGES),
+)
+
+
+def rows(study: Study) -> Rows:
+    """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
+    made = []
+    for name, series in all_series(study).items():
+        source = next(source for source in study.sources if source.id == name)
+        made.append(_row(source, series))
+    made += _tau_rows(study)
+    if not made:
+        raise study.nothing(
+            f"{study.path} holds no durations of batches: PyProf tables have none, "
+            "TAU tables only where 50-batch and 1-batch runs of a configuration are there"
+        )
+    return sorted(made, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
+
+
+def table(study: Study) -> "pd.DataFrame":
+    """The same as a DataFrame."""
+    made = rows(study)
+    return output.to_frame(made, columns_of(made))
+
+
+def columns_of(made: Rows) -> list[Metric]:
+    """The columns of such rows."""
+    # "batches" is a field of Run and what was done: of a run that counts the two are one.
+    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_batch_ms" in row for row in made) else ())]
+
+
+def part(made: Rows) -> Part:
+    """The terminal's table."""
+    shown = named(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown += TAU_METRICS
+    return Part(
+        "Batches of each run (ms; the job's batch ends with its slowest rank)",
+        made,
+        filled(columns(shown), made),
+        "Intervals are of batches inside the run; none: too few batches, or neighbours too much alike.\n"
+        "Warm-up is left out of all figures.",
+    )
+
+
+def _row(source: Source, series: Series) -> dict[str, Any]:
+    steady = series.steady_ns / 1e6
+    estimate = estimates.inside_run(steady)
+    attributed = series.step_ns[series.attributed]
+    manifest = source.manifest
+    return {
+        "id": source.id,
+        **source.fields,
+        "repetition": source.repetition,
+        "batches": len(series.step_ns),
+        "warmup": series.warmup,
+        "batch_ms": estimate.value,
+        "batch_ms_low": estimate.low,
+        "batch_ms_high": estimate.high,
+        "p95_ms": estimates.percentile(steady, 95),
+        "p99_ms": estimates.percentile(steady, 99),
+        "max_ms": float(steady.max()),
+        "images_per_s": series.images_per_s,
+        **{
+            f"{name}_ms": float(np.median(values[series.steady])) / 1e6
+            for name, values in series.stages.items()
+        },
+        "attributed_ms": float(np.median(attributed)) / 1e6 if len(attributed) else None,
+        "startup_s": max(rank.startup_ns for rank in manifest.ranks) / 1e9 if manifest else None,
+    }
+
+
+def _tau_rows(study: Study) -> Rows:
+    timed, started = tau.timed_and_started(study, rank_0_only=True)
+    common = [key for key in timed if key in started]
+    if study.tau_intervals and not common:
+        study.find("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
+    return [
+        {
+            "id": "tau",
+            **dict(zip(ID_FIELDS, key, strict=True)),
+            "tau_batch_ms": 1e3
+            * published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key])),
+        }
+        for key in common
+    ]

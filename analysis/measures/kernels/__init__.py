@@ -1,0 +1,1 @@
+"""Which kernels ran, what did they cost, and what bounds them?"""

@@ -1,0 +1,262 @@
+"""What are the activities in a table of kernels, or in a printed summary, and how are they shared out?
+
+The columns are explained in analysis/activities.py.
+"""
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.display.terminal import Rows
+from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
+from analysis.results.study import Study
+from profiling import convert
+from profiling.cost.classify import classify, short_name
+from profiling.errors import UserError
+from profiling.readers.printed_tables import DURATION, ON_DEVICE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
+UNNAMED = "(without a name)"
+_CALL = re.compile(r"^cu(da)?[A-Z]")
+SHARES = (
+    "gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct",
+    "runs_differ",
+)  # fmt: skip
+_PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
+_COPIES = ("memcpy", "memset")
+
+
+@dataclass
+class Profile:
+    """The activities of one run: rows of :data:`COLUMNS`, and what the run was."""
+
+    name: str
+    rows: Rows
+    gpus: int | None = None
+    batch: int | None = None
+    backend: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+
+
+# --- from tables --------------------------------------------------------------------------------------
+
+_OF_KERNELS = """
+select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type,
+    coalesce(name::varchar, '{unnamed}') as name,
+    "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double as total,
+    avg(duration_ns)::double as mean, min(duration_ns)::double as least, max(duration_ns)::double as most
+from kernels where duration_ns >= 0 group by all
+"""
+
+
+def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> Rows:
+    """The activities of a ``kernels`` table (or of Parquet files), largest first.
+
+    Args:
+        by: ``rank``, ``batch_index``: rows for each.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    import duckdb
+
+    connection = duckdb.connect()
+    levels = "".join(f"{name}, " for name in by)
+    try:
+        if isinstance(kernels, Sequence):
+            files = ", ".join(_quoted(str(path)) for path in kernels)
+            connection.execute(f"create view kernels as select * from read_parquet([{files}])")
+        else:
+            connection.register("kernels", kernels)
+        found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU, unnamed=UNNAMED))
+        names = [column[0] for column in found.description or ()]
+        rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"a table is damaged or truncated ({why}); run the point again") from None
+    return _finished([_of_kernel(row) for row in rows], by)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _of_kernel(row: dict[str, Any]) -> dict[str, Any]:
+    copy = row["class"] in _COPIES and row["type"] == GPU
+    return {
+        **row,
+        "name": f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]" if copy else row["name"],
+        "time_s": row["total"] / 1e9,
+        "avg_us": row["mean"] / 1e3,
+        "min_us": row["least"] / 1e3,
+        "max_us": row["most"] / 1e3,
+    }
+
+
+def of_summary(intervals: "pa.Table", atomics: "pa.Table | None") -> Rows:
+    """The activities of a summary that a tool printed: rows on a device's thread, and calls of the API."""
+    took = {}
+    for row in atomics.to_pylist() if atomics is not None else ():
+        took[row["thread"], str(row["event"]).removeprefix(f"{DURATION} : ")] = row
+    rows = []
+    for row in intervals.to_pylist():
+        on_device = row["thread"] == ON_DEVICE
+        spread = took.get((row["thread"], row["function"]), {})
+        calls = row["calls"] or 0
+        rows.append(
+            {
+                "type": GPU if on_device else CALLS if _CALL.match(row["function"]) else RANGES,
+                "time_s": (row["inclusive_ns"] or 0) / 1e9,
+                "calls": int(calls),
+                "avg_us": (row["inclusive_ns"] or 0) / calls / 1e3 if calls else None,
+                "min_us": _microseconds(spread.get("min")),
+                "max_us": _microseconds(spread.get("max")),
+                "class": classify(row["function"]) if on_device else None,
+                "name": row["function"],
+            }
+        )
+    return _finished(rows)
+
+
+def _microseconds(value: float | None) -> float | None:
+    return None if value is None else value / 1e3
+
+
+def _finished(rows: Rows, by: Iterable[str] = ()) -> Rows:
+    """Rows of one name joined, with their share of the time of their type, largest first."""
+    levels = tuple(by)
+    joined: dict[tuple, dict[str, Any]] = {}
+    for row in rows:  # two ways to copy may have one name
+        key = (*(row.get(level) for level in levels), row["type"], row["name"])
+        joined[key] = _together(joined[key], row) if key in joined else row
+    totals: dict[tuple, float] = defaultdict(float)
+    for row in joined.values():
+        totals[(*(row.get(level) for level in levels), row["type"])] += row["time_s"]
+    for row in joined.values():
+        total = totals[(*(row.get(level) for level in levels), row["type"])]
+        row["time_pct"] = 100 * row["time_s"] / total if total else None
+
+    def order(row: dict[str, Any]) -> tuple:
+        of = tuple(-1 if row.get(level) is None else row[level] for level in levels)
+        return (*of, (GPU, CPU, CALLS, RANGES).index(row["type"]), -row["time_s"], row["name"])
+
+    return sorted(joined.values(), key=order)
+
+
+def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    calls, time_s = one["calls"] + other["calls"], one["time_s"] + other["time_s"]
+    both = [(one[name], other[name]) for name in ("min_us", "max_us")]
+    least, most = (None if None in pair else pick(pair) for pair, pick in zip(both, (min, max), strict=True))
+    average = time_s / calls * 1e6 if calls else None
+    return {**one, "calls": calls, "time_s": time_s, "avg_us": average, "min_us": least, "max_us": most}
+
+
+# --- shares -------------------------------------------------------------------------------------------
+
+
+def shares(found: Iterable[Profile]) -> Rows:
+    """Communication and copies in GPU time (a CPU's operators where there is no GPU), by GPUs, batch size
+    and backend.
+
+    Times are summed over runs first, ratios are formed last.
+    """
+    groups: dict[tuple, list[Profile]] = defaultdict(list)
+    for profile in found:
+        groups[profile.gpus, profile.batch, profile.backend].append(profile)
+    rows = []
+    for point, members in sorted(groups.items(), key=_in_order):
+        activities = [row for member in members for row in member.rows if row["type"] in (GPU, CPU)]
+        total = sum(row["time_s"] for row in activities)
+        part = {kind: sum(row["time_s"] for row in activities if row["class"] in kind)
+                for kind in (("communication",), _COPIES)}  # fmt: skip
+        communication, copies = (100 * time_s / total if total else None for time_s in part.values())
+        differ = _differ([member.fields for member in members])
+        rows.append(_share(point, len(members), total, communication, copies, differ))
+    return rows
+
+
+def _differ(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """In what else runs differ whose times are summed: ``model (resnet50, vgg16)``; None: in nothing."""
+    found = []
+    for name in runs[0]:
+        values = dict.fromkeys(str(run.get(name)) for run in runs)
+        if len(values) > 1 and name not in TOOLS_FIELDS:
+            found.append(f"{name} ({', '.join(values)})")
+    return "; ".join(found) or None
+
+
+def _in_order(group: tuple[tuple, list[Profile]]) -> tuple[int, int, str]:
+    gpus, batch, backend = group[0]
+    return gpus or 0, batch or 0, backend or ""
+
+
+def _share(
+    point: tuple,
+    runs: int,
+    time_s: float,
+    communication: float | None,
+    copies: float | None,
+    differ: str | None = None,
+) -> dict[str, Any]:
+    known = communication is not None and copies is not None
+    compute = 100 - communication - copies if known else None  # type: ignore[operator]
+    return dict(zip(SHARES, (*point, runs, time_s, communication, copies, compute, differ), strict=True))
+
+
+def printed_shares(path: Path) -> Rows | None:
+    """The shares of a table of printed summaries (its first rows only); None if a file is no such table.
+
+    Raises:
+        UserError: a row of it is damaged.
+    """
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        reader = csv.DictReader(file)
+        if not set(reader.fieldnames or ()) >= _PRINTED:
+            return None
+        groups: dict[tuple[int, int], list[dict[str, str]]] = defaultdict(list)
+        for row in reader:
+            try:
+                groups[int(row["gpus"]), int(row["batch"])].append(row)
+                float(row["time_pct"]), float(row["time_s"])
+            except (TypeError, ValueError):
+                raise UserError(f"{path} is damaged at line {reader.line_num}: no numbers there") from None
+    rows = []
+    for (gpus, batch), members in sorted(groups.items()):
+        percent: dict[str, float] = defaultdict(float)
+        for row in members:
+            percent[classify(row["kernel"])] += float(row["time_pct"])
+        # Time over its share is the time of all; the longest row says it with the most digits.
+        largest = max(members, key=lambda row: float(row["time_pct"]))
+        total = float(largest["time_s"]) / float(largest["time_pct"]) * 100
+        copies = sum(percent[kind] for kind in _COPIES)
+        rows.append(_share((gpus, batch, None), 1, total, percent["communication"], copies))
+    return rows
+
+
+def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
+    """The activities of the runs of a study that have some."""
+    found = []
+    for source in list(study.sources):
+        kernels = source.tables("kernels")
+        try:
+            if source.kind == "pyprof":
+                rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
+            elif kernels:
+                rows = of_kernels(kernels, by)
+            else:
+                continue
+        except UserError as error:
+            study.fail(source, str(error))
+            continue
+        fields = source.fields
+        point = source.world_size, fields.get("batch"), fields.get("backend")
+        found.append(Profile(source.id, rows, *point, fields))
+    return found

@@ -1,0 +1,195 @@
+"""Which kernels make one run's batch longer than another's? Columns are explained in analysis/kernels.py.
+
+Every kernel that either run has is in one of five kinds: slower, faster, new, gone, same. Their differences
+add up to that of all kernels. A batch's wall time is the time of its kernels, less what runs at once (of two
+kernels in the same microsecond one counts), plus the time in which none runs: so these add up to the
+difference of the batch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Column, Part, Rows, with_places
+from analysis.measures.batches.overlap import covered, union
+from analysis.measures.kernels.of_run import DEFAULT_BY, kernels_of
+from analysis.results.study import Source, Study
+from profiling import tables
+from profiling.errors import UserError
+
+SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
+KINDS = ("slower", "faster", "new", "gone", "same")
+ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
+METRICS = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
+SUMMARY_COLUMNS = ("change", "kernels", "a_ms", "b_ms", "difference_ms")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs: its kernels; of a batch of a rank, in ms, the wall time and that in which any runs."""
+
+    kernels: Rows
+    wall_ms: float | None = None
+    busy_ms: float | None = None
+
+
+def side_of(study: Study, source: Source, direction: str | None, by: Sequence[str] = DEFAULT_BY) -> Side:
+    """A run's side; of kernels of one direction, or without a place in time, there is no wall time."""
+    kernels = kernels_of(study, source, direction, by)
+    if direction is not None or source.kind == "pyprof" or not kernels:
+        return Side(kernels)
+    try:
+        return Side(kernels, *_wall_and_busy(source))
+    except UserError as error:
+        study.find(f"{source.id}: its batches cannot be set beside its kernels: {error}")
+        return Side(kernels)
+
+
+def _wall_and_busy(source: Source) -> tuple[float | None, float | None]:
+    wall = busy = count = 0
+    for directory in [path.parent for path in source.tables("kernels")]:
+        batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
+        kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
+        if kernels["start_ns"].null_count or kernels["duration_ns"].null_count:
+            return None, None
+        counted = batches["attributed"].to_numpy(zero_copy_only=False)
+        # Batches without a kernel are not those that kernels are divided by.
+        counted = counted & np.isin(batches["batch_index"].to_numpy(), kernels["batch_index"].drop_null())
+        windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
+        start = kernels["start_ns"].to_numpy()
+        busy += int(covered(windows, union(start, start + kernels["duration_ns"].to_numpy())).sum())
+        wall += int((windows[1] - windows[0]).sum())
+        count += len(windows[0])
+    return (wall / count / 1e6, busy / count / 1e6) if count else (None, None)
+
+
+# --- kernel by kernel ---------------------------------------------------------------------------------
+
+
+def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT_BY) -> Rows:
+    """A row a kernel of either side; a kernel that one of them lacks has no figure there.
+
+    By ``duration`` those that differ most are first, by ``flops-efficiency`` the highest.
+    """
+    column = METRICS[metric]
+    sides = [{tuple(row[name] for name in by): row for row in side.kernels} for side in (a, b)]
+    made = []
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        of_a, of_b = (side.get(key) for side in sides)
+        one, other = (row[column] if row else None for row in (of_a, of_b))
+        row = {
+            **dict(zip(by, key, strict=True)),
+            f"a_{column}": one,
+            f"b_{column}": other,
+            "b_to_a": other / one if one and other is not None else None,
+        }
+        if metric == "duration":
+            row["difference_ms"] = (other or 0.0) - (one or 0.0)
+            row["change"] = change(of_a, of_b)
+            row["a_calls_per_batch"] = of_a["calls_per_batch"] if of_a else None
+            row["b_calls_per_batch"] = of_b["calls_per_batch"] if of_b else None
+        made.append(row)
+    if metric == "duration":
+        return sorted(made, key=lambda row: -abs(row["difference_ms"]))
+    first = f"a_{column}"
+    return sorted(made, key=lambda row: -(row[first] if row[first] is not None else row[f"b_{column}"] or 0))
+
+
+def columns_of(metric: str, by: Sequence[str]) -> list[str]:
+    column = METRICS[metric]
+    more = (
+        ["difference_ms", "change", "a_calls_per_batch", "b_calls_per_batch"] if metric == "duration" else []
+    )
+    return [*by, f"a_{column}", f"b_{column}", "b_to_a", *more]
+
+
+def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> str:
+    """Which of :data:`KINDS` a kernel is."""
+    if of_a is None or of_b is None:
+        return "new" if of_a is None else "gone"
+    one, other = of_a["ms_per_batch"], of_b["ms_per_batch"]
+    if abs(other - one) <= SAME * one:
+        return "same"
+    return "slower" if other > one else "faster"
+
+
+# --- the total ----------------------------------------------------------------------------------------
+
+
+def summary(made: Rows, a: Side, b: Side) -> Rows:
+    """Rows of :data:`SUMMARY_COLUMNS`: the kinds, which add up to all kernels; and these, to the batch."""
+    kinds = [_sum(kind, [row for row in made if row["change"] == kind]) for kind in KINDS]
+    found = [row for row in kinds if row["kernels"]]
+    whole = _sum(ALL, made)
+    found.append(whole)
+    if a.wall_ms is None or b.wall_ms is None or a.busy_ms is None or b.busy_ms is None:
+        return found
+    once = (a.busy_ms - whole["a_ms"], b.busy_ms - whole["b_ms"])
+    none = (a.wall_ms - a.busy_ms, b.wall_ms - b.busy_ms)
+    for name, (one, other) in ((AT_ONCE, once), (NO_KERNEL, none), (BATCH, (a.wall_ms, b.wall_ms))):
+        found.append(
+            {"change": name, "kernels": None, "a_ms": one, "b_ms": other, "difference_ms": other - one}
+        )
+    return found
+
+
+def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    of_kind = list(of_kind)
+    one, other = (sum(row[f"{side}_ms_per_batch"] or 0.0 for row in of_kind) for side in "ab")
+    difference = sum(row["difference_ms"] for row in of_kind)
+    return dict(zip(SUMMARY_COLUMNS, (name, len(of_kind), one, other, difference), strict=True))
+
+
+# --- the terminal -------------------------------------------------------------------------------------
+
+
+def parts(shown: Rows, totals: Rows, said: tuple[str, str], columns: Sequence[Column]) -> list[Part]:
+    """The total and what it is made of, then the kernels that differ most.
+
+    Args:
+        said: the title, and what a and b are.
+        columns: those that name a kernel.
+    """
+
+    title, caption = said
+
+    def get(name: str) -> Any:
+        return lambda row: row[name]
+
+    def signed(row: Mapping[str, Any]) -> str:
+        return f"{row['difference_ms']:+.3f}"
+
+    def calls(name: str) -> Any:
+        return lambda row: with_places(row[name], 1)
+
+    of_totals = [
+        Column("kernels that are", get("change"), left=True),
+        Column("how\nmany", get("kernels")),
+        Column("a, ms a\nbatch", get("a_ms")),
+        Column("b, ms a\nbatch", get("b_ms")),
+        Column("b - a\nms", signed),
+    ]
+    of_kernels = [
+        *columns,
+        Column("change", get("change"), left=True),
+        Column("a, ms a\nbatch", get("a_ms_per_batch")),
+        Column("b, ms a\nbatch", get("b_ms_per_batch")),
+        Column("b - a\nms", signed),
+        Column("a, calls\na batch", calls("a_calls_per_batch")),
+        Column("b, calls\na batch", calls("b_calls_per_batch")),
+    ]
+    return [
+        Part(f"{title}: the difference", totals, of_totals, f"{_caption(totals)}\n{caption}"),
+        Part("Those that differ most", shown, of_kernels),
+    ]
+
+
+def _caption(totals: Rows) -> str:
+    if totals[-1]["change"] != BATCH:
+        return "A batch of a rank. How long a batch lasts beside its kernels is not known of these."
+    return (
+        "A batch of a rank. Slower to same add up to all kernels; all kernels, what of them runs at once\n"
+        "(below 0: it takes no time of its own) and the time in which none runs add up to the batch."
+    )

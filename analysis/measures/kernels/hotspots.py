@@ -1,0 +1,208 @@
+"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
+
+The columns are explained in analysis/hotspots.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.display.metrics import CONFIDENCE
+from analysis.display.terminal import Column, Rows, digits, with_interval, with_places
+from analysis.measures.kernels import costs, hotspot_runs, roofline
+from analysis.measures.kernels.hotspot_counters import METRICS, by_kernel
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.results.study import Source, Study
+from profiling.cost.classify import classify
+from profiling.errors import UserError
+from profiling.readers.ncu_csv import TENSOR_KERNEL
+from profiling.tables import APART
+
+COUNTED = (
+    "achieved_occupancy_pct",
+    "ipc",
+    "load_efficiency_pct",
+    "store_efficiency_pct",
+    "dram_utilization_pct",
+)
+COLUMNS = (
+    "kernel", "class", "ms_per_batch", "ms_per_batch_low", "ms_per_batch_high", "share_pct",
+    "calls_per_batch", "mean_us", "cpu_s", *COUNTED, "tensor_cores", "intensity_flop_per_byte", "bound",
+    "roof_pct", "roof_of_measured_pct", "counters", "why",
+)  # fmt: skip
+# From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
+NEAR_PCT = 60.0
+# A launch costs the host 2 to 10 us: a kernel as short may wait for it.
+SHORT_US = 10.0
+LOW_OCCUPANCY_PCT, LOW_EFFICIENCY_PCT, LOW_IPC = 25.0, 50.0, 1.0
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """What bounds a kernel, in a sentence, by the first of these that its figures show."""
+    roof = row.get("roof_pct") if row.get("roof_pct") is not None else row.get("roof_of_measured_pct")
+    dram = row.get("dram_utilization_pct")
+    if dram is not None and dram >= NEAR_PCT:
+        return _memory(f"memory, at {dram:.0f} % of its throughput", row)
+    if roof is not None and roof > roofline.ABOVE_PCT and row.get("bound") == "compute":
+        return f"not known: at {roof:.0f} % of the peak, its FLOPs or the peak (--peaks) are wrong"
+    if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
+        return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
+    # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
+    if (
+        roof is not None
+        and NEAR_PCT <= roof <= roofline.ABOVE_PCT
+        and row.get("bound") == "bandwidth"
+        and dram is None
+    ):
+        return _memory(f"memory, at {roof:.0f} % of its bandwidth by the bytes of its tensors", row)
+    if (row.get("mean_us") or SHORT_US) < SHORT_US:
+        return f"calls: each lasts {row['mean_us']:.1f} us, about what it takes to start one; merge some"
+    wasted = [
+        f"{row[name]:.0f} % of the bytes that {what} move are used"
+        for name, what in (("load_efficiency_pct", "loads"), ("store_efficiency_pct", "stores"))
+        if row.get(name) is not None and row[name] < LOW_EFFICIENCY_PCT
+    ]
+    if wasted:
+        return (
+            f"access to memory: {' and '.join(wasted)}; neighbouring threads should take neighbouring bytes"
+        )
+    occupancy, ipc = row.get("achieved_occupancy_pct"), row.get("ipc")
+    if occupancy is not None and occupancy < LOW_OCCUPANCY_PCT:
+        return (
+            f"latency: {occupancy:.0f} % of the warps that fit are there to hide it; more or smaller blocks"
+        )
+    if ipc is not None and ipc < LOW_IPC:
+        return f"latency: {ipc:.2f} instructions a cycle, and no unit near its peak"
+    return _by_the_roof(row, roof)
+
+
+def _memory(what: str, row: Mapping[str, Any]) -> str:
+    load = row.get("load_efficiency_pct")
+    if load is not None and load < LOW_EFFICIENCY_PCT:
+        return f"{what}, of which loads use {load:.0f} %: neighbouring threads should take neighbouring bytes"
+    return f"{what}: fewer bytes (fused operators, lower precision) would help"
+
+
+def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
+    if row.get("bound") is None:
+        return "not known: no counters, and no FLOPs or bytes or no peak beside which they stand"
+    side = "arithmetic" if row["bound"] == "compute" else "memory"
+    if roof is not None and roof >= NEAR_PCT:
+        dram = row.get("dram_utilization_pct")
+        moved = "" if dram is None else f", which moved at {dram:.0f} % of its throughput"
+        return (
+            f"not the memory{moved}: its tensors alone would be {roof:.0f} % of the bandwidth, "
+            "so caches hold them"
+        )
+    counted = "its counters show no unit near its peak" if row.get("counters") else "no counters were read"
+    return f"nothing near a peak: at {digits(roof, 2)} % of the {side} roof above it; {counted}"
+
+
+def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
+    """The answer's rows (the columns: analysis/hotspots.py), and their caption.
+
+    Args:
+        wanted: id of the run under the torch profiler; see ``hotspot_runs.timed``.
+
+    Raises:
+        UserError: no run under the torch profiler, or no kernels in it.
+    """
+    timing = hotspot_runs.timed(study, wanted)
+    found = kernels_of(study, timing, by=("kernel", "class"))
+    hot = [row for row in found if row["class"] not in APART][:top]
+    if not hot:
+        raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
+    source = hotspot_runs.counting(study, timing)
+    counters = by_kernel(_table(study, source, "atomics")) if source else {}
+    tool = source.fields["profile"] if source else ""
+    known = hotspot_runs.intervals(study, timing)
+    made = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
+    caption = hotspot_runs.caption(timing, source, known)
+    if source and tool == "vtune":
+        return made + _functions(study, source, counters, top), caption
+    missing = [row["kernel"] for row in made if not row["counters"]]
+    if source and missing:
+        study.find(
+            f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
+        )
+    return made, caption
+
+
+def _table(study: Study, source: Source, name: str) -> Rows:
+    paths = source.tables(name)
+    if not paths:
+        study.find(f"{source.id}: {source.fields['profile']} left no {name}")
+        return []
+    found = costs.query(study, source, "select * from read_parquet($paths)", paths=paths)
+    names = [column[0] for column in study.connection.description or ()]
+    return [dict(zip(names, values, strict=True)) for values in found or []]
+
+
+def _row(
+    row: dict[str, Any],
+    counted: Mapping[str, float],
+    tool: str,
+    known: Mapping[tuple[str, str], tuple[float, float]],
+) -> dict[str, Any]:
+    low, high = known.get((row["kernel"], row["class"]), (None, None))
+    tensor = counted.get("tensor_instructions")
+    by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
+    made = {
+        **row,
+        "ms_per_batch_low": low,
+        "ms_per_batch_high": high,
+        **{name: counted.get(name) for name in COUNTED},
+        "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
+        "counters": tool if counted else "",
+    }
+    return {**made, "why": why(made)}
+
+
+def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
+    spent: dict[str, float] = {}
+    for row in _table(study, source, "intervals"):
+        spent[row["function"]] = spent.get(row["function"], 0.0) + (row["exclusive_ns"] or 0.0)
+    made = []
+    for name in sorted(spent, key=lambda name: -spent[name])[:top]:
+        row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
+        row |= {column: counters.get(name, {}).get(column) for column in METRICS}
+        slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
+        known = f"{row['ipc']:.2f} instructions a cycle" if row["ipc"] is not None else ""
+        made.append(
+            {**row, "why": f"latency: {known}" if slow else known or "not known: VTune took samples of time"}
+        )
+    return made
+
+
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns: those that some row has."""
+
+    def named(row: Mapping[str, Any]) -> str:
+        return row["kernel"] if len(row["kernel"]) <= 40 else row["kernel"][:17] + "..." + row["kernel"][-20:]
+
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    def interval(row: Mapping[str, Any]) -> str | None:
+        low, high = row.get("ms_per_batch_low"), row.get("ms_per_batch_high")
+        return with_interval(row.get("ms_per_batch"), low, high)
+
+    def rounded(name: str, places: int) -> Any:
+        return lambda row: with_places(row.get(name), places)
+
+    figures = {
+        "ms_per_batch": Column(f"ms a batch\n[{CONFIDENCE}]", interval),
+        "share_pct": Column("share\n%", rounded("share_pct", 1)),
+        "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
+        "cpu_s": Column("CPU\ns", get("cpu_s")),
+        "achieved_occupancy_pct": Column("occup.\n%", rounded("achieved_occupancy_pct", 0)),
+        "ipc": Column("IPC", rounded("ipc", 2)),
+        "load_efficiency_pct": Column("load\neff. %", rounded("load_efficiency_pct", 0)),
+        "store_efficiency_pct": Column("store\neff. %", rounded("store_efficiency_pct", 0)),
+        "dram_utilization_pct": Column("DRAM\n%", rounded("dram_utilization_pct", 0)),
+        "tensor_cores": Column("tensor\ncores", get("tensor_cores")),
+        "intensity_flop_per_byte": Column("FLOP a\nbyte", get("intensity_flop_per_byte")),
+        "roof_pct": Column("of roof\n%", rounded("roof_pct", 1)),
+        "roof_of_measured_pct": Column("of measured\nroof %", rounded("roof_of_measured_pct", 1)),
+    }
+    known = [column for name, column in figures.items() if any(row.get(name) is not None for row in made)]
+    return [Column("kernel", named, left=True, key=True), *known, Column("bound by", get("why"), left=True)]

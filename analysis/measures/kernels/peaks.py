@@ -1,0 +1,101 @@
+"""What could this device do at best, by its datasheet?
+
+The values and their sources are in ``peaks.yaml``; ``--peaks FILE`` adds the user's own, in the same form.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from profiling.errors import UserError
+
+_FILE = Path(__file__).with_name("peaks.yaml")
+_MODELS = Path(__file__).with_name("models.yaml")
+
+# The reference's GPU (Cartesius), whose tables do not name it.
+REFERENCE_DEVICE = "Tesla K40m"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Datasheet peaks of a device.
+
+    ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory.
+    """
+
+    name: str
+    match: str
+    flops_per_s: dict[str, float]
+    bytes_per_s: float
+    source: str
+
+
+def read_peaks(path: Path = _FILE) -> list[Peak]:
+    """The entries of a peaks file.
+
+    Raises:
+        UserError: unreadable, or an entry lacks a key; the message names the file and the entry.
+    """
+    return [_peak(entry, path) for entry in _load(path)]
+
+
+def _load(path: Path) -> list[Any]:
+    import yaml
+
+    from profiling import yaml_text
+
+    try:
+        content = yaml_text.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"cannot read the peaks file {path}: {error}") from None
+    if not isinstance(content, list):
+        raise UserError(
+            f"{path} is no peaks file: it should be a list of entries like "
+            "analysis/measures/kernels/peaks.yaml"
+        )
+    return content
+
+
+def _peak(entry: Any, path: Path) -> Peak:
+    try:
+        rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
+        match = str(entry.get("match", re.escape(entry["name"])))
+        re.compile(match)
+        return Peak(entry["name"], match, rates, float(entry["gb_per_s"]) * 1e9, entry.get("source", "user"))
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
+        name = entry.get("name") if isinstance(entry, dict) else entry
+        raise UserError(
+            f"{path}: entry {name!r} is not right ({error}); it needs name, tflops: {{fp32: ...}}, gb_per_s"
+        ) from None
+
+
+@cache
+def _all(own: Path | None) -> tuple[Peak, ...]:
+    return (*(read_peaks(own) if own else ()), *read_peaks())
+
+
+def find(device: str, own: Path | None = None) -> Peak | None:
+    """The datasheet peaks of ``device`` (as NVML or torch names it), or None if no entry matches.
+
+    Args:
+        own: a peaks file of the user's, whose entries come first.
+    """
+    name = device.strip()
+    for peak in _all(own):
+        if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
+            return peak
+    return None
+
+
+@cache
+def _models() -> dict[str, float]:
+    from profiling import yaml_text
+
+    return yaml_text.parse(_MODELS.read_text(encoding="utf-8"))
+
+
+def forward_flops_per_image(model: str) -> float | None:
+    """Analytic FLOPs of a forward pass of ``model`` at 224 x 224, an image; None if not known."""
+    return _models().get(model)

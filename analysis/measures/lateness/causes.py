@@ -1,0 +1,167 @@
+"""Why is a rank late: its node, its loader, its GPU, or what feeds the GPU?
+
+The evidence is what the rank's own stages and kernels took longer than those of the others, against how late
+it was. Kernels are compared with the same kernels (by direction and name, launched as often) of the other
+ranks; a run without a profiler borrows that comparison from a profiled run of its point.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.display.terminal import digits
+from analysis.measures.kernels.costs import query_arrays
+from analysis.measures.lateness.lateness import Lateness, over_others
+from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.results.study import Source, Study
+from profiling.tables import IS_MODEL
+
+# A part is the cause if it makes up this share of the lateness or more.
+MOST = 0.5
+
+_KERNELS = f"""
+select rank, batch_index, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
+    sum(duration_ns)::double as ns
+from read_parquet($kernels)
+semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+where {IS_MODEL} and duration_ns is not null
+group by all
+"""
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Of the kernels that all ranks launched equally often, by rank and batch: (ranks, batches).
+
+    Attributes:
+        batch_index: of the batches.
+        own_ns: how long they take; over_ns: how much longer than on the others.
+        borrowed: from another run of the point, whose late batches are others.
+    """
+
+    batch_index: np.ndarray
+    own_ns: np.ndarray
+    over_ns: np.ndarray
+    borrowed: bool
+
+    def of(self, place: int, batches: np.ndarray) -> tuple[float, float]:
+        """What a rank's take longer than the others', ns a batch, and how many times as long they take.
+
+        Args:
+            batches: indices of those that count; of another run all do.
+        """
+        which = np.full(len(self.batch_index), True) if self.borrowed else np.isin(self.batch_index, batches)
+        if not which.any():
+            return 0.0, 1.0
+        own, over = self.own_ns[place, which].mean(), self.over_ns[place, which].mean()
+        return float(over), float(own / (own - over))
+
+
+def kernel_times(study: Study, source: Source) -> KernelTimes | None:
+    """How a run's ranks compare in the same kernels; None if no run of its point recorded them."""
+    alike = [
+        other
+        for other in study.of_kind("run")
+        if other.fields["profile"] != "none"
+        and all(other.fields[name] == source.fields[name] for name in POINT_FIELDS)
+    ]
+    for one in sorted(alike, key=lambda other: other is not source):
+        found = _times_of(study, one, one is not source)
+        if found is not None:
+            return found
+    return None
+
+
+def _times_of(study: Study, source: Source, borrowed: bool) -> KernelTimes | None:
+    kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
+    if len(kernels) != ranks or len(batches) != ranks:
+        return None
+    rows = query_arrays(study, source, _KERNELS, kernels=kernels, batches=batches)
+    return None if rows is None else compare(rows, ranks, borrowed)
+
+
+def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) -> KernelTimes | None:
+    """Ranks compared in the kernels that all launched equally often; None if there are none.
+
+    Args:
+        rows: ``rank, batch_index, name, calls, ns``, a row a kernel in a batch of a rank.
+    """
+    if not len(rows["rank"]):
+        return None
+    names, name = np.unique(rows["name"].astype(str), return_inverse=True)
+    batches, batch = np.unique(rows["batch_index"], return_inverse=True)
+    calls = np.zeros((ranks, len(names)), dtype=np.int64)
+    np.add.at(calls, (rows["rank"], name), rows["calls"])
+    same = (calls == calls[0]).all(axis=0)[name]
+    own = np.zeros((ranks, len(batches)))
+    np.add.at(own, (rows["rank"][same], batch[same]), rows["ns"][same])
+    whole = own.all(axis=0)  # of a batch that a rank did not record nothing can be said
+    if not whole.any():
+        return None
+    return KernelTimes(batches[whole], own[:, whole], over_others(own[:, whole]), borrowed)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """In one word or two, and the figures that say so."""
+
+    cause: str
+    evidence: str
+
+
+def cause_of(
+    place: int,
+    lateness: Lateness,
+    kernels: KernelTimes | None,
+    device: str,
+    node: Sequence[int],
+    node_name: str,
+) -> Cause:
+    """The likely cause of a rank's lateness.
+
+    Args:
+        place: the rank's, in the arrays of ``lateness``.
+        device: the rank's; ``cpu`` has a processor for a GPU.
+        node: the places of all late ranks of its node, if those are all the ranks of the node and there are
+            several, on several nodes; else empty.
+    """
+    own = _of_rank(place, lateness, kernels, "processor" if device == "cpu" else "GPU")
+    if not node:
+        return own
+    each = sorted(_mean_late(lateness, one) for one in node)
+    text = f"all {len(node)} ranks of {node_name} are late, by {_ms(each[0])} to {_ms(each[-1])} ms"
+    return Cause("node", f"{text}; of this one: {own.evidence}")
+
+
+def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> Cause:
+    late = _mean_late(lateness, place)
+    when = lateness.late[place]
+    parts = {name: float(over[place, when].mean()) for name, over in lateness.parts_ns.items()}
+    if parts["load"] >= MOST * late:
+        return Cause(
+            "loader", f"its load stage takes {_ms(parts['load'])} ms longer, of {_ms(late)} ms lateness"
+        )
+    longest = max(parts, key=lambda name: parts[name])
+    stage = f"its {longest} stage takes {_ms(parts[longest])} ms longer"
+    if kernels is None:
+        return Cause(
+            f"{device} or host", f"{stage}; a run of this point under a profiler (profile: torch) would tell"
+        )
+    # A rank that is late at times is slow at these times; which those are in another run is not known.
+    over_ns, ratio = kernels.of(place, lateness.batch_index[when])
+    behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
+    where = "in the profiled run of this point the" if kernels.borrowed else "the"
+    which = "" if kernels.borrowed or when.all() else " in the batches in which it is late"
+    same = f"{where} same kernels take {ratio:.2f} times as long as on the others{which}"
+    if over_ns >= MOST * behind:
+        return Cause(device, f"{same} (+{_ms(over_ns)} ms a batch), of {_ms(behind)} ms lateness")
+    return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
+
+
+def _mean_late(lateness: Lateness, place: int) -> float:
+    return float(lateness.late_ns[place, lateness.late[place]].mean())
+
+
+def _ms(nanoseconds: float) -> str:
+    return digits(nanoseconds / 1e6, 3)

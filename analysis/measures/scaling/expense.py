@@ -1,0 +1,246 @@
+"""What did it cost: memory, energy, start-up, node-hours?
+
+The columns are explained in analysis/expense.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from analysis.display.terminal import Column, Rows, sortable
+from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED
+from analysis.results.study import Source, Study
+from jobs import store
+from jobs.run import ID_FIELDS, Run
+from jobs.store import Manifest, RankReport
+from profiling import tables
+from profiling.errors import UserError
+
+MEMORY = ("memory_gb", "memory_rank", "least_memory_gb", "device_memory_gb", "device_reserved_gb")
+ENERGY = ("device_j_per_image", "processors_j_per_image", "device_w", "processors_w", "energy_note")
+TIME = ("startup_s", "first_batch_s", "node_hours", "failed_node_hours")
+OF_A_RANK = (
+    "rank", "hostname", "runs", "metered_on", "memory_gb", "device_memory_gb", "device_reserved_gb",
+    "device_j_per_image", "device_w", "startup_s", "first_batch_s",
+)  # fmt: skip
+_OLD = "its ranks recorded no energy (an older release did not meter)"
+Kept = tuple[Source, Manifest]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A run's nodes and wall time."""
+
+    fields: Mapping[str, Any]
+    counts: bool
+    node_hours: float
+
+
+def spent(study: Study) -> list[Spent]:
+    """All ended runs of a study, with what they took; of those that never ended nothing is known."""
+    counted = {source.path.resolve() for source in study.of_kind("run")}
+    sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
+    alone = (study.path / store.MANIFEST).is_file()
+    found = []
+    for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
+        if not (directory / store.MANIFEST).is_file():
+            study.find(f"{directory.name}: what it took is not known, it has not ended")
+            continue
+        try:
+            manifest = store.read_record(directory / store.MANIFEST, Manifest)
+        except UserError as error:
+            study.find(f"{directory.name}: what it took is not known ({error})")
+            continue
+        hours = manifest.seconds * manifest.run.nodes / 3600
+        found.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
+    return found
+
+
+def rows(study: Study, by_rank: bool = False) -> Rows:
+    """The answer's rows; the columns: analysis/expense.py.
+
+    Raises:
+        UserError: the study holds no run.
+    """
+    hours: dict[tuple, list[Spent]] = {}
+    for run in spent(study):
+        hours.setdefault(_key(run.fields), []).append(run)
+    if not hours:
+        raise UserError(f"{study.path} holds no run with a manifest: what it cost is not known")
+    runs: dict[tuple, list[Kept]] = {}
+    for source in study.of_kind("run"):
+        if source.manifest is not None:
+            runs.setdefault(_key(source.fields), []).append((source, source.manifest))
+    made: Rows = []
+    for key, all_runs in hours.items():
+        fields = {name: all_runs[0].fields[name] for name in POINT_FIELDS}
+        metered, on = _metered(runs.get(key, []))
+        if by_rank:
+            made += [{**fields, **row} for row in _of_ranks(study, metered, on)]
+            continue
+        made.append({
+            **fields,
+            "runs": sum(run.counts for run in all_runs),
+            "metered_on": on,
+            **_memory(metered),
+            **_energy(metered),
+            **_start(study, metered),
+            "node_hours": sum(run.node_hours for run in all_runs if run.counts),
+            "failed_node_hours": sum(run.node_hours for run in all_runs if not run.counts),
+        })  # fmt: skip
+    return sorted(made, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "rank")]))
+
+
+def _key(fields: Mapping[str, Any]) -> tuple:
+    return tuple(str(fields[name]) for name in POINT_FIELDS)
+
+
+def _metered(runs: Sequence[Kept]) -> tuple[list[Kept], str]:
+    plain = [run for run in runs if run[0].fields["profile"] == "none"]
+    return (plain, UNPROFILED) if plain else (list(runs), PROFILED if runs else "")
+
+
+def _memory(runs: Sequence[Kept]) -> dict[str, Any]:
+    reports = [report for _, manifest in runs for report in manifest.ranks if report.peak_memory_bytes]
+    row = _device_memory([report for _, manifest in runs for report in manifest.ranks])
+    if reports:
+        most = max(reports, key=lambda report: report.peak_memory_bytes)
+        least = min(report.peak_memory_bytes for report in reports)
+        row |= {
+            "memory_gb": most.peak_memory_bytes / 1e9,
+            "memory_rank": most.rank,
+            "least_memory_gb": least / 1e9,
+        }
+    return row
+
+
+def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
+    def most(name: str) -> float | None:
+        known = [value for report in reports if (value := getattr(report, name)) is not None]
+        return max(known) / 1e9 if known else None
+
+    return {
+        "device_memory_gb": most("peak_device_memory_bytes"),
+        "device_reserved_gb": most("peak_device_reserved_bytes"),
+    }
+
+
+def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
+    """Energy over images: summed over runs first; not known where one meter of one run did not tell."""
+    reports = [report for _, manifest in runs for report in manifest.ranks]
+    row: dict[str, Any] = {}
+    for name, meters in (
+        ("device", reports),
+        ("processors", [one for one in reports if one.local_rank == 0]),
+    ):
+        told = [_joules(report, name) for report in meters]
+        if meters and None not in told:
+            joules = sum(value for value in told if value is not None)
+            images = sum(report.images_done for report in reports)
+            seconds = sum(report.metered_s for report in meters)
+            row[f"{name}_j_per_image"] = joules / images if images else None
+            # With backend dp a rank drives several GPUs.
+            boards = runs[0][0].gpus_per_rank if name == "device" else 1
+            row[f"{name}_w"] = joules / seconds / boards if seconds else None
+    row["energy_note"] = "; ".join(_why_not(reports))
+    return row
+
+
+def _joules(report: RankReport, name: str) -> float | None:
+    return report.device_energy_j if name == "device" else report.processors_energy_j
+
+
+def _why_not(reports: Sequence[RankReport]) -> list[str]:
+    said = dict.fromkeys(why for report in reports for why in report.unmetered)
+    if any(not report.metered_s for report in reports):
+        said[_OLD] = None
+    return list(said)
+
+
+def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
+    if not runs:
+        return {}
+    slowest = [max(report.startup_ns for report in manifest.ranks) / 1e9 for _, manifest in runs]
+    first = [max(found) for run in runs if (found := list(_first_batches(study, *run).values()))]
+    return {"startup_s": median(slowest), "first_batch_s": median(first) if first else None}
+
+
+def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
+    """How long each rank's first batch took, s."""
+    found = {}
+    for report in manifest.ranks:
+        try:
+            batches = tables.read(
+                tables.rank_directory(source.path, report.rank),
+                "batches",
+                ["batch_index", "start_ns", "end_ns"],
+            )
+        except UserError as error:
+            study.find(f"{source.id}: the first batch of rank {report.rank} is not known ({error})")
+            continue
+        first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
+        if 0 in first["batch_index"]:
+            at = first["batch_index"].index(0)
+            found[report.rank] = (first["end_ns"][at] - first["start_ns"][at]) / 1e9
+    return found
+
+
+def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
+    first = [_first_batches(study, *run) for run in runs]
+    made: Rows = []
+    for rank in sorted({report.rank for _, manifest in runs for report in manifest.ranks}):
+        reports = [report for _, manifest in runs for report in manifest.ranks if report.rank == rank]
+        took = [batches[rank] for batches in first if rank in batches]
+        told = [report.device_energy_j for report in reports]
+        row = {
+            "rank": rank,
+            "hostname": ", ".join(dict.fromkeys(report.hostname for report in reports)),
+            "runs": len(reports),
+            "metered_on": on,
+            "memory_gb": max(report.peak_memory_bytes for report in reports) / 1e9 or None,
+            **_device_memory(reports),
+            "startup_s": median(report.startup_ns for report in reports) / 1e9,
+            "first_batch_s": median(took) if took else None,
+        }
+        if None not in told:
+            joules = sum(value for value in told if value is not None)
+            row["device_j_per_image"] = joules / sum(report.images_done for report in reports)
+            row["device_w"] = joules / sum(r.metered_s for r in reports) / runs[0][0].gpus_per_rank
+        made.append(row)
+    return made
+
+
+def caption(made: Rows, runs: Sequence[Spent]) -> str:
+    """What stands below the table: the node-hours of all, and why energies are not there."""
+    total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
+    lines = [
+        f"Node-hours: {total + failed:.4g}, of which {total:.4g} counted and {failed:.4g} failed "
+        f"({sum(run.counts for run in runs)} and {sum(not run.counts for run in runs)} runs; of a point that "
+        "failed in the same way again, the last)."
+    ]
+    for why in dict.fromkeys(row.get("energy_note") for row in made):
+        if why:
+            lines.append(f"No energy: {why}.")
+    return "\n".join(lines)
+
+
+def shown(made: Rows) -> list[Column]:
+    """The columns that a reader sees: fields that vary, and figures that are known."""
+
+    def get(name: str) -> Any:
+        return lambda row: row.get(name)
+
+    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+    heads = {
+        "rank": "rank", "runs": "runs", "memory_gb": "memory\nGB", "memory_rank": "of\nrank",
+        "device_memory_gb": "tensors\nGB", "device_reserved_gb": "reserved\nGB",
+        "device_j_per_image": "GPU\nJ/image", "processors_j_per_image": "processors\nJ/image",
+        "device_w": "a GPU\nW", "processors_w": "a node's\nprocessors, W", "startup_s": "start-\nup, s",
+        "first_batch_s": "first\nbatch, s", "node_hours": "node-\nhours", "failed_node_hours": "failed",
+    }  # fmt: skip
+    columns = [
+        *(Column(name, get(name), left=any(isinstance(row[name], str) for row in made)) for name in varying),
+        *(Column(head, get(name)) for name, head in heads.items()),
+    ]
+    return [column for column in columns if any(column.value(row) is not None for row in made)]

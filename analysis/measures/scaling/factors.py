@@ -1,0 +1,264 @@
+"""Which setting matters?
+
+The columns are explained in analysis/factors.py.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.display.metrics import CONFIDENCE
+from analysis.display.terminal import Column, Rows, with_interval
+from analysis.measures.batches.series import all_series
+from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.tau import applications as tau
+from analysis.measures.tau.published_formulas import EPOCH_IMAGES
+from analysis.results.study import Study
+from analysis.statistics.effect_size import omega_squared_interval
+from analysis.statistics.variance import (
+    Adjusted,
+    Effect,
+    adjusted_means,
+    analysis_of_variance,
+    holm,
+    range_quantile,
+)
+from jobs.run import ID_FIELDS, Run
+from profiling.errors import UserError
+
+COLUMNS = (
+    "factor", "levels", "best_level", "effect_pct", "effect_pct_low", "effect_pct_high", "signal_to_noise_db",
+    "rank_by_signal", "omega_squared", "omega_squared_low", "omega_squared_high", "f_value", "p_value",
+)  # fmt: skip
+# Corrected p up to which an effect is one.
+SIGNIFICANCE = 0.05
+# In these the runs of one configuration may differ.
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A configuration: its fields, and the response of each repetition."""
+
+    fields: Mapping[str, Any]
+    responses: np.ndarray
+
+
+def responses(study: Study) -> tuple[str, list[Cell]]:
+    """What is compared, and its values by configuration.
+
+    Raises:
+        UserError: the study holds no repeated runs, nor TAU tables.
+    """
+    if study.tau_intervals:
+        return "published scaling efficiency, %", _of_tau(study)
+    cells: dict[tuple, tuple[dict[str, Any], list[float]]] = {}
+    series = all_series(study)
+    for source in study.of_kind("run"):
+        if source.fields["profile"] == "none":
+            fields = {name: source.fields[name] for name in POINT_FIELDS}
+            cell = cells.setdefault(tuple(map(str, fields.values())), (fields, []))
+            cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
+    if not cells:
+        raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
+    return "images/s a rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
+
+
+def _of_tau(study: Study) -> list[Cell]:
+    timed, _ = tau.timed_and_started(study)
+    cells = []
+    for row in tau.tau_rows(study):
+        seconds = timed[tuple(row[name] for name in ID_FIELDS)]
+        epochs = seconds * EPOCH_IMAGES / (50 * row["batch"] * row["world_size"])
+        # The efficiency of the row is of the median epoch; each repetition's is that over its own.
+        cells.append(Cell(row, row["scaling_efficiency_pct"] * row["epoch_duration_s"] / epochs))
+    return cells
+
+
+def signal_to_noise_db(values: np.ndarray) -> float:
+    """Taguchi's larger-is-better signal-to-noise ratio: -10 log10(mean of 1/y^2)."""
+    return float(-10 * np.log10(np.mean(1 / np.square(values))))
+
+
+def _levels(cells: Sequence[Cell], names: Sequence[str]) -> list[tuple]:
+    return [tuple(cell.fields.get(name) for name in names) for cell in cells]
+
+
+def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tuple, float]:
+    found: dict[tuple, list[float]] = {}
+    for level, value in zip(levels, values, strict=True):
+        found.setdefault(level, []).append(value)
+    return {level: float(np.mean(of_level)) for level, of_level in found.items()}
+
+
+def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
+    """A row a factor, then a row a pair of them; the columns: analysis/factors.py.
+
+    Raises:
+        UserError: nothing varies, or ``factors`` leaves out one that does.
+    """
+    varying = varying_of(cells)
+    left_out = [name for name in varying if factors and name not in factors]
+    if left_out:
+        raise UserError(
+            f"--factors leaves out {', '.join(left_out)}, which vary too; add them, or select runs"
+        )
+    if not varying:
+        raise UserError("nothing varies between these runs: there is no factor to compare")
+    repeated = all(len(cell.responses) > 1 for cell in cells)
+    terms: list[tuple[str, ...]] = [(name,) for name in varying]
+    if repeated:
+        terms += [pair for pair in itertools.combinations(varying, 2) if _crossed(cells, pair)]
+    values = np.concatenate([cell.responses for cell in cells])
+    effects = analysis_of_variance(_columns(cells, varying), values, terms)
+    ends = {term: omega_squared_interval(effect) for term, effect in effects.items()} if repeated else {}
+    corrected = holm([float(effects[term].p_value) for term in terms])
+    made = [
+        {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, terms)}
+        for term, p_value in zip(terms, corrected, strict=True)
+    ]
+    _rank(made)
+    for row in made:
+        # Of levels that do not differ none is best; without repetitions p may be NaN: nobody knows.
+        if not row["p_value"] <= SIGNIFICANCE:
+            row["best_level"] = None
+    return sorted(made, key=_order)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[bool, float]:
+    """Factors before pairs; the largest share first, those that are not known last."""
+    share = row["omega_squared"]
+    return " x " in row["factor"], math.inf if math.isnan(share) else -share
+
+
+def not_told(made: Rows) -> list[str]:
+    """The factors whose levels changed only together with those of others: their effect is not known."""
+    return [row["factor"] for row in made if " x " not in row["factor"] and row["effect_pct"] is None]
+
+
+def varying_of(cells: Sequence[Cell]) -> list[str]:
+    """The fields of a run that are not the same in all configurations."""
+    return [name for name in Run.model_fields if len({str(cell.fields.get(name)) for cell in cells}) > 1]
+
+
+def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
+    """Whether every level of one factor occurs with every level of the other."""
+    both = set(_levels(cells, pair))
+    return len(both) == len({a for a, _ in both}) * len({b for _, b in both})
+
+
+def _columns(cells: Sequence[Cell], varying: Sequence[str]) -> dict[str, list[str]]:
+    """Factor -> its level in each repetition of each configuration."""
+    return {name: [str(cell.fields.get(name)) for cell in cells for _ in cell.responses] for name in varying}
+
+
+def _row(
+    cells: Sequence[Cell],
+    term: tuple[str, ...],
+    effect: Effect,
+    p_value: float,
+    ends: tuple[float, float] | None,
+) -> dict[str, Any]:
+    levels = _levels(cells, term)
+    signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
+    main = len(term) == 1
+    return {
+        "factor": " x ".join(term),
+        "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(signals, key=str))),
+        "signal_to_noise_db": max(signals.values()) - min(signals.values()) if main else None,
+        "omega_squared": float(effect.omega_squared),
+        "omega_squared_low": ends[0] if ends else None,
+        "omega_squared_high": ends[1] if ends else None,
+        "f_value": float(effect.f_value),
+        "p_value": p_value,
+    }
+
+
+def _effect(cells: Sequence[Cell], term: tuple[str, ...], terms: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    """The best level; of a factor its effect, too, with its interval (Tukey and Kramer).
+
+    Best and worst are chosen by the same runs that are compared, which alone sets them apart: the studentised
+    range of as many levels allows for that.
+    """
+    row: dict[str, Any] = dict.fromkeys(("best_level", "effect_pct", "effect_pct_low", "effect_pct_high"))
+    columns = _columns(cells, sorted({name for one in terms for name in one}))
+    values = np.concatenate([cell.responses for cell in cells])
+    found = adjusted_means(columns, values, terms, term)
+    if found is None:
+        return row
+    best, worst = max(found.means, key=found.means.__getitem__), min(found.means, key=found.means.__getitem__)
+    row["best_level"] = " ".join(best)
+    if len(term) > 1:
+        return row
+    share = 100 / float(np.mean([cell.responses.mean() for cell in cells]))
+    apart = found.means[best] - found.means[worst]
+    row["effect_pct"] = share * apart
+    half = _half_width(cells, found, (best, worst))
+    if half is not None:
+        row["effect_pct_low"], row["effect_pct_high"] = share * (apart - half), share * (apart + half)
+    return row
+
+
+def _half_width(cells: Sequence[Cell], found: Adjusted, ends: tuple[tuple, tuple]) -> float | None:
+    """Of the 95 % interval of the difference of two levels' means; None without repetitions."""
+    repeated = any(len(cell.responses) > 1 for cell in cells)
+    if not repeated or not found.freedom or ends not in found.spread:
+        return None
+    error = math.sqrt(found.mean_square) * found.spread[ends]
+    return range_quantile(len(found.means), found.freedom) * error / math.sqrt(2)
+
+
+def _rank(made: Rows) -> None:
+    main = [row for row in made if row["signal_to_noise_db"] is not None]
+    order = sorted(main, key=lambda row: -row["signal_to_noise_db"])
+    for number, row in enumerate(order, 1):
+        row["rank_by_signal"] = number
+
+
+def caption(cells: Sequence[Cell], made: Rows) -> str:
+    """What is said below the table."""
+    counts = sorted({len(cell.responses) for cell in cells})
+    span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    text = f"{len(cells)} configurations, repetitions of each: {span}. "
+    text += "Omega squared: share of the variance; p: corrected (Holm)."
+    if counts[0] > 1:
+        text += "\nIntervals take the runs of all configurations to scatter alike."
+    if counts[0] == 1:
+        text += "\nOne repetition: no interval, and interactions cannot be told from noise."
+    told = [row for row in made if row["effect_pct"] is not None]
+    if any(row["best_level"] is None for row in told):
+        text += f"\nNo level is called best where the effect is not significant (p above {SIGNIFICANCE:g})."
+    if unknown := not_told(made):
+        text += (
+            f"\nEffect not known: {', '.join(unknown)}: its levels changed only together with those of "
+            "another factor; add the configurations that part them."
+        )
+    return text
+
+
+def shown() -> list[Column]:
+    """The columns that a reader wants first."""
+
+    def effect(row: Mapping[str, Any]) -> str:
+        if row["effect_pct"] is None:
+            return ""
+        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
+
+    def share(row: Mapping[str, Any]) -> str:
+        return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
+
+    def p_value(row: Mapping[str, Any]) -> str:
+        value = row["p_value"]
+        return "-" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+    return [
+        Column("factor", lambda row: row["factor"], left=True),
+        Column("best level", lambda row: row["best_level"], left=True),
+        Column(f"effect, %\n[{CONFIDENCE}]", effect),
+        Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
+        Column(f"omega squared\n[{CONFIDENCE}]", share),
+        Column("p", p_value),
+    ]

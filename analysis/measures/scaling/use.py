@@ -1,0 +1,241 @@
+"""How well does a batch of a point, or of a group of points, use the device?
+
+Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed last. The columns are explained
+in analysis/scaled.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import digits
+from analysis.measures.scaling.points import UNPROFILED, Point
+from analysis.statistics import estimates
+
+# Credited FLOPs outside this share of the analytic count are worth a warning.
+COVERAGE_PCT = (95.0, 105.0)
+
+USE_COLUMNS = (
+    "profiled_runs", "perturbation", "perturbation_low", "perturbation_high",
+    "tflop_per_batch", "flop_coverage_pct", "kernel_ms",
+    "flops_efficiency_of_kernels_pct", "flops_efficiency_of_kernels_of_measured_pct",
+    "bandwidth_efficiency_of_kernels_pct", "bandwidth_efficiency_of_kernels_of_measured_pct",
+    "flops_efficiency_of_batch_pct", "flops_efficiency_of_batch_pct_low",
+    "flops_efficiency_of_batch_pct_high", "flops_efficiency_of_batch_of_measured_pct",
+    "bandwidth_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct_low",
+    "bandwidth_efficiency_of_batch_pct_high", "bandwidth_efficiency_of_batch_of_measured_pct",
+    "mfu_pct", "mfu_pct_low", "mfu_pct_high", "mfu_of_measured_pct",
+    "use_note", "exposed_communication_ms", "overlapped_communication_ms",
+    "device_name", "peak_tflops_per_s", "peak_gb_per_s", "measured_tflops_per_s", "measured_gb_per_s",
+)  # fmt: skip
+
+
+def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
+    """The figures of a point, or of a group of them (:data:`USE_COLUMNS`)."""
+    profiled = [point for point in points if point.profiled]
+    row: dict[str, Any] = {
+        "profiled_runs": sum(len(point.profiled) for point in points),
+        **_perturbation(profiled),
+        "device_name": ", ".join(sorted({point.bound.device for point in points})),
+    }
+    for name, attribute, unit in (
+        ("peak_tflops_per_s", "flops_per_s", 1e12),
+        ("peak_gb_per_s", "bytes_per_s", 1e9),
+        ("measured_tflops_per_s", "measured_flops_per_s", 1e12),
+        ("measured_gb_per_s", "measured_bytes_per_s", 1e9),
+    ):
+        values = {getattr(point.bound, attribute) for point in points}
+        value = values.pop() if len(values) == 1 else None
+        row[name] = value / unit if value else None
+    row |= _mfu(points)
+    if points and all(point.cost for point in points):
+        row |= _costs(points)
+        row["use_note"] = _above_kernels(points, row["kernel_ms"])
+    return row | _communication(points)
+
+
+def _communication(points: Sequence[Point]) -> dict[str, Any]:
+    """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
+
+    A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
+    """
+    names = ("exposed_communication", "overlapped_communication")
+    found = [[(point.anatomy or {}).get(name, [0.0])[0] for name in names] for point in points]
+    if not found or not all(map(any, found)):
+        return {}
+    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
+
+
+def _recorded(point: Point) -> list[np.ndarray]:
+    """The batches that a profiler recorded, of each profiled run, ns.
+
+    Of runs that recorded kernels, where there are some: a tool that only reads counters runs each kernel many
+    times, and its batches say nothing of those in which kernels were timed.
+    """
+    runs = [(source, series.step_ns[series.attributed].astype(float)) for source, series in point.profiled]
+    with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
+    return [run for _, run in with_kernels or runs if len(run)]
+
+
+def _recorded_ns(point: Point) -> float:
+    """The median batch that a profiler recorded; NaN without one."""
+    runs = _recorded(point)
+    return float(np.median([np.median(run) for run in runs])) if runs else float("nan")
+
+
+def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
+    """Duration of a batch that the profiler recorded over that of the unprofiled twin, with its interval."""
+    recorded = twins = 0.0
+    drawn: list[tuple[np.ndarray, np.ndarray | None]] = []
+    for point in points:
+        runs = _recorded(point)
+        if not runs or point.timed_by != UNPROFILED:
+            continue
+        recorded += _recorded_ns(point)
+        twins += point.batch.value
+        if point.scatter.freedom:
+            # One profiled run alone is taken to scatter as its unprofiled twins do.
+            between = point.scatter if len(runs) == 1 else None
+            own = estimates.run_resamples(runs, seed=point.seed + 1, between=between)
+            drawn.append((own, point.batch_resamples))
+    low = high = None
+    known = [(own, twin) for own, twin in drawn if twin is not None]
+    if known and len(known) == len(points):
+        sums = [np.sum(durations, axis=0) for durations in zip(*known, strict=True)]
+        low, high = estimates.interval(sums[0] / sums[1])
+    ratio = recorded / twins if twins else None
+    return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
+
+
+def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:
+    """Why efficiencies of the batch are above those of its kernels; empty: they are not.
+
+    One device that works on one kernel at a time cannot do so. Kernels are timed in recorded batches, which
+    the profiler slows down, and batches in unprofiled ones; and kernels that run at the same time are summed.
+    """
+    batch_ms = float(np.mean([point.batch.value for point in points])) / 1e6
+    if kernel_ms <= batch_ms:
+        return ""
+    recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
+    above = (
+        "efficiencies of the batch are above those of the kernels, whose times add up to "
+        f"{digits(kernel_ms)} ms where a batch takes {digits(batch_ms)} ms"
+    )
+    if kernel_ms <= recorded_ms:
+        return (
+            f"{above}: they were timed in batches of {digits(recorded_ms)} ms, {recorded_ms / batch_ms:.2f} "
+            "times as long, so that those of the kernels are too low"
+        )
+    return f"{above}: several run at the same time (recorded batches take {digits(recorded_ms)} ms)"
+
+
+def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:
+    """``total`` over what could be done in (seconds, peak a second), in percent."""
+    if any(not peak for _, peak in could):
+        return None
+    most = sum(seconds * peak for seconds, peak in could if peak)
+    return 100 * total / most if most else None
+
+
+def _mfu(points: Sequence[Point]) -> dict[str, Any]:
+    """Model FLOPS utilisation: analytic FLOPs of a rank's batch over its whole duration and the peak."""
+    needed = [analytic_flops(point) for point in points]
+    known = [flops for flops in needed if flops is not None]
+    if len(known) < len(needed):
+        return {}
+    return _of_batch("mfu", sum(known), points, "flops_per_s")
+
+
+def _of_batch(name: str, total: float, points: Sequence[Point], peak: str) -> dict[str, Any]:
+    """``total`` over what could be done in the points' batches, in percent, with the interval of these."""
+    row = {
+        f"{name}{beside}_pct": _over(total, [(p.batch.value / 1e9, getattr(p.bound, which)) for p in points])
+        for beside, which in (("", peak), ("_of_measured", f"measured_{peak}"))
+    }
+    drawn = [(point.batch_resamples, getattr(point.bound, peak)) for point in points]
+    known = [(durations / 1e9, rate) for durations, rate in drawn if durations is not None and rate]
+    row[f"{name}_pct_low"] = row[f"{name}_pct_high"] = None
+    if known and len(known) == len(drawn):
+        could = np.sum([seconds * rate for seconds, rate in known], axis=0)
+        row[f"{name}_pct_low"], row[f"{name}_pct_high"] = estimates.interval(100 * total / could)
+    return row
+
+
+def analytic_flops(point: Point) -> float | None:
+    """Analytic FLOPs of training on a rank's batch."""
+    manifest = point.timed[0][0].manifest
+    per_image = manifest.ranks[0].training_flops_per_image if manifest and manifest.ranks else None
+    return per_image * point.images / point.world_size if per_image else None
+
+
+def _costs(points: Sequence[Point]) -> dict[str, Any]:
+    known = [(point, point.cost) for point in points if point.cost]
+    row: dict[str, Any] = {
+        "tflop_per_batch": None,
+        "flop_coverage_pct": None,
+        "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
+        **{
+            name: None
+            for name in USE_COLUMNS
+            if name.startswith(("flops_efficiency", "bandwidth_efficiency"))
+        },
+    }
+    for what, of, peak in (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_per_s")):
+        # Its tool knows no shapes, and no run lent them: that is not 0 %.
+        credited = [(point, cost) for point, cost in known if getattr(cost, of)]
+        if not credited:
+            continue
+        total = sum(getattr(cost, of) for _, cost in credited)
+        for beside, prefix in (("", ""), ("_of_measured", "measured_")):
+            kernels = [(cost.kernel_ns / 1e9, getattr(p.bound, prefix + peak)) for p, cost in credited]
+            row[f"{what}_efficiency_of_kernels{beside}_pct"] = _over(total, kernels)
+        row |= _of_batch(f"{what}_efficiency_of_batch", total, [point for point, _ in credited], peak)
+        if what == "flops":
+            analytic = [value for point, _ in credited if (value := analytic_flops(point))]
+            row["tflop_per_batch"] = total / len(credited) / 1e12
+            if len(analytic) == len(credited):
+                row["flop_coverage_pct"] = 100 * total / sum(analytic)
+    return row
+
+
+def findings(points: Sequence[Point]) -> list[str]:
+    """Lines for points whose credit cannot be right: not near the analytic count, or over the peak."""
+    costs = [_costs([point]) for point in points if point.cost]
+    lines = coverage_findings([row["flop_coverage_pct"] for row in costs])
+    for what in ("flops", "bandwidth"):
+        shares = [row[f"{what}_efficiency_of_kernels_pct"] or 0 for row in costs]
+        over = [share for share in shares if share > 100]
+        if over:
+            lines.append(
+                f"{_points(len(over))} reach{'es' if len(over) == 1 else ''} up to {max(over):.0f} % of the "
+                f"datasheet's {what}, more than the peak: what is credited, or the peak (--peaks), is wrong"
+            )
+    used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
+    if used:
+        lines.append(
+            f"MFU is up to {max(used):.0f} % in {_points(len(used))}, more than the datasheet's peak: the "
+            "analytic count, or the peak (--peaks; of the precision in which it really computed), is wrong"
+        )
+    return lines
+
+
+def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
+    """A line where points' credited FLOPs are not near the analytic count (None: that is not known)."""
+    low, high = COVERAGE_PCT
+    off = [value for value in coverage_pct if value is not None and not low <= value <= high]
+    if not off:
+        return []
+    return [
+        f"credited FLOPs are {_span(min(off), max(off))} % of the analytic count in {_points(len(off))} "
+        f"(expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
+    ]
+
+
+def _span(least: float, most: float) -> str:
+    texts = dict.fromkeys((f"{least:.1f}", f"{most:.1f}"))
+    return " to ".join(texts)
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' if count > 1 else ''}"

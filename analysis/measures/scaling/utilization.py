@@ -1,0 +1,252 @@
+"""How busy was each GPU, and what did more of them gain?
+
+The columns are explained in analysis/utilization.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.display.metrics import CONFIDENCE
+from analysis.display.terminal import Column, Rows, with_interval, with_places
+from analysis.measures.batches.overlap import Intervals, covered, length, union
+from analysis.measures.kernels.costs import find_untimed, find_without_kernels
+from analysis.measures.scaling import figures
+from analysis.measures.scaling.points import points_of
+from analysis.results.study import Source, Study
+from jobs.run import Run
+from profiling import tables
+from profiling.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OF_RANK = (
+    "rank", "gpu", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
+    "sm_efficiency_pct", "achieved_occupancy_pct", "communication_pct",
+)  # fmt: skip
+OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
+COLUMNS = ("id", *Run.model_fields, *OF_RANK, *OF_RUN, "unknown")
+_READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
+_NO_KERNELS = ("memcpy", "memset")
+ON_CPU = "a CPU has no multiprocessors: utilisation, SM efficiency and occupancy are a GPU's"
+NOT_RECORDED = "the profiler did not record blocks a multiprocessor and occupancy (profile: torch does)"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one device: arrays of one length; NaN where not recorded."""
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    collective: np.ndarray
+    blocks_per_sm: np.ndarray
+    occupancy_pct: np.ndarray
+
+    @property
+    def times(self) -> Intervals:
+        return self.start_ns, self.end_ns
+
+
+def gpu_utilization_pct(kernels: Kernels, windows: Intervals) -> float:
+    """Time in which at least one kernel runs over that of ``windows`` (disjoint, in order)."""
+    return 100 * int(covered(windows, union(*kernels.times)).sum()) / length(windows)
+
+
+def sm_efficiency_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Mean over ``windows`` of the multiprocessors that have work: blocks a multiprocessor, at most one.
+
+    Of kernels that run at once the blocks add up before they are cut to one; where none runs it is 0. None
+    where no kernel has blocks.
+    """
+    known = kernels.blocks_per_sm > 0
+    if not known.any():
+        return None
+    blocks = kernels.blocks_per_sm[known].astype(float)
+    times = np.concatenate([kernels.start_ns[known], kernels.end_ns[known]])
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(np.concatenate([blocks, -blocks])[order])[:-1]
+    pieces = (times[order][:-1], times[order][1:])
+    # What sums of floats leave where no kernel runs is no work.
+    working = np.where(level > 1e-9, np.minimum(level, 1.0), 0.0)
+    return 100 * float((working * covered(pieces, windows)).sum()) / length(windows)
+
+
+def achieved_occupancy_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Mean of the kernels' estimated occupancies, weighted by their time in ``windows``; None: unknown."""
+    known = kernels.occupancy_pct >= 0
+    times = covered((kernels.start_ns[known], kernels.end_ns[known]), windows)
+    whole = int(times.sum())
+    return float((kernels.occupancy_pct[known] * times).sum()) / whole if whole else None
+
+
+def communication_pct(kernels: Kernels, windows: Intervals) -> float | None:
+    """Collectives in the summed time of kernels in ``windows``; None without any kernel."""
+    times = covered(kernels.times, windows)
+    whole = int(times.sum())
+    return 100 * int(times[kernels.collective].sum()) / whole if whole else None
+
+
+def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
+    """The figures of one device, and ``unknown``: why there are not all."""
+    row: dict[str, Any] = {
+        "profiled_ms": length(windows) / 1e6,
+        "communication_pct": communication_pct(kernels, windows),
+    }
+    if on_cpu:
+        return {**row, "unknown": ON_CPU}
+    row |= {
+        "gpu_utilization_pct": gpu_utilization_pct(kernels, windows),
+        "sm_efficiency_pct": sm_efficiency_pct(kernels, windows),
+        "achieved_occupancy_pct": achieved_occupancy_pct(kernels, windows),
+    }
+    known = row["sm_efficiency_pct"] is not None and row["achieved_occupancy_pct"] is not None
+    return {**row, "unknown": "" if known else NOT_RECORDED}
+
+
+def by_device(table: "pa.Table") -> dict[int, Kernels]:
+    """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table.
+
+    Those that name no device are of none.
+    """
+    columns = {name: table[name].to_numpy() for name in _READ}
+    # What is null is NaN here, and not 0 or more.
+    timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
+    wanted = timed & ~np.isin(columns["class"], _NO_KERNELS)
+    columns = {name: values[wanted] for name, values in columns.items()}
+    start = columns["start_ns"].astype(np.int64)
+    end = start + columns["duration_ns"].astype(np.int64)
+    collective = columns["class"] == "communication"
+    found = {}
+    devices = columns["device"].astype(float)  # null is NaN
+    for device in np.unique(devices[~np.isnan(devices)]):
+        mine = columns["device"] == device
+        blocks, occupancy = (columns[name][mine].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
+        found[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
+    return found
+
+
+def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.ndarray]:
+    """A row a device of a rank, and which of its recorded batches have kernels, of which the figures are."""
+    batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
+    recorded = batches.filter(batches["attributed"])
+    table = tables.read(directory, "kernels", list(_READ))
+    found = by_device(table)
+    rank = int(directory.name.rpartition("_")[2])
+    nowhere = table["device"].null_count
+    if nowhere:
+        study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
+    start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
+    busy = np.zeros(len(recorded) if found else 0, bool)
+    for kernels in found.values():
+        busy |= covered((start, end), union(*kernels.times)) > 0
+    if not busy.any():
+        return [], busy
+    windows = union(start[busy], end[busy])
+    return [
+        {
+            "rank": rank,
+            "gpu": device,
+            "attributed_batches": int(busy.sum()),
+            **of_device(kernels, windows, device < 0),
+        }
+        for device, kernels in found.items()
+    ], busy
+
+
+def rows(study: Study) -> Rows:
+    """The answer's rows; the columns: analysis/utilization.py.
+
+    Raises:
+        UserError: no run has kernels in batches that a profiler recorded.
+    """
+    of_run = _speedups(study)
+    made: Rows = []
+    for source in list(study.of_kind("run")):
+        if source.fields["profile"] != "none":
+            made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})}
+                     for row in _of_run(study, source)]  # fmt: skip
+    if not made:
+        raise UserError(
+            f"{study.path} holds no kernel of a recorded batch with its time: it needs a run under a "
+            "profiler (profile: torch)"
+        )
+    return made
+
+
+def _of_run(study: Study, source: Source) -> Rows:
+    found: Rows = []
+    without = recorded = 0
+    try:
+        for directory in (path.parent for path in source.tables("kernels")):
+            rows_of_it, busy = _of_rank(study, source, directory)
+            found += rows_of_it
+            # A batch in which nothing ran was not idle, but not recorded.
+            without, recorded = without + int((~busy).sum()), recorded + len(busy)
+    except UserError as error:
+        study.fail(source, str(error))
+        return []
+    find_untimed(study, source)
+    find_without_kernels(study, source, without, recorded)
+    if not found:
+        study.find(
+            f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
+        )
+    named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
+    return [{**row, "device_name": named.get(row["rank"])} for row in found]
+
+
+def _speedups(study: Study) -> dict[str, dict[str, Any]]:
+    """Images a second and speedup of each run's configuration, by the run's id."""
+    made = {}
+    for point in points_of(study, None):
+        all_of = figures.figures([point])
+        row = {"images_per_s": all_of["images_per_s"]}
+        if all_of["base_world_size"] == 1:
+            row |= {name: all_of[name] for name in OF_RUN if name in all_of}
+        else:
+            study.find(f"{point.label}: no run of this configuration on one GPU, so no speedup")
+        for source, _ in (*point.timed, *point.profiled):
+            made[source.id] = row
+    return made
+
+
+CAPTION = (
+    "Of the time of recorded batches. SM efficiency and occupancy are estimates from each launch's size. "
+    "Speedup: images/s over one GPU's; the slowest rank's time counts."
+)
+
+
+def shown(made: Sequence[dict[str, Any]]) -> list[Column]:
+    """The terminal's columns."""
+
+    def percent(name: str) -> Any:
+        return lambda row: with_places(row.get(name), 1)
+
+    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
+    return [
+        *(_field(name) for name in varying),
+        Column("rank", lambda row: row.get("rank"), key=True),
+        Column("GPU", lambda row: row["gpu"] if row["gpu"] >= 0 else "CPU", key=True),
+        Column("GPU\nutil. %", percent("gpu_utilization_pct")),
+        Column("est. SM\neff. %", percent("sm_efficiency_pct")),
+        Column("est.\noccup. %", percent("achieved_occupancy_pct")),
+        Column("comm. of\nkernels %", percent("communication_pct")),
+        Column("images\n/s", lambda row: row.get("images_per_s")),
+        Column(
+            f"speed-up\n[{CONFIDENCE}]",
+            lambda row: with_interval(row.get("speedup"), row.get("speedup_low"), row.get("speedup_high"), 2),
+        ),
+    ]
+
+
+def _field(name: str) -> Column:
+    return Column(name.replace("_", "\n"), lambda row: row.get(name), key=True)
+
+
+def notes_of(made: Rows) -> list[str]:
+    """Why figures are not known, each once."""
+    return list(dict.fromkeys(f"not known: {row['unknown']}" for row in made if row["unknown"]))

@@ -1,0 +1,261 @@
+"""How did the reference measure scaling? By how long whole applications took, start-up included.
+
+TAU tables hold the inclusive time of ``.tau application`` by rank; runs of our own are timed alike, by their
+whole wall time, so that the published method can be set beside the corrected one. Neither is the duration
+of a batch.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.display.terminal import Rows, sortable
+from analysis.measures.tau import published_formulas
+from analysis.results.study import Failure, Study
+from jobs.run import ID_FIELDS, Run
+from profiling.errors import UserError, no_command
+
+TAU_COLUMNS = (
+    "repetitions", "repetitions_kept", "application_s", "epoch_duration_s", "base_nodes",
+    "scaling_efficiency_pct", "batch_independent_pct",
+)  # fmt: skip
+
+# Run's field -> the table's column; the last five may be absent.
+_COLUMNS = {
+    "nodes": "nodes", "gpus_per_node": "gpus_per_node", "workers": "workers", "loader": "data_loader",
+    "batch": "batch_size_per_gpu", "network": "network_backend", "profile": "profile_level",
+    "model": "neural_network", "grad": "grad_precision", "compute": "compute_precision",
+}  # fmt: skip
+_NUMBERS = ("nodes", "gpus_per_node", "workers", "batch")
+_NEEDED = ("nodes", "gpus_per_node", "batch")  # without these there is no throughput
+# A launcher that takes them from file names writes numbers as text.
+_FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
+
+# Fields in which the runs of one configuration may differ.
+_OF_A_RUN = ("attribute_from", "seed")
+
+Key = tuple[Any, ...]  # the values of ID_FIELDS
+
+
+def applications(study: Study, path: Path, rank_0_only: bool = False) -> dict[Key, np.ndarray]:
+    """Application times of a TAU table in s, one a repetition, by the values of ID_FIELDS.
+
+    Args:
+        rank_0_only: of GPU 0, thread 0; else the maximum over ranks.
+
+    Raises:
+        UserError: the table is damaged, or holds no `.tau application`.
+    """
+    where = "and gpu = 0 and thread = 0" if rank_0_only else ""
+    sql = (
+        f"select {fields_of_table(study, path)}, run, max(inc_time) / 1e6 from {table_of(study, path)} "
+        f"where function = '.tau application' and inc_time > 0 {where} group by all order by all"
+    )
+    rows = query_table(study, path, sql)
+    if not rows:
+        raise UserError(f"{path} holds no timer '.tau application', so it says nothing of a run's duration")
+    found: dict[Key, list[float]] = {}
+    for *key, _run, seconds in with_known_size(study, path, rows):
+        found.setdefault(tuple(key), []).append(float(seconds))
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def table_of(study: Study, path: Path) -> str:
+    """A TAU table as a relation whose figures are numbers, however they were written; NaN is null."""
+    numbers = [
+        f"nullif(try_cast({name} as double), 'nan'::double) as {name}"
+        for name in _FIGURES
+        if name in _columns_in(study, path)
+    ]
+    return f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
+
+
+def fields_of_table(study: Study, path: Path) -> str:
+    """What to select of a TAU table for the values of ID_FIELDS; a number that is none is null."""
+    have = _columns_in(study, path)
+    written = []
+    for name in ID_FIELDS:
+        value = f'"{_COLUMNS[name]}"' if _COLUMNS[name] in have else "null"
+        written.append(f"try_cast({value} as {'int' if name in _NUMBERS else 'varchar'}) as {name}")
+    return ", ".join(written)
+
+
+def with_known_size(study: Study, path: Path, rows: Sequence[tuple]) -> list[tuple]:
+    """The rows (which begin with the values of ID_FIELDS) that say how large their run was."""
+    needed = [ID_FIELDS.index(name) for name in _NEEDED]
+    known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
+    if len(known) < len(rows):
+        study.find(
+            f"{path.name}: {len(rows) - len(known)} runs do not say nodes, gpus_per_node or batch; "
+            "they are left out"
+        )
+    return known
+
+
+def _columns_in(study: Study, path: Path) -> set[str]:
+    return {name for (name,) in query_table(study, path, "select name from parquet_schema($path)")}
+
+
+def query_table(study: Study, path: Path, sql: str) -> list[tuple]:
+    import duckdb
+
+    try:
+        return study.ask(sql, {"path": str(path)})
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{path} is a damaged or truncated TAU table ({why}); fetch it again") from None
+
+
+def batches_of(study: Study, path: Path) -> int:
+    """How many batches the runs of a TAU table did: 1 (`batch1_...`, runs that measure start-up) or 50.
+
+    The tables do not say it. Where the name does not either, Horovod's coordinator does: it gathers at least
+    once a batch, so fewer than 50 gathers are not 50 batches.
+    """
+    if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", path.name):
+        return 1
+    sql = f"select min(calls) from {table_of(study, path)} where function = 'mpi_gather'"
+    ((gathers,),) = query_table(study, path, sql)
+    return 1 if gathers is not None and gathers < published_formulas.BATCHES else published_formulas.BATCHES
+
+
+def timed_and_started(
+    study: Study, rank_0_only: bool = False
+) -> tuple[dict[Key, np.ndarray], dict[Key, np.ndarray]]:
+    """Application times of the 50-batch and of the 1-batch runs of all TAU tables.
+
+    A table that cannot be read is listed as failed, and the others count.
+    """
+    timed: dict[Key, np.ndarray] = {}
+    started: dict[Key, np.ndarray] = {}
+    for path in list(study.tau_intervals):
+        try:
+            into = started if batches_of(study, path) == 1 else timed
+            for key, seconds in applications(study, path, rank_0_only).items():
+                into[key] = np.concatenate([into.get(key, np.array([])), seconds])
+        except UserError as error:
+            study.tau_intervals.remove(path)
+            study.failed.append(Failure(path.name, str(error).removeprefix(f"{path} "), "unreadable"))
+            continue
+        if into is started:
+            study.find(f"{path.name}: 1-batch runs measure start-up; they give no epoch duration")
+    return timed, started
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+
+def tau_rows(study: Study) -> Rows:
+    """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`TAU_COLUMNS`.
+
+    ``application_s``: median over the kept repetitions of the application time, s, start-up included.
+    ``epoch_duration_s``: that scaled to 1e6 images, s. ``scaling_efficiency_pct``: over the fewest nodes
+    (``base_nodes``) with the same GPUs a node. ``batch_independent_pct``: the part of the application time
+    that a line through the batch sizes leaves at batch size 0, %; not the reference's.
+    """
+    timed, _ = timed_and_started(study)
+    fields = [dict(zip(ID_FIELDS, key, strict=True)) for key in timed]
+    return _rows(fields, list(timed.values()), [published_formulas.BATCHES] * len(timed))
+
+
+def run_rows(study: Study) -> Rows:
+    """A row a configuration of our own runs, timed as the reference timed its own: by whole wall time.
+
+    Columns as :func:`tau_rows`. The unprofiled runs count; the profiled ones, if there are no others.
+    """
+    seconds: dict[Key, list[float]] = {}
+    fields: dict[Key, dict[str, Any]] = {}
+    sources = study.of_kind("run")
+    for source in [source for source in sources if source.fields["profile"] == "none"] or sources:
+        assert source.manifest is not None
+        own = {name: value for name, value in source.fields.items() if name not in _OF_A_RUN}
+        key = tuple(str(value) for value in own.values())
+        fields[key] = own
+        seconds.setdefault(key, []).append(source.manifest.seconds)
+    batches = [own["batches"] for own in fields.values()]
+    return _rows(list(fields.values()), [np.array(values) for values in seconds.values()], batches)
+
+
+def _rows(fields: Sequence[dict[str, Any]], seconds: Sequence[np.ndarray], batches: Sequence[int]) -> Rows:
+    rows = [_row(*each) for each in zip(fields, seconds, batches, strict=True)]
+    for row in rows:
+        _add_scaling(row, rows)
+        _add_batch_independent(row, rows)
+    order = (*ID_FIELDS[2:], "gpus_per_node", "nodes")
+    return sorted(rows, key=lambda row: sortable([row[name] for name in order]))
+
+
+def _row(fields: dict[str, Any], seconds: np.ndarray, batches: int) -> dict[str, Any]:
+    kept = published_formulas.two_sigma_cut(seconds)
+    ranks = fields["nodes"] * fields["gpus_per_node"]
+    return {
+        **fields,
+        "world_size": ranks,
+        "repetitions": len(seconds),
+        "repetitions_kept": len(kept),
+        "application_s": float(np.median(kept)),
+        "epoch_duration_s": published_formulas.epoch_duration_s(seconds, fields["batch"], ranks, batches),
+    }
+
+
+def _like(row: Mapping[str, Any], rows: Rows, varying: str) -> Rows:
+    """The rows that differ from ``row`` in one field at most."""
+    names = [name for name in Run.model_fields if name in row and name != varying]
+    return [other for other in rows if all(other[name] == row[name] for name in names)]
+
+
+def _add_scaling(row: dict[str, Any], rows: Rows) -> None:
+    base = min(_like(row, rows, "nodes"), key=lambda other: other["nodes"])
+    row["base_nodes"] = base["nodes"]
+    row["scaling_efficiency_pct"] = published_formulas.scaling_efficiency_pct(
+        base["epoch_duration_s"], base["world_size"], row["epoch_duration_s"], row["world_size"]
+    )
+
+
+def _add_batch_independent(row: dict[str, Any], rows: Rows) -> None:
+    others = _like(row, rows, "batch")
+    smallest = min(others, key=lambda other: other["batch"])
+    largest = max(others, key=lambda other: other["batch"])
+    row["batch_independent_pct"] = None
+    if smallest is not largest:
+        fixed = published_formulas.batch_independent_s(
+            smallest["application_s"], largest["application_s"], smallest["batch"], largest["batch"]
+        )
+        row["batch_independent_pct"] = 100 * fixed / row["application_s"]
+
+
+def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
+    """Rows by fields: plain means over a group, as the reference formed them; counts are summed."""
+    if not group_by:
+        return rows
+    groups: dict[tuple, Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in group_by), []).append(row)
+    return [
+        {**dict(zip(group_by, key, strict=True)), **_mean_row(groups[key])}
+        for key in sorted(groups, key=sortable)
+    ]
+
+
+def _mean_row(members: Rows) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in dict.fromkeys(["world_size", *TAU_COLUMNS, *(name for member in members for name in member)]):
+        if name in Run.model_fields:
+            continue
+        values = [member[name] for member in members if member.get(name) is not None]
+        if not values:
+            row[name] = None
+        elif name in ("world_size", "base_nodes"):
+            row[name] = values[0] if len(set(values)) == 1 else None
+        elif name in ("repetitions", "repetitions_kept"):
+            row[name] = sum(values)
+        else:
+            row[name] = sum(values) / len(values)
+    return row
+
+
+if __name__ == "__main__":
+    no_command("analysis.measures.tau.applications", "analysis.scaled")
