@@ -43,6 +43,9 @@ GROUPS = {
         "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",
         "analysis.studies",
     ),
+    "What do the figures mean?": (
+        "analysis.columns",
+    ),
 }  # fmt: skip
 # What other commands start, and no user does.
 STARTED_BY_OTHERS = {
