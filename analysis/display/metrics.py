@@ -15,7 +15,9 @@ from jobs.run import Run
 
 Rows = list[dict[str, Any]]
 
-CONFIDENCE = "95 %"  # an interval that holds the truth so often
+# What an interval is called, by how often it was measured to hold the truth (docs/methods.md lists them all).
+CONFIDENCE = ">=95 %"  # at least so often; in some kinds of cases it is wider than it had to be
+NOMINAL = "95 %"  # in 93 to 97 % of the cases of each kind
 RANGE = "range"  # of what was tried; how often it holds the truth is not known
 
 # How a name ends, and the unit that this is.
@@ -60,7 +62,8 @@ class Metric:
         name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
         meaning: a phrase for --help, the docs and the report's tooltips.
         header: in tables, "\\n" breaks it; by default the name, its unit last.
-        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`RANGE`); "": there are none.
+        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`NOMINAL`,
+            :data:`RANGE`); "": there are none.
         ends: their names; by default ``name_low`` and ``name_high``.
         places: decimals in tables; by default as many as ``significant`` digits need.
         show: how a value is printed, where neither does.
@@ -91,6 +94,11 @@ class Metric:
         """All its columns: ``batch_ms (_low, _high)``."""
         usual = self.interval and not any(self.ends)
         return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
+
+    @property
+    def said(self) -> str:
+        """What it means, and what its interval is called: ``median of the steady batches [95 %]``."""
+        return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
 
     @property
     def alone(self) -> "Metric":
@@ -124,7 +132,7 @@ class Metric:
         if self.interval:
             said += f"{' ' if chr(10) in said else chr(10)}[{self.interval}]"
         return Column(
-            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.meaning
+            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.said
         )
 
 
@@ -213,7 +221,7 @@ def _listed(metrics: Sequence[Metric]) -> str:
     width = min(max(map(len, heads), default=0), 34)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.meaning, _WIDTH - width - 6, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(metric.said, _WIDTH - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

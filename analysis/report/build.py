@@ -33,7 +33,7 @@ from jobs.store import Facts, Manifest
 
 _FACTORS = [name for name in FACTORS if name != "world_size"]
 METHODS = (
-    "Medians with 95 % intervals from resampled runs, each point by its own; warm-up is detected, "
+    "Medians with intervals of 95 % or more from resampled runs, each point by its own; warm-up is detected, "
     "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
     "profiled ones; costs are summed before ratios are formed. FLOP counts a multiply-add as 2; GB is 1e9 "
     "bytes. docs/methods.md says what every number means, with sources."

@@ -45,7 +45,7 @@ def scaling(own: Rows, factors: Sequence[str]) -> Section | None:
     strong = own[0]["scaling"] == "strong"
     text = (
         f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
-        "constant. Bars are 95 % intervals between repeated runs; "
+        "constant. Bars are intervals between repeated runs, of 95 % or more; "
         "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
     )
     if not has_scaled(own):
