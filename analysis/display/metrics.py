@@ -96,6 +96,11 @@ class Metric:
         return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
 
     @property
+    def said(self) -> str:
+        """What it means, and what its interval is called: ``median of the steady batches [95 %]``."""
+        return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
+
+    @property
     def alone(self) -> "Metric":
         """The same without its interval, for a table in which there is no room."""
         return replace(self, interval="")
@@ -127,7 +132,7 @@ class Metric:
         if self.interval:
             said += f"{' ' if chr(10) in said else chr(10)}[{self.interval}]"
         return Column(
-            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.meaning
+            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.said
         )
 
 
@@ -208,7 +213,7 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
 
 def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     """The columns as ``--help`` lists them, each group below what it is of."""
-    return "\n\n".join(f"{said}\n\n{_listed(metrics)}" for said, metrics in groups.items())
+    return "\n\n".join(f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items())
 
 
 def _listed(metrics: Sequence[Metric]) -> str:
@@ -216,7 +221,7 @@ def _listed(metrics: Sequence[Metric]) -> str:
     width = min(max(map(len, heads), default=0), 34)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.meaning, _WIDTH - width - 6) or [""]
+        first, *rest = textwrap.wrap(metric.said, _WIDTH - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

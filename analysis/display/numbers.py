@@ -42,6 +42,11 @@ def with_places(value: float | None, places: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
 
 
+def probability(value: float) -> str:
+    """A p value with three decimals: ``0.032``, ``< 0.001``."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def with_interval(
     value: float | None, low: float | None, high: float | None, places: int | None = None
 ) -> str:

@@ -87,7 +87,7 @@ METRICS = (
 )
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
-    "once the\nfirst in this order has the time:": (*LEVELS.values(), *METRICS)
+    "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
