@@ -37,12 +37,15 @@ def judged(study: Study) -> list[Judged] | None:
     except UserError:
         return None
     most = max(source.world_size or 1 for source in runs)
-    made = []
-    for source in [source for source in runs if source.world_size == most]:
+
+    def judge(source: Source) -> Judged | None:
         lateness = stragglers.lateness_of(study, source)
-        if lateness is not None:
-            made.append(Judged(source, lateness, stragglers.rows_of(study, source, lateness)))
-    return made
+        if lateness is None:
+            return None
+        return Judged(source, lateness, stragglers.rows_of(study, source, lateness))
+
+    largest = [source for source in runs if source.world_size == most]
+    return [judged for _, judged in study.each(largest, judge)]
 
 
 def section(found: Sequence[Judged], factors: Sequence[str]) -> Section:

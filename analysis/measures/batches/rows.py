@@ -29,9 +29,9 @@ TAU_COLUMNS = ("tau_batch_ms",)
 def rows(study: Study) -> Rows:
     """A row a run, or a configuration of TAU tables; the columns: analysis/batches.py."""
     made = []
+    sources = {source.id: source for source in study.of_kind("run")}
     for name, series in all_series(study).items():
-        source = next(source for source in study.sources if source.id == name)
-        made.append(_row(source, series))
+        made.append(_row(sources[name], series))
     made += _tau_rows(study)
     if not made:
         raise study.nothing(
@@ -84,7 +84,7 @@ def _tau_rows(study: Study) -> Rows:
     timed, started = tau.timed_and_started(study, rank_0_only=True)
     common = [key for key in timed if key in started]
     if study.tau_intervals and not common:
-        study.find("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
+        study.note("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
     return [
         {
             "id": "tau",
