@@ -1,4 +1,5 @@
-# Two commands do everything: `make demo` runs a whole study on this machine, `make test` proves the project.
+# `make setup` makes the environment in .venv; `make demo` runs a whole study on this machine, `make test` proves the
+# project. Both make the environment where it is not there yet.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,8 +7,11 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: demo test test-wide check format horovod clean
+.PHONY: setup $(VENV) demo test test-wide check docs format horovod clean
 .DEFAULT_GOAL := demo
+
+setup $(VENV): $(VENV)/.ready
+	@echo "scaleprof is installed: $(BIN)/scaleprof lists its commands"
 
 # A second call does nothing: the report is there.
 demo: $(REPORT)
@@ -35,9 +39,14 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
 	@touch $@
 
 # The virtual cluster's tests share one cluster, which fills the machine: they come alone, and last.
+# A part, in one process:  make test ARGS=tests/analysis   make test ARGS="tests/jobs/test_doctor.py -k srun"
 test: $(VENV)/.test-ready
+ifdef ARGS
+	$(BIN)/python -m pytest $(ARGS)
+else
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/cluster
-	$(BIN)/python -m pytest tests/cluster -m "not wide"
+	$(BIN)/python -m pytest tests/cluster
+endif
 
 # 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import.
 test-wide: $(VENV)/.test-ready
@@ -52,6 +61,10 @@ check: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The page that is made of the columns' own definitions.
+docs: | $(VENV)/.ready
+	$(BIN)/python -m analysis.columns > docs/columns.md
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

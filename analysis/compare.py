@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from analysis.display import output
+from analysis.display.metrics import NOMINAL
 from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
@@ -220,7 +221,7 @@ def _shown(columns: Sequence[str]) -> list[Column]:
         Column("figure", get("figure"), left=True),
         Column("a", get("a")),
         Column("b", get("b")),
-        Column("effect, %\n[95 %]", effect),
+        Column(f"effect, %\n[{NOMINAL}]", effect),
         Column("p", p_value),
         Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
         Column("verdict", get("verdict"), left=True),

@@ -8,7 +8,8 @@ nvprof or vtune; of several points --run says which.
 Columns, a row a kernel (an operator, on a CPU), the longest first:
 
     kernel, class
-    ms_per_batch (_low, _high)           time a batch, with its 95 % interval over the run's batches
+    ms_per_batch (_low, _high)           time a batch, with its interval over the run's batches, of 95 % or
+                                         more
     share_pct                            of the time of all kernels
     calls_per_batch, mean_us             launches a batch; of a launch
     achieved_occupancy_pct               warps that were resident, of those that fit

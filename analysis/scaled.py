@@ -7,7 +7,7 @@
                                                                     the kind that compares more points)
 
 A row is a configuration at one node count: ``method``, Run's fields, ``world_size``, then, for our own runs
-(a name with ..._low and ..._high has a 95 % interval in these columns):
+(a name with ..._low and ..._high has an interval in these columns, of 95 % or more):
 
     scaling                          weak (constant batch of a GPU) or strong (constant global batch)
     repetitions, timed_by            timed runs, and of which kind (unprofiled, if there are any)
@@ -75,7 +75,6 @@ from analysis.measures.scaling.scaled_parts import parts
 from analysis.published.by_method import METHODS, columns_of, of_runs, rows
 from analysis.results.load import load
 from profiling.errors import UserError, did_you_mean, run_command
-from profiling.heap import keep_freed_memory
 
 
 def main() -> int:
@@ -116,5 +115,4 @@ def _methods(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)

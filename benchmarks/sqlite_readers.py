@@ -20,7 +20,7 @@ from profiling.errors import run_command
 
 KERNELS, BATCH_NS = 4000, 350_000_000
 REPEATS = 3  # the median counts
-BAR_ROWS, BAR_GROWTH = 1e6, 1.1  # rows a second of a core; memory of four times the rows over that of one
+BAR_ROWS, BAR_GROWTH = 0.5e6, 1.1  # rows a second of a core; memory of four times the rows over that of one
 TABLES = {
     "nsys": "CUPTI_ACTIVITY_KIND_KERNEL",
     "nvprof": "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL",
@@ -55,15 +55,13 @@ def read(path, table, *columns):
 )
 WHOLE = (
     """
-import importlib
 from pathlib import Path
-import profiling.attribution.attribute, profiling.heap, profiling.readers.sqlite
-profiling.heap.keep_freed_memory()  # as profiling.convert does
-tool = importlib.import_module(f"profiling.tools.{sys.argv[2]}")
-def read(path):
-    return sum(len(piece) for name, piece in tool.stream(Path(path), []) if name == "kernels")
+import profiling.attribution.attribute, profiling.readers.sqlite
+from profiling.tools import tool
+def read(path, name):
+    return sum(len(piece) for table, piece in tool(name).stream(Path(path), []) if table == "kernels")
 """,
-    "read(sys.argv[1])",
+    "read(*sys.argv[1:])",
 )
 
 
@@ -128,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sqlite_readers", description=__doc__)
     parser.add_argument("--millions", type=int, default=1, help="of kernels in the smaller database")
     given = parser.parse_args()
-    where = machine(("numpy", "pyarrow"))
+    where = machine(("adbc-driver-sqlite", "numpy", "pyarrow"))
     tools: dict[str, list[dict[str, Any]]] = {"nsys": [], "nvprof": []}
     for size in (given.millions, 4 * given.millions):
         work = make_batches(size * 1_000_000 // KERNELS, KERNELS, BATCH_NS, seed=size)

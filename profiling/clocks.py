@@ -124,6 +124,8 @@ def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
     if not len(talks):
         return None
     _, tensor = np.unique(kernels["layer"][talks], return_inverse=True)
+    # By tensor, then start: the calls of a tensor follow one another, and a call's place less that of its
+    # tensor's first is its turn.
     order = np.lexsort((kernels["start_ns"][talks], tensor))
     talks, tensor = talks[order], tensor[order]
     _, first, which, count = np.unique(tensor, return_index=True, return_inverse=True, return_counts=True)
@@ -142,7 +144,7 @@ def _ends(kernels: Columns) -> np.ndarray:
 
 def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
     """The row of each batch index; -1: there is none."""
-    known = batches["batch_index"]
+    known = batches["batch_index"]  # rising
     place = np.minimum(np.searchsorted(known, index), len(known) - 1)
     return np.where(known[place] == index, place, -1) if len(known) else np.full(len(index), -1)
 

@@ -1,4 +1,6 @@
-"""python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]: what a profiler wrote, as tables.
+"""What did a profiler write, as tables?
+
+    python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
 Files are recognised by what is in them; folders are walked. The tables of a file go to a folder named after
 it, OUT/<name>/kernels.parquet and so on; without --out beside the file. Files that are one result (TAU writes
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.heap import keep_freed_memory
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
@@ -160,6 +161,7 @@ def convert(
         UserError: a path does not exist, or the only file cannot be converted.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
@@ -178,7 +180,7 @@ def convert(
                 if not outcome.error:
                     print(outcome.target)
                 done, failed = done + (not outcome.error), failed + bool(outcome.error)
-                progress.update(bar, advance=1, description=unit.path.name)
+                progress.update(bar, advance=1, description=escape(unit.path.name))
     return done, failed
 
 
@@ -261,5 +263,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)

@@ -32,7 +32,7 @@ def stage_of_event(event: str) -> tuple[str, float]:
     return (END_OF_BATCH if stage == BATCH_DURATION else stage), _UNITS_NS[unit]
 
 
-class _Batches:
+class _BatchMarker:
     """What both ways have in common: the event of a batch.
 
     Names are registered once: an unknown id crashes the process.
@@ -54,7 +54,7 @@ class _Batches:
         self._began_ns = now_ns
 
 
-class TauTimers(_Batches):
+class TauTimers(_BatchMarker):
     """Stages as timers. They must be nested and closed: an open one would lose the thread's profile."""
 
     def __init__(self, pytau: Any) -> None:
@@ -71,7 +71,7 @@ class TauTimers(_Batches):
         self._pytau.stop(self._timers[name])
 
 
-class TauEvents(_Batches):
+class TauEvents(_BatchMarker):
     """Stages as events, triggered at their ends: nothing of TAU's is open between two calls."""
 
     def __init__(self, pytau: Any) -> None:

@@ -10,7 +10,6 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from profiling.errors import UserError
-from profiling.heap import keep_freed_memory
 from profiling.launched import Launched, check_mpi, read_launched
 
 Item = TypeVar("Item")
@@ -59,7 +58,7 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         yield Workers(None)
         return
     # Threads of libraries that are loaded do not survive a fork: processes are started anew.
-    with ProcessPoolExecutor(wanted, get_context("spawn"), keep_freed_memory) as pool:
+    with ProcessPoolExecutor(wanted, get_context("spawn")) as pool:
         yield Workers(pool)
 
 

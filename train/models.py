@@ -36,7 +36,7 @@ def _declare_missing_operators() -> None:
 
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None:
-        raise UserError("torchvision is not installed; make .venv/.ready installs it (or pip install -e .)")
+        raise UserError("torchvision is not installed; make setup installs it (or pip install -e .)")
     compiled = sorted(Path(found.origin).parent.glob("_C*.so")) + sorted(
         Path(found.origin).parent.glob("_C*.pyd")
     )

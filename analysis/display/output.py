@@ -9,11 +9,13 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.display.terminal import Answer, Results, Rows, as_terminal, plain, plain_notes
+from analysis.display.metrics import Metric, Rows, help_of, names_of
+from analysis.display.numbers import plain
+from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
@@ -25,9 +27,18 @@ if TYPE_CHECKING:
 _DIGITS = 12  # of a figure in data
 
 
-def parser(module: str, description: str | None, what: str = "DIR") -> argparse.ArgumentParser:
-    """A command's parser with the flags that all analyses share."""
-    made = make_parser(f"python -m {module}", description)
+def parser(
+    module: str,
+    description: str | None,
+    what: str = "DIR",
+    columns: Mapping[str, Sequence[Metric]] | None = None,
+) -> argparse.ArgumentParser:
+    """A command's parser with the flags that all analyses share.
+
+    Args:
+        columns: of its answers, by what they are of, for ``--help``.
+    """
+    made = make_parser(f"python -m {module}", described(description, columns or {}))
     made.add_argument(
         "path",
         type=Path,
@@ -35,6 +46,11 @@ def parser(module: str, description: str | None, what: str = "DIR") -> argparse.
         help="a sweep's results, a run, a folder of reference files, or a file",
     )
     return add_output_flags(made)
+
+
+def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) -> str:
+    """A command's help: what it says of itself, then its columns."""
+    return "\n".join([description or "", *([help_of(columns), ""] if columns else [])])
 
 
 def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -102,17 +118,18 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
 
 
 def _write(answer: Answer, form: str, output: Path | None) -> None:
-    rows = [{name: _rounded(plain(row.get(name))) for name in answer.columns} for row in answer.rows]
+    names = names_of(answer.columns)
+    rows = [{name: _rounded(plain(row.get(name))) for name in names} for row in answer.rows]
     if form == "csv":
         buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, answer.columns, lineterminator="\n")
+        writer = csv.DictWriter(buffer, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         _write_text(buffer.getvalue(), output)
     elif form == "json":
         _write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n", output)
     else:
-        write_bytes(_as_parquet(rows, answer.columns), output)
+        write_bytes(_as_parquet(rows, names), output)
 
 
 def _rounded(value: Any) -> Any:
@@ -168,8 +185,8 @@ def write_bytes(content: bytes, output: Path | None) -> None:
             partial.unlink()
 
 
-def to_frame(rows: Rows, columns: Iterable[str]) -> "pd.DataFrame":
+def to_frame(rows: Rows, columns: Iterable[Metric | str]) -> "pd.DataFrame":
     """Rows as a DataFrame with these columns."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=list(columns))
+    return pd.DataFrame(rows, columns=names_of(columns))

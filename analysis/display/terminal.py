@@ -4,20 +4,26 @@ Columns are few, right-aligned, with short headers that end in the unit, and as 
 """
 
 import io
-import math
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
+from analysis.display.metrics import Column as Column
+from analysis.display.metrics import Metric, Rows, columns, filled
+from analysis.display.metrics import header as header
+from analysis.display.numbers import digits as digits
+from analysis.display.numbers import plain as plain
+from analysis.display.numbers import shown as shown
+from analysis.display.numbers import sortable as sortable
+from analysis.display.numbers import with_interval as with_interval
+from analysis.display.numbers import with_places as with_places
 from jobs.run import Run
-
-Rows = list[dict[str, Any]]
 
 # How many failed points and findings are shown before they are only counted.
 _MOST_LINES = 12
@@ -46,24 +52,6 @@ class Results(Protocol):
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the terminal's table.
-
-    Attributes:
-        header: short, with the unit; "\\n" breaks it.
-        value: of a row; "" and None are shown as a dash.
-        left: text, not a number.
-        key: it tells the rows apart, so that it is in each piece of a table too wide for the terminal; by
-            default the first columns of text are.
-    """
-
-    header: str
-    value: Callable[[Mapping[str, Any]], Any]
-    left: bool = False
-    key: bool = False
-
-
-@dataclass(frozen=True)
 class Part:
     """A table of the terminal: title, rows, columns, and what is said below it."""
 
@@ -79,32 +67,18 @@ class Answer:
 
     Attributes:
         rows: the data.
-        columns: the names of the data's columns, in order.
+        columns: of the data, in order.
         parts: the terminal's tables; by default one with all columns that are not empty.
         title, caption: above and below that one.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
     rows: Rows
-    columns: Sequence[str]
+    columns: Sequence[Metric | str]
     parts: Sequence[Part] = ()
     title: str = ""
     caption: str = ""
     notes: Sequence[str] = ()
-
-
-def sortable(key: Sequence[Any]) -> tuple:
-    """A sort key for fields: numbers by value, what is not known last."""
-    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
-
-
-def plain(value: Any) -> Any:
-    """A value that CSV and JSON know; what is not a number is empty."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def as_terminal(answer: Answer, study: "Results | None", output: Path | None) -> str:
@@ -197,12 +171,16 @@ def _width(terminal: bool) -> int:
 
 
 def _whole(answer: Answer) -> Part:
-    shown = [
-        _default_column(name, answer.rows)
-        for name in answer.columns
-        if not answer.rows or any(plain(row.get(name)) is not None for row in answer.rows)
-    ]
-    return Part(answer.title, answer.rows, shown, answer.caption)
+    metrics = [_named(one, answer.rows) if isinstance(one, str) else one for one in answer.columns]
+    every = columns(metrics)
+    return Part(
+        answer.title, answer.rows, filled(every, answer.rows) if answer.rows else every, answer.caption
+    )
+
+
+def _named(name: str, rows: Rows) -> Metric:
+    is_text = any(isinstance(row.get(name), str) for row in rows)
+    return Metric(name, "", text=is_text, key=name in Run.model_fields)
 
 
 def _table(part: Part) -> Any:
@@ -226,74 +204,8 @@ def _table(part: Part) -> Any:
             vertical="bottom",
         )
     for row in part.rows:
-        table.add_row(*(Text(shown(column.value(row))) for column in part.columns))
+        table.add_row(*(Text(column.text(row)) for column in part.columns))
     return table
-
-
-def _default_column(name: str, rows: Rows) -> Column:
-    is_text = any(isinstance(row.get(name), str) for row in rows)
-    return Column(header(name), lambda row: row.get(name), left=is_text, key=name in Run.model_fields)
-
-
-# How a column's name ends, and its unit as one reads it.
-_UNITS = {
-    "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
-    "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s",
-}  # fmt: skip
-
-
-def header(name: str) -> str:
-    """A column's name in a few short lines, its unit last: ``bandwidth_efficiency_pct`` ..."""
-    unit = ""
-    for end, written in _UNITS.items():
-        if name.endswith(end):
-            name, unit = name.removesuffix(end), written
-            break
-    lines: list[str] = []
-    for word in name.split("_"):
-        if lines and len(lines[-1]) + len(word) < 10:
-            lines[-1] += " " + word
-        else:
-            lines.append(word)
-    return "\n".join([*lines, unit] if unit else lines)
-
-
-def shown(value: Any) -> str:
-    value = plain(value)
-    if value is None or value == "":
-        return "-"
-    return digits(value) if isinstance(value, float) else str(value)
-
-
-def digits(value: float | None, significant: int = 4) -> str:
-    """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    if value == 0:
-        return "0"
-    before = math.floor(math.log10(abs(value))) + 1
-    places = significant - max(before, 1) if before > 0 else significant - before
-    return f"{value:z.{min(8, max(0, places))}f}"
-
-
-def with_places(value: float | None, places: int) -> str:
-    """A figure with a fixed number of decimals, 0 without a sign; a dash for none."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
-
-
-def with_interval(
-    value: float | None, low: float | None, high: float | None, places: int | None = None
-) -> str:
-    """``12.3 [12.1, 12.6]``, or ``12.3`` alone where there is no interval."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return digits(value) if places is None else with_places(value, places)
-    if places is None:
-        largest = max(abs(value), abs(low), abs(high))
-        before = math.floor(math.log10(largest)) + 1 if largest else 3
-        places = max(0, 4 - before) if before > 0 else 3 - before
-    return f"{value:z.{places}f} [{low:z.{places}f}, {high:z.{places}f}]"
 
 
 def plain_notes(study: "Results", most: int | None = None) -> list[str]:

@@ -17,7 +17,6 @@ from analysis.results.load import load
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.heap import keep_freed_memory
 
 _BESIDE = Path()  # --trace without a name
 
@@ -72,5 +71,4 @@ def beside(path: Path, name: str) -> Path:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     run_command(main)

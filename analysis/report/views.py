@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analysis.display.terminal import Column, Part, by_repetition, plain, shown
+from analysis.display.metrics import Column
+from analysis.display.numbers import plain
+from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
 from jobs.run import ROLES, fields_of
 
@@ -54,15 +56,14 @@ def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = Fals
 def _heading(column: Column) -> Heading:
     # A header is broken into lines for the terminal.
     text = column.header.replace("-\n", "").replace("\n", " ")
-    return Heading(text, numeric=not column.left)
+    return Heading(text, column.help, numeric=not column.left)
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
-    value = column.value(row)
+    text, value = column.text(row), plain(column.value(row))
     if column.left:
-        return Cell(shown(value), wide=len(str(value)) > 40)
+        return Cell(text, wide=len(text) > 40)
     if isinstance(value, str):
         number = _LEADING_NUMBER.match(value)
-        return Cell(shown(value), float(number[0].replace(",", "")) if number else "", numeric=True)
-    value = plain(value)
-    return Cell(shown(value), "" if value is None else value, numeric=True)
+        value = float(number[0].replace(",", "")) if number else None
+    return Cell(text, "" if value is None else value, numeric=True)

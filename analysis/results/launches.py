@@ -60,9 +60,9 @@ def _in_portions(
     return by_path
 
 
-def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.Batches]:
+def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
     """The batches of each table, counted once a study."""
-    kept: dict[Path, pyprof.Batches] = study.kept("batches of tables")
+    kept: dict[Path, pyprof.TableBatches] = study.kept("batches of tables")
     new = [source for source in sources if source.path not in kept]
     if new:
         kept |= _in_portions(
@@ -136,7 +136,7 @@ class TableSums:
             counted_ns: of those launches that are credited FLOPs; loader_ns: of the loader's kernels.
     """
 
-    batches: pyprof.Batches
+    batches: pyprof.TableBatches
     ns: float
     flops: float
     bytes: float

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
 from analysis.statistics.estimates import Estimate, inside_run
 from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
@@ -25,7 +26,10 @@ def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
         Column("calls", lambda row: int(row["products"])),
         interval_shown("time\nms", "time"),
         Column("GFLOP/s", lambda row: digits(row["flops_per_s"] and row["flops_per_s"] / 1e9)),
-        Column("gain\n[95 %]", lambda row: with_interval(row["gain"], row["gain_low"], row["gain_high"], 2)),
+        Column(
+            f"gain\n[{CONFIDENCE}]",
+            lambda row: with_interval(row["gain"], row["gain_low"], row["gain_high"], 2),
+        ),
         Column("same\noutput", lambda row: "yes" if row["same_output"] else "no", left=True),
     ]
     part = Part(f"Products of a recurrent layer's gates, on {devices}", rows, shown, timing(result.manifest))

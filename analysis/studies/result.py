@@ -70,7 +70,7 @@ class Result:
         return found.note if found else ""
 
     def estimate(self, key: Key, stages: Iterable[str]) -> Estimate | None:
-        """The median duration of stages together, ms, with its 95 % interval; None if one was not timed."""
+        """The median duration of stages together, ms, with its interval; None if one was not timed."""
         timed = self.durations.get(key, {})
         wanted = list(stages)
         if not wanted or any(stage not in timed for stage in wanted):
@@ -139,8 +139,8 @@ def interval_shown(header: str, name: str, unit: str = "ms") -> Column:
 def timing(manifest: StudyManifest) -> str:
     """How a study's durations were taken, in a sentence."""
     return (
-        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with 95 % "
-        "intervals (block bootstrap)."
+        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with "
+        "intervals of 95 % or more inside the run."
     )
 
 

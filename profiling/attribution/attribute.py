@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from profiling.attribution.checks import Tally
 from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, device_classes
 from profiling.attribution.coding import coded, distinct, is_empty, or_null, short_names
 from profiling.attribution.context import (
@@ -27,7 +28,6 @@ from profiling.attribution.memory import memory_table
 from profiling.attribution.message_rows import Messages, messages_of
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
-from profiling.attribution.tally import Tally
 from profiling.attribution.windows import Windows
 from profiling.converted import Converted, collect
 from profiling.cost.classify import is_helper
@@ -63,13 +63,13 @@ def attribute_in_windows(
     Args:
         findings: takes what was found on the way, when all pieces are made.
         rank: for the rows; None: the trace's own, else 0.
-        first_batch: see :func:`profiling.attribution.steps.find_batches`.
+        first_batch: see :func:`profiling.attribution.batch_times.find_batches`.
         subject: names the trace in findings.
         name_operators: puts operators and directions right where a tool knows better.
     """
     rank = (trace.rank or 0) if rank is None else rank
     windows = Windows(trace, first_batch)
-    tally = Tally(trace, windows, rank)
+    tally = Tally(trace, windows.marks, windows.batches.source, rank)
     for window in windows:
         events = window.events
         context = name_operators(events, find_context(events, windows.batches))
@@ -154,11 +154,14 @@ def _matching(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not len(known):
         return np.full(len(wanted), -1, dtype=np.int64)
     least, most = int(known.min()), int(known.max())
+    # A table of all numbers from the least to the most, and one place more: what is not known asks for that
+    # one, the last, which stays -1. Equal numbers are written last to first, so that the first one remains.
     if most - least < _DENSE * len(known):  # as numbers that count launches are: several times as fast
         place_of = np.full(most - least + 2, -1)
         place_of[(known - least)[::-1]] = np.arange(len(known))[::-1]  # of equal numbers the first
         near = (wanted >= max(least, 0)) & (wanted <= most)
         return place_of[np.where(near, wanted - least, -1)]
+    # Too far apart for a table: known[order] rises, and the place of a number among them is its own if equal.
     order = np.argsort(known, kind="stable")
     place = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
     return np.where((known[place] == wanted) & (wanted >= 0), place, -1)

@@ -1,6 +1,7 @@
 """What is wrong with a profile? Marks or ranks that are missing, clocks that ran backwards.
 
-What is found is named, so that no count is trusted that is short.
+What is found is named, so that no count is trusted that is short. Of a recording it is counted window by
+window and said once.
 """
 
 from collections import Counter
@@ -9,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 
+from profiling.attribution.events import RANGE, Columns, Trace
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 
 _SHOWN = 8
@@ -87,3 +89,62 @@ def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
 def _ranks(first: list[int], count: int) -> str:
     shown = ", ".join(map(str, first)) + (f" and {count - len(first)} more" if count > len(first) else "")
     return f"rank {shown}" if count == 1 else f"ranks {shown}"
+
+
+class Tally:
+    """Counts over the rows of all windows.
+
+    Args:
+        trace: the recording; its malformed events and its own findings are said with the rest.
+        marks: its ranges that tell batches and stages, columns as of host events.
+        source: what tells its batches apart; empty if nothing does.
+        rank: whose recording it is.
+    """
+
+    def __init__(self, trace: Trace, marks: Columns, source: str, rank: int) -> None:
+        self._trace, self._marks, self._source, self._rank = trace, marks, source, rank
+        self._rows = self._collectives = self._launched = self._early = self._earliest_ns = 0
+
+    def add(self, launched_ns: np.ndarray, start_ns: np.ndarray, is_collective: np.ndarray) -> None:
+        """Count a window's rows: when each was launched (-1: not known) and began, in ns."""
+        early = np.where(launched_ns >= 0, launched_ns - start_ns, 0)
+        self._rows += len(early)
+        self._collectives += int(is_collective.sum())
+        self._launched += int((launched_ns >= 0).sum())
+        self._early += int((early > 0).sum())
+        self._earliest_ns = max(self._earliest_ns, int(early.max(initial=0)))
+
+    def findings(self) -> list[str]:
+        """What is odd, one sentence each."""
+        trace, marks, source = self._trace, self._marks, self._source
+        found = list(trace.findings)
+        if trace.malformed:
+            found.append(
+                f"{trace.malformed} events lack a required field or hold an absurd one; they are left out"
+            )
+        if self._rows and trace.world_size > 1 and not self._collectives:
+            where = "on its GPU" if trace.on_device else "among its operators"
+            found.append(
+                f"one of {trace.world_size} ranks, and no collective {where}: communication is not recorded, "
+                "not absent (it runs where this profiler does not look, or without CUDA activities)"
+            )
+        found += clock_findings(self._early, self._launched, self._earliest_ns)
+        ranges = marks["kind"] == RANGE
+        names = [trace.names[name] for name in marks["name"][ranges]]
+        found += stage_findings(self._rank, names, marks["start_ns"][ranges])
+        if self._launched < self._rows:
+            found.append(
+                f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
+                "(it came before the trace): they have no batch, direction or operator"
+            )
+        if self._rows and not source:
+            found.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
+        elif source == "Optimizer.step":
+            found.append(
+                "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
+            )
+        if not trace.inputs and self._rows:
+            found.append(
+                "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
+            )
+        return found

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiling.attribution.batch_times import BatchTimes
 from profiling.attribution.events import LAYER, OPERATOR, RANGE, Columns, Events, name_flags
 from profiling.attribution.nesting import Nest, nest
 from profiling.attribution.passes import find_directions
-from profiling.attribution.steps import Batches
 from profiling.cost.operators import is_bookkeeping, is_primitive
 
 LAYER_PREFIX = "Layer: "
@@ -45,14 +45,14 @@ class Context:
     forward: np.ndarray
     node: np.ndarray
     loose: np.ndarray
-    batches: Batches
+    batches: BatchTimes
 
     def by_name(self, test: Callable[[str], bool]) -> np.ndarray:
         """``test`` of each event's name, as bools."""
         return name_flags(self.names, test)[self.nest.host["name"]]
 
 
-def find_context(events: Events, batches: Batches) -> Context:
+def find_context(events: Events, batches: BatchTimes) -> Context:
     """Where every host event stands."""
     names = events.names
     is_collective = name_flags(names, lambda name: bool(_COLLECTIVE.match(name)))
@@ -111,6 +111,9 @@ def _forward_of(host: Columns, node: np.ndarray, is_operator: np.ndarray) -> np.
     """For each node of the backward graph: the last operator before it with its sequence number; else -1."""
     has = is_operator & (host["sequence"] >= 0)
     pool = np.flatnonzero(has & (node | (host["forward_thread"] <= 0)))
+    # An as-of join. In this order the rows of each number follow one another by start, an operator before a
+    # node of the same start. Places of operators rise, so that the highest so far is the last operator at or
+    # before a row; if its number is another, there is none.
     order = pool[np.lexsort((node[pool], host["start_ns"][pool], host["sequence"][pool]))]
     place = np.where(node[order], -1, np.arange(len(order)))
     last = np.maximum.accumulate(place) if len(place) else place
@@ -131,7 +134,7 @@ def backward_of(context: Context, asked: np.ndarray) -> np.ndarray:
     is_node = np.arange(len(pool)) < len(nodes)
     sequence = context.sequence[pool]
     order = np.lexsort((is_node, -host["start_ns"][pool], sequence))
-    # In this order time runs backwards: the node met last is the first one after.
+    # As in _forward_of, but that in this order time runs backwards: the node met last is the first one after.
     place = np.where(is_node[order], np.arange(len(order)), -1)
     last = np.maximum.accumulate(place) if len(place) else place
     same = (last >= 0) & (sequence[order[last]] == sequence[order]) & (sequence[order] >= 0)

@@ -53,6 +53,8 @@ class Nest:
         """Index of the innermost event that contains a time on a thread; -1 if none does."""
         found = np.full(len(time_ns), -1, dtype=np.int64)
         starts, threads = self.host["start_ns"], self.host["thread"]
+        # The columns are sorted by thread, then start: a thread is one span in which starts rise. What
+        # contains a time is the last event that began by then or one around it: a thread's events are nested.
         for number in distinct(thread):
             low, high = np.searchsorted(threads, [number, number + 1])
             asked = np.flatnonzero(thread == number)
@@ -79,6 +81,7 @@ def nest(host: Columns, loose: np.ndarray) -> Nest:
     )
     host = {name: column[order] for name, column in host.items()}
     parent, depth = _parents(host, loose[order])
+    # Sorted by depth, level after level is one span; each keeps the order of the events.
     by_depth = np.argsort(depth, kind="stable")
     edges = np.searchsorted(depth[by_depth], np.arange(1, depth.max(initial=0) + 1))
     return Nest(host, parent, np.split(by_depth, edges))

@@ -61,6 +61,7 @@ def _is_loading(names: list[str], host: Columns, times: np.ndarray) -> np.ndarra
     )
     if not len(starts) or not len(ends):
         return np.zeros(len(times), dtype=bool)
+    # Both rise; behind the last of each stands a time that never comes.
     never = np.iinfo(np.int64).max
     next_start, next_end = (
         np.append(known, never)[np.searchsorted(known, times)] for known in (starts, ends)
@@ -97,6 +98,8 @@ def _stage_at(host: Columns, staged: np.ndarray, times: np.ndarray) -> np.ndarra
     if not len(ranges):
         return np.full(len(times), -1)
     ranges = ranges[np.lexsort((-host["end_ns"][ranges], host["start_ns"][ranges]))]
+    # Without those that lie in others, starts and ends rise together: the last range that began by a time is
+    # the only one that can contain it, if any does.
     ranges = ranges[~contained(host["start_ns"][ranges], host["end_ns"][ranges])]
     place = np.searchsorted(host["start_ns"][ranges], times, side="right") - 1
     inside = (place >= 0) & (times <= host["end_ns"][ranges[place]])

@@ -1,31 +1,27 @@
 """How is a profiler's SQLite database read: never written to, by columns, whatever release wrote it?
 
 Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
-does not have is told by its absence; a value that is no integer costs its row, which is counted. Integers are
-taken from the file's pages (:mod:`profiling.readers.sqlite_pages`), many times as fast as SQLite hands them
-to Python (``benchmarks.sqlite_readers``).
+does not have is told by its absence; a value that is no integer costs its row, which is counted. Arrow's
+driver for SQLite (ADBC) reads them, several times as fast as :mod:`sqlite3` hands rows to Python
+(``benchmarks.sqlite_readers``); where it meets a value that is no integer, ``sqlite3`` goes on.
 """
 
-import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import adbc_driver_sqlite
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from adbc_driver_manager import AdbcConnection, AdbcStatement
+from adbc_driver_manager import Error as ArrowError
 
 from profiling.errors import UserError
-from profiling.readers.sqlite_pages import (
-    LONGEST,
-    NULL,
-    NotPlain,
-    Pages,
-    is_integer,
-    open_pages,
-    read_columns,
-)
 
 MAGIC = b"SQLite format 3\x00"
 ROWS = 1 << 16  # fetched at a time
@@ -33,6 +29,8 @@ _LOCK_WAIT_S = 1.0
 _WAL = 2  # of the header's byte 18: changes stand in a second file
 # Larger than any sum of two that is formed of them.
 _LIMIT = 1 << 62
+
+_PRAGMAS = ("query_only = on", "trusted_schema = off", "cell_size_check = on")
 
 Columns = dict[str, np.ndarray]
 
@@ -48,7 +46,6 @@ class Database:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, open_files: ExitStack) -> None:
         self.path, self._connection, self._open_files = path, connection, open_files
-        self._pages: Pages | None = None
         self.malformed = 0
         self.tables: dict[str, frozenset[str]] = {}
         sql = "select name from sqlite_master where type = 'table' and sql not like 'create virtual%'"
@@ -93,72 +90,70 @@ class Database:
         """
         self.need(table, *(name for name, missing in columns.items() if missing is None))
         done = 0
-        if not texts and (plain := self._plain(table, columns)) is not None:
+        if not texts:
             try:
-                for found in self._from_pages(*plain, columns):
-                    done += len(found[0][0])
-                    yield self._sound(dict(zip(columns, (one for one, _ in found), strict=True)), found)
+                for batch in self._batches(table, columns):
+                    yield self._sound(_filled(batch, columns))
+                    done += batch.num_rows
                 return
-            except NotPlain:
-                pass  # from the row after the last one on, SQLite reads (or says what is wrong)
-        wanted = [
-            f'"{name}"' if missing is None else f"ifnull({self._column(table, name)}, {missing})"
-            for name, missing in columns.items()
-        ] + [self._column(table, name) for name in texts]
-        rest = f" order by rowid limit -1 offset {done}" if done else ""
-        for rows in self._chunks(f'select {", ".join(wanted)} from "{table}"{rest}'):
+            except (ArrowError, pa.ArrowException, _NotIntegers):
+                pass  # from the row after the last one on, sqlite3 reads (or says what is wrong)
+        rest = f" limit -1 offset {done}" if done else ""
+        for rows in self._chunks(self._select(table, [*columns, *texts]) + rest):
             given = dict(zip([*columns, *texts], zip(*rows, strict=True), strict=True))
-            found = [_as_integers(given[name]) for name in columns]
-            named = dict(zip(columns, (one for one, _ in found), strict=True))
-            yield self._sound(named | {name: np.array(given[name], dtype=object) for name in texts}, found)
+            integers = {name: _as_integers(given[name], missing) for name, missing in columns.items()}
+            yield self._sound(integers | {name: np.array(given[name], dtype=object) for name in texts})
 
-    def _sound(self, rows: Columns, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Columns:
-        """The rows whose values are integers that can be; the others are counted."""
-        sound = np.ones(len(found[0][0]), dtype=bool)
-        for _, whole in found:
-            if not whole.all():
-                sound &= whole
-        if sound.all():
+    def _sound(self, rows: Columns) -> Columns:
+        """The rows whose integers can be; the others are counted."""
+        numbers = [column for column in rows.values() if column.dtype == np.int64]
+        if all(column.min() > -_LIMIT and column.max() < _LIMIT for column in numbers):
             return rows
+        sound = np.logical_and.reduce([(column > -_LIMIT) & (column < _LIMIT) for column in numbers])
         self.malformed += len(sound) - int(sound.sum())
         return {name: column[sound] for name, column in rows.items()}
 
-    def _plain(self, table: str, columns: Mapping[str, int | None]) -> tuple[int, dict[str, int]] | None:
-        """(where a table begins, the places of its columns), if its rows can be read from the file's pages.
+    def _batches(self, table: str, columns: Mapping[str, int | None]) -> Iterator[pa.RecordBatch]:
+        """The columns as Arrow reads them.
 
-        So are tables of rows in the main file, and columns that were made to hold integers and are stored.
+        Raises:
+            _NotIntegers: the first rows of a column hold something else.
+            adbc_driver_manager.Error, pyarrow.ArrowException: a later one does, or the file cannot be read.
         """
-        if self.path.with_name(self.path.name + "-wal").exists():
-            return None
-        made = list(
-            self._rows("select rootpage, sql from sqlite_master where type = 'table' and name = ?", (table,))
-        )
-        told = list(self._rows("select name, type, pk, hidden from pragma_table_xinfo(?)", (table,)))
-        if len(made) != 1 or re.search(r"without\s+rowid", str(made[0][1]), re.IGNORECASE):
-            return None
-        places = {str(name): place for place, (name, *_) in enumerate(told) if name in columns}
-        stored = all(not hidden for *_, hidden in told)
-        integers = all("INT" in str(kind).upper() and not pk for name, kind, pk, _ in told if name in columns)
-        return (int(made[0][0]), places) if stored and integers and places else None
+        statement = AdbcStatement(self._arrow)
+        with closing(statement):
+            statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(ROWS)})
+            statement.set_sql_query(self._select(table, columns))
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader._import_from_c(stream.address) as reader:
+                # A column's type is that of its first rows; what does not fit in a later row is an error.
+                if any(kind != pa.int64() for kind in reader.schema.types):
+                    raise _NotIntegers
+                yield from (batch for batch in reader if batch.num_rows)
 
-    def _from_pages(
-        self, root: int, places: Mapping[str, int], columns: Mapping[str, int | None]
-    ) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """(values, which of them are integers that can be) of each column, some thousand rows at a time."""
-        order = sorted(places, key=places.__getitem__)
-        # While this transaction is open, no writer changes a page.
+    @cached_property
+    def _arrow(self) -> AdbcConnection:
+        """The file, opened by Arrow's driver. While its transaction is open, no writer changes the file.
+
+        Two libraries share the process's locks on it, and one that lets go lets go for both: so the
+        connection of sqlite3 begins a transaction, too, which lasts as long.
+        """
         if not self._connection.in_transaction:
             list(self._rows("begin"))
             list(self._rows("select 1 from sqlite_master limit 1"))
-        if self._pages is None:
-            self._pages = self._open_files.enter_context(open_pages(self.path))
-        for read in read_columns(self._pages, root, [places[name] for name in order]):
-            known = dict(zip(order, read, strict=True))
-            rows = len(read[0][0])
-            yield [
-                _whole(*known[name], missing) if name in known else (np.full(rows, missing), np.ones(1, bool))
-                for name, missing in columns.items()
-            ]
+        database = self._open_files.enter_context(closing(adbc_driver_sqlite.connect(_address(self.path))))
+        connection = self._open_files.enter_context(closing(AdbcConnection(database)))
+        with closing(AdbcStatement(connection)) as statement:
+            for pragma in _PRAGMAS:
+                statement.set_sql_query(f"pragma {pragma}")
+                statement.execute_update()
+        connection.set_autocommit(False)
+        return connection
+
+    def _select(self, table: str, columns: Iterable[str]) -> str:
+        # Not indexed: in the order of the file, whichever library reads.
+        wanted = ", ".join(f'{self._column(table, name)} as "{name}"' for name in columns)
+        return f'select {wanted} from "{table}" not indexed'
 
     def _column(self, table: str, name: str) -> str:
         return f'"{name}"' if name in self.tables[table] else "null"
@@ -174,30 +169,34 @@ class Database:
                 yield rows
 
 
-def _whole(values: np.ndarray, kinds: np.ndarray, missing: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """(values with what stands for null, which of them are integers that can be), by their serial types.
-
-    What is so of all of them comes once, as their types do.
-    """
-    whole = is_integer(kinds)
-    if missing is not None and not whole.all():
-        null = kinds == NULL
-        values, whole = np.where(null, missing, values), whole | null
-    if (kinds == LONGEST).any() and (values.min() <= -_LIMIT or values.max() >= _LIMIT):
-        whole = whole & (values > -_LIMIT) & (values < _LIMIT)
-    return values, whole
+class _NotIntegers(Exception):
+    """A column holds something else."""
 
 
-def _as_integers(given: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(values as int64, which of them are integers that can be)."""
+def _filled(batch: pa.RecordBatch, columns: Mapping[str, int | None]) -> Columns:
+    """A batch's integers, with what stands for null."""
+    found = {}
+    for name, missing in columns.items():
+        array = batch.column(name)
+        if array.null_count:
+            array = pc.fill_null(array, _LIMIT if missing is None else missing)
+        # to_numpy would import pandas.
+        found[name] = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
+    return found
+
+
+def _as_integers(given: tuple[Any, ...], missing: int | None) -> np.ndarray:
+    """Values as int64, with what stands for null; what is no integer as one that cannot be."""
     try:
         values = np.array(given)  # of 64-bit integers only where every value is one
     except (ValueError, OverflowError):
         values = np.array([])
-    if values.dtype != np.int64:
-        integers = [type(one) is int for one in given]
-        values = np.array([one if right else _LIMIT for one, right in zip(given, integers, strict=True)])
-    return values, (values > -_LIMIT) & (values < _LIMIT)
+    if values.dtype == np.int64:
+        return values
+    null = _LIMIT if missing is None else missing
+    return np.array(
+        [one if type(one) is int else null if one is None else _LIMIT for one in given], dtype=np.int64
+    )
 
 
 @contextmanager
@@ -213,7 +212,7 @@ def open_database(path: Path) -> Iterator[Database]:
     with ExitStack() as open_files, closing(connection):
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         with _readable(path):
-            for pragma in ("query_only = on", "trusted_schema = off", "cell_size_check = on"):
+            for pragma in _PRAGMAS:
                 connection.execute(f"pragma {pragma}")
         yield Database(path, connection, open_files)
 

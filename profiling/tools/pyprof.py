@@ -86,7 +86,7 @@ class PyProf(Profiler):
 
 
 @dataclass(frozen=True)
-class Batches:
+class TableBatches:
     """The batches of one PyProf table, counted, not assumed.
 
     Attributes:
@@ -114,7 +114,7 @@ def is_pyprof(columns: Iterable[str]) -> bool:
     return set(columns) >= NEEDED
 
 
-def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, Batches]:
+def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, TableBatches]:
     """The batches of each table.
 
     Args:
@@ -129,7 +129,9 @@ def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, Batches]:
     return found
 
 
-def _batches(idx: "np.ndarray", forward: "np.ndarray", backward: "np.ndarray", loss: "np.ndarray") -> Batches:
+def _batches(
+    idx: "np.ndarray", forward: "np.ndarray", backward: "np.ndarray", loss: "np.ndarray"
+) -> TableBatches:
     """The batches of one table, by the launches that PyProf assigned to an operator of the model.
 
     A run of loss launches ends a forward pass and begins a backward pass; the next launch of the model begins
@@ -146,7 +148,7 @@ def _batches(idx: "np.ndarray", forward: "np.ndarray", backward: "np.ndarray", l
     before = 1 if not backward.any() else int(np.searchsorted(starts, idx[backward][0], side="right"))
     if not starts or not before:
         attributed = 0
-    return Batches(passes, attributed, tuple(starts), tuple(at[is_loss].tolist()), max(before - 1, 0))
+    return TableBatches(passes, attributed, tuple(starts), tuple(at[is_loss].tolist()), max(before - 1, 0))
 
 
 def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
@@ -158,7 +160,7 @@ def in_portions(paths: Sequence[Path]) -> Iterable[Sequence[Path]]:
 def read_table(
     path: Path,
     rank: int | None = None,
-    batches: Batches | None = None,
+    batches: TableBatches | None = None,
     optional: Sequence[str] = _OPTIONAL,
     connection: Any = None,
 ) -> Converted:
@@ -197,7 +199,7 @@ def read_table(
     launches = _in_order(rows.filter(rows["is_sound"]))
     if not len(launches):
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
-    columns = _as_kernels(launches, batches, _rank_of(path) if rank is None else rank)
+    columns = _as_kernels(launches, batches, _rank_in_name(path) if rank is None else rank)
     findings = _findings(path, batches, len(rows) - len(launches))
     ranks = _ranks_of(path)
     if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
@@ -248,7 +250,7 @@ def _amount(column: str) -> str:
     return f"if(isfinite({number}) and {number} >= 0, {number}, null)"
 
 
-def _findings(path: Path, batches: Batches, left_out: int) -> list[str]:
+def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
     found = []
     if left_out:
         found.append(f"{path.name}: {left_out} rows have no index or no possible duration; they are left out")
@@ -262,7 +264,7 @@ def _findings(path: Path, batches: Batches, left_out: int) -> list[str]:
     return found
 
 
-def _rank_of(path: Path) -> int:
+def _rank_in_name(path: Path) -> int:
     # The reference's file names end in the rank: ..._ret_0_3.gzip
     last = path.name.partition(".")[0].rpartition("_")
     return int(last[2]) if "_ret_" in last[0] and last[2].isdigit() else 0
@@ -274,7 +276,7 @@ def _ranks_of(path: Path) -> int:
     return int(found[1]) * int(found[2]) if found else 1
 
 
-def _as_kernels(launches: "pa.Table", batches: Batches, rank: int) -> dict[str, Any]:
+def _as_kernels(launches: "pa.Table", batches: TableBatches, rank: int) -> dict[str, Any]:
     import numpy as np
     import pyarrow as pa
 
@@ -315,7 +317,7 @@ _FLAGS = ("is_assigned", "is_bprop", "fills_gradient", "is_loader", "is_loss")
 
 
 def _directions(
-    flags: "dict[str, np.ndarray]", idx: "np.ndarray", batch: "np.ndarray", batches: Batches
+    flags: "dict[str, np.ndarray]", idx: "np.ndarray", batch: "np.ndarray", batches: TableBatches
 ) -> "np.ndarray":
     """The direction of each launch, as an index of DIRECTIONS."""
     import numpy as np

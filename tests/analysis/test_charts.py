@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.report.build import build
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart, Section, TableView
@@ -76,7 +77,7 @@ def test_every_point_of_a_line_is_one_row(sections):
 
 
 @pytest.mark.parametrize(
-    ("chart", "header"), [("throughput", "images /s"), ("efficiency", "scaling eff. % [95 %]")]
+    ("chart", "header"), [("throughput", "images /s"), ("efficiency", f"scaling eff. % [{CONFIDENCE}]")]
 )
 def test_throughput_and_efficiency(sections, chart, header):
     drawn = [y for name, trace in traces(sections["scaling"], chart).items()
@@ -90,7 +91,7 @@ def test_loss(sections):
     for name, header in LOSS.items():
         assert drawn[name]["x"] == close(column(view, header)), name
     whole = np.sum([trace["x"] for trace in drawn.values()], axis=0)
-    assert whole.tolist() == close(column(view, "lost [95 %]"))
+    assert whole.tolist() == close(column(view, f"lost [{CONFIDENCE}]"))
 
 
 def test_stages(sections):
@@ -118,7 +119,9 @@ def test_communication(sections):
 def test_lateness(sections):
     (trace,) = sections["stragglers"].charts[0].figure["data"]
     drawn = np.median(np.array(trace["z"]), axis=1)
-    assert drawn.tolist() == close(column(table(sections["stragglers"]), "lateness, ms median [95 %]"))
+    assert drawn.tolist() == close(
+        column(table(sections["stragglers"]), f"lateness, ms median [{CONFIDENCE}]")
+    )
 
 
 def test_kernels(sections):
@@ -140,7 +143,7 @@ def test_factors(sections):
     section = sections["factors"]
     if section.charts:
         drawn = [x for trace in section.charts[0].figure["data"] for x in trace["x"]]
-        assert sorted(drawn) == close(sorted(column(table(section), "omega squared [95 %]")))
+        assert sorted(drawn) == close(sorted(column(table(section), f"omega squared [{CONFIDENCE}]")))
 
 
 def test_prediction(sections):

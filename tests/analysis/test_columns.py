@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from analysis import batches, efficiency, kernels, scaled
-from analysis.measures.batches import rows as batches_of_runs
+from analysis import columns, efficiency, kernels, scaled
+from analysis.display import output
+from analysis.display.metrics import FIELDS, names_of
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import rows as kernels_of_runs
 from analysis.measures.scaling import figures, use
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from jobs.run import Run
+from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
 from tests.analysis.test_studies import layers
 from tests.analysis.test_tau_batches import merged
 
@@ -28,7 +30,6 @@ COLUMNS = {
     ),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
     kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
-    batches: (*batches_of_runs.FIGURES, *batches_of_runs.TAU_COLUMNS),
 }
 
 
@@ -76,12 +77,17 @@ ANSWERS = (
     ("scaled", "--method", "corrected,published"),
     ("scaled", "--group-by", "batch,world_size,batch"),
     ("batches",),
+    ("batches", "REFERENCE"),
     ("anatomy", "--by", "rank,stage,rank"),
+    ("anatomy", "--by", "batch_index"),
     ("kernels", "--by", "kernel,class,kernel"),
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
     ("kernels", "B", "--metric", "flops-efficiency"),
     ("communication",),
+    ("communication", "--by", "rank"),
+    ("communication", "REFERENCE"),
+    ("communication", "TAU"),
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
@@ -93,6 +99,7 @@ ANSWERS = (
     ("predict",),
     ("expense",),
     ("expense", "--by", "rank"),
+    ("expense", "METERED"),
     ("hotspots",),
     ("studies.__main__",),
     ("tau_batches",),
@@ -106,27 +113,97 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Other results than the sweep, by the word that ANSWERS has for them."""
+    reference, under_tau, metered = (
+        tmp_path_factory.mktemp(name) for name in ("reference", "tau", "metered")
+    )
+    write_pyprof(reference)
+    for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
+        times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
+        write_tau(reference / f"{name}.gzip", times, network="ib", grad="fp16")
+    made = write_run(under_tau, run_of(gpus_per_node=2, profile="tau"), Truth())
+    sizes = {"event": ["Message size for all-reduce"], "count": [10.0], "mean": [1e6]}
+    tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
+    energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
+    write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
+    return {"REFERENCE": reference, "TAU": under_tau, "METERED": metered}
+
+
+@pytest.fixture
+def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
+    """Runs a command as one of ANSWERS says: of the sweep, or what a word stands for; B is another run."""
+
+    def asked(given: tuple[str, ...]):
+        command, *arguments = given
+        first = {
+            "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
+            "studies.__main__": lambda: layers(tmp_path / "layers"),
+            "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
+        }.get(command, lambda: sweep)()
+        other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
+        if arguments and arguments[0] in others:
+            first = others[arguments.pop(0)]
+        words = [other if word == "B" else word for word in arguments]
+        return run(f"analysis.{command}", first, *words, "--format", "csv")
+
+    return asked
+
+
 @pytest.mark.parametrize("given", ANSWERS, ids=" ".join)
-def test_no_answer_has_a_column_twice(given: tuple[str, ...], sweep: Path, tmp_path: Path) -> None:
-    command, *arguments = given
-    first = {
-        "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
-        "studies.__main__": lambda: layers(tmp_path / "layers"),
-        "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
-    }.get(command, lambda: sweep)()
-    other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
-    given = [other if word == "B" else word for word in arguments]
-    ran = run(f"analysis.{command}", first, *given, "--format", "csv")
+def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
+    ran = ask(given)
     assert ran.code == 0, ran.err
     head = ran.out.split("\n")[0].split(",")
     assert sorted(head) == sorted(set(head))
     # Nor is a field of the run overwritten by a figure of the same name.
     truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
                     for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip
-    elsewhere = ("tau_batches", "studies.__main__")
-    for name in set(head) & set(truth) if command not in elsewhere else ():
+    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE", "TAU")
+    for name in set(head) & set(truth) if not set(given) & set(elsewhere) else ():
         values = {row[name] for row in ran.csv}
         assert values <= truth[name] | {"", "none+torch"}, (name, values)
+
+
+def rows_of(command: str, ask, monkeypatch) -> list[dict]:
+    """All rows that a command makes for ANSWERS."""
+    rows: list[dict] = []
+
+    def kept(answer, study, arguments):
+        rows.extend(answer.rows)
+        return 0
+
+    monkeypatch.setattr(output, "emit", kept)
+    for given in ANSWERS:
+        if given[0].removesuffix(".__main__") == command:
+            assert ask(given).code == 0
+    return rows
+
+
+@pytest.mark.parametrize("command", columns.commands())
+def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(
+    command: str, ask, monkeypatch
+) -> None:
+    rows = rows_of(command, ask, monkeypatch)
+    said = {name for metrics in columns.commands()[command].COLUMNS.values() for name in names_of(metrics)}
+    keys = {name for row in rows for name in row}
+    assert not keys - said - set(FIELDS)
+    assert not said - keys
+
+
+@pytest.mark.parametrize("command", columns.commands())
+def test_help_explains_each_column(command: str) -> None:
+    module = columns.commands()[command]
+    said = " ".join(run(module.__name__, "--help").out.split())
+    for metrics in module.COLUMNS.values():
+        assert not [one.name for one in metrics if " ".join(f"{one.label} {one.said}".split()) not in said]
+        assert all(one.meaning for one in metrics)
+
+
+def test_the_docs_page_is_what_the_metrics_say(root: Path) -> None:
+    committed = (root / "docs" / "columns.md").read_text()
+    assert committed == columns.page(), "python -m analysis.columns > docs/columns.md"
 
 
 def test_every_command_that_answers_in_columns_is_asked(root: Path) -> None:

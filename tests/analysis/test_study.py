@@ -1,4 +1,4 @@
-"""What was loaded never changes; a run that cannot be used is left out once, in one place, for all measures."""
+"""What was loaded never changes; a run that cannot be used is left out once, in one place, for all."""
 
 from dataclasses import FrozenInstanceError
 from pathlib import Path

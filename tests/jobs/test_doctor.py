@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jobs import doctor
-from jobs.doctor import examine
+from jobs.doctor import Finding, examine
 from jobs.machine import Machine
 
 
@@ -44,3 +44,22 @@ def test_cupti_is_here_only_if_it_answers(monkeypatch, why, present):
     finding = next(f for f in examine(Machine("h", "os", "cpu", 2, 1, (), None, True)) if f.name == "cupti")
     assert finding.present == present and bool(finding.remedy) != present
     assert present or finding.detail == "needs an NVIDIA GPU"
+
+
+def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch):
+    srun = tmp_path / "srun"
+    srun.write_text(
+        "#!/bin/sh\necho 'srun: error: no DNS record 42' >&2\necho 'srun: fatal: no cluster' >&2\nexit 1\n"
+    )
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    finding = next(f for f in examine(Machine("h", "os", "cpu", 2, 1, (), None, True)) if f.name == "srun")
+    assert not finding.present and finding.detail == "answers with an error: srun: fatal: no cluster"
+    assert "node of a Slurm cluster" in finding.remedy
+
+
+def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
+    missing = Finding("libraries", "mpi4py", False, "not [installed]", "pip install -e '.[mpi]'")
+    doctor.show([missing])
+    printed = capsys.readouterr().out
+    assert missing.remedy in printed and missing.detail in printed

@@ -140,6 +140,12 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     assert capsys.readouterr().out.split() == [str(out / name) for name in ("rank0", "rank0-2", "table")]
 
 
+def test_a_name_with_brackets_is_shown_as_it_is_on_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
+    assert main([str(trace(tmp_path / "[red]a[i].json"))]) == 0
+    assert "[red]a[i].json" in capsys.readouterr().err
+
+
 def test_without_out_tables_go_beside_the_file(tmp_path):
     trace(tmp_path / "run.pt.trace.json")
     assert main([str(tmp_path)]) == 0

@@ -1,12 +1,10 @@
 """TFRecord files, their Examples and indexes: what is written is read, and damage is never taken for data."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from train.loaders.crc32c import crc32c
 from train.loaders.records import (
     check_head,
     decode_example,
@@ -29,9 +27,6 @@ def record_file(tmp_path):
     return path
 
 
-# --- the checksum -------------------------------------------------------------------------------------
-
-
 def plain_crc32c(data: bytes) -> int:
     """By its definition, bit by bit."""
     crc = 0xFFFFFFFF
@@ -40,21 +35,6 @@ def plain_crc32c(data: bytes) -> int:
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
-
-
-def test_the_checksum_is_that_of_the_standard():
-    # RFC 3720, B.4, and the customary check value
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(bytes(range(32))) == 0x46DD794E
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 3000), st.integers(0, 2**32 - 1))
-def test_the_checksum_of_any_bytes(length, seed):
-    data = np.random.default_rng(seed).bytes(length)
-    assert crc32c(data) == plain_crc32c(data)
 
 
 # --- records ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from train.loaders.skipping import Skipping
 _SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jump in a file
 
 
-class Batches:
+class PipelineBatches:
     """Batches of a DALI pipeline, on the device."""
 
     def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
@@ -150,4 +150,4 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
         raise UserError(f"loader {run.loader} needs NVIDIA DALI ({error}); {install}") from None
     if run.loader != "dali-cpu" and device.type != "cuda":
         raise UserError(f"loader {run.loader} needs a GPU; dali-cpu does without")
-    return Skipping(find_shard(run, rank, world_size), partial(Batches, run, rank, device))
+    return Skipping(find_shard(run, rank, world_size), partial(PipelineBatches, run, rank, device))

@@ -129,7 +129,7 @@ def data_folder(run: Run) -> Path:
         raise UserError(f"loader {run.loader} needs --data DIR; {make}")
     folder = Path(run.data)
     if not folder.is_dir():
-        raise UserError(f"there is no data folder {folder}; {make}")
+        raise UserError(f"there is no data folder {folder.absolute()}; {make}")
     part = folder / ("images" if run.data_format == "images" else "tfrecord")
     return part if part.is_dir() else folder
 

@@ -64,7 +64,7 @@ class Endless(Sampler):
             yield from torch.randperm(self._count, generator=generator).tolist()
 
 
-class Batches:
+class LoaderBatches:
     """Batches of a DataLoader, on the device."""
 
     def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
@@ -125,4 +125,4 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
     Raises:
         UserError: no data, or none that can be decoded.
     """
-    return Skipping(find_shard(run, rank, world_size), partial(Batches, run, rank, device))
+    return Skipping(find_shard(run, rank, world_size), partial(LoaderBatches, run, rank, device))

@@ -10,9 +10,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import google_crc32c
+
 from jobs.store import write_text
 from profiling.errors import UserError
-from train.loaders.crc32c import crc32c
 
 _HEAD, _TAIL = 12, 4  # bytes before and after a record's data
 _CRC_MASK = 0xA282EAD8
@@ -60,7 +61,7 @@ def _size_from_head(head: bytes) -> int | None:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    crc = crc32c(data)
+    crc = google_crc32c.value(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + _CRC_MASK) & 0xFFFFFFFF)
 
 

@@ -1,16 +1,27 @@
-"""Where does a batch go?
-
-The columns are explained in analysis/anatomy.py.
-"""
+"""Where does a batch go?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.display.terminal import Column, Part, Rows, digits
+from analysis.display.metrics import (
+    BATCH,
+    OF_A_RUN,
+    RANK,
+    RUNS,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    named,
+    telling,
+)
+from analysis.display.numbers import digits
+from analysis.display.terminal import Part
 from analysis.measures.anatomy.collectives import matched_of, ranks_of
 from analysis.measures.anatomy.divide import (
     BESIDE,
@@ -27,14 +38,56 @@ from analysis.measures.batches import recorded
 from analysis.measures.batches.overlap import Intervals
 from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
-from jobs.run import Run
 from profiling import tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVELS = ("rank", "batch_index", "stage")
-FIGURES = ("attributed_batches", "wall_ms", *(f"{name}_ms" for name in EVERY))
+LEVELS = {
+    "rank": RANK,
+    "batch_index": BATCH,
+    "stage": Metric(
+        "stage", "load, forward, backward, update or end (from the update's end to the batch's)",
+        text=True, key=True,
+    ),
+}  # fmt: skip
+# A name of divide.EVERY -> header and meaning.
+_PARTS = {
+    "compute": ("compute", "kernels of the model run (of the host, on a CPU)"),
+    "exposed_communication": (
+        "exposed\ncomm.", "collectives run and no model kernel does; made of the next two"
+    ),
+    "exposed_transfer": ("exposed\ntransfer", "of it: since the last rank had come to the collective"),
+    "exposed_wait": ("wait for\nranks", "of it: before that; this rank waits for a later one"),
+    "exposed_loader": (
+        "exposed\nloader",
+        "the loader's kernels and copies run, or the next batch is waited for; made of the next three",
+    ),
+    "loader_kernels": ("loader's\nkernels", "of it: the loader's kernels"),
+    "loader_copies": ("loader's\ncopies", "of it: the loader's copies"),
+    "loader_wait": ("wait for\nthe loader", "of it: the wait for the next batch"),
+    "exposed_copies": ("other\ncopies", "other copies and memory sets run"),
+    "idle": ("idle", "nothing runs; on a GPU made of the next two"),
+    "idle_host_bound": (
+        "idle,\nhost-bound", "of it: nothing was launched that had not begun; the next launch was late"
+    ),
+    "idle_other": ("idle,\nother", "of it: something was; dependency, synchronisation, latency"),
+    "overlapped_communication": (
+        "overlapped\ncomm.", "beside the parts: collectives run, and kernels of the model do too"
+    ),
+    "overlapped_loader": (
+        "overlapped\nloader", "beside the parts: the loader's kernels and copies run, and the model's do too"
+    ),
+}  # fmt: skip
+METRICS = (
+    Metric("attributed_batches", "how many batches (of all its ranks) a row is the mean of", "batches"),
+    Metric("wall_ms", "the sum of the parts", "wall"),
+    *(Metric(f"{name}_ms", meaning, head) for name, (head, meaning) in _PARTS.items()),
+)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
+    "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
+}
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
@@ -159,7 +212,7 @@ def _kernels(directory: Path) -> dict[str, np.ndarray]:
 
 
 def rows(study: Study, by: Sequence[str] = ()) -> Rows:
-    """The answer's rows; the columns: analysis/anatomy.py."""
+    """The answer's rows; with :data:`METRICS`."""
     every = frame(study)
     fields = {source.id: source.fields for source in study.of_kind("run")}
     repetitions = {source.id: source.repetition for source in study.of_kind("run")}
@@ -181,34 +234,42 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     return made
 
 
+def columns_of(by: Sequence[str] = ()) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
+
+
 def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
     """The terminal's tables: the parts of a batch, and what some of them are made of."""
-    keys = _keys(made, by)
-    columns = [
-        *keys,
-        *([Column("runs", lambda row: row["runs"])] if any(row.get("runs", 1) > 1 for row in made) else []),
-        Column("batches", lambda row: row["attributed_batches"]),
-        Column("wall", lambda row: row["wall_ms"]),
-        *(Column(_HEADS.get(name, name), _share(name)) for name in PARTS),
-        *(Column(_HEADS[name], _get(name)) for name in BESIDE),
-    ]
-    within = [Column(_HEADS[name], _share(name)) for names in WITHIN.values() for name in names]
+    keys = [*columns(fields(telling(made))), *(LEVELS[name].column() for name in by)]
+    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in made) else []
+    whole = columns(METRICS, "attributed_batches", "wall_ms")
+    beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
+    within = _shares(name for names in WITHIN.values() for name in names)
+    whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
+    made_of = "What communication, loader and idle time are made of, ms"
     return [
-        Part("Anatomy of a batch, ms (mean of attributed batches)", made, columns, _CAPTION),
-        Part(
-            "What communication, loader and idle time are made of, ms", made, [*keys, *within], _caption(made)
-        ),
+        Part("Anatomy of a batch, ms (mean of attributed batches)", made, whole_columns, _CAPTION),
+        Part(made_of, made, [*keys, *within], _caption(made)),
     ]
 
 
-_HEADS = {
-    "exposed_transfer": "exposed\ntransfer", "exposed_wait": "wait for\nranks",
-    "exposed_communication": "exposed\ncomm.", "exposed_loader": "exposed\nloader",
-    "exposed_copies": "other\ncopies", "overlapped_communication": "overlapped\ncomm.",
-    "overlapped_loader": "overlapped\nloader", "loader_kernels": "loader's\nkernels",
-    "loader_copies": "loader's\ncopies", "loader_wait": "wait for\nthe loader",
-    "idle_host_bound": "idle,\nhost-bound", "idle_other": "idle,\nother",
-}  # fmt: skip
+def _shares(names: Iterable[str]) -> list[Column]:
+    """Columns of parts, each beside its share of the wall time: ``12.34 (10 %)``."""
+
+    def of(metric: Metric) -> Column:
+        def printed(row: Mapping[str, Any]) -> str:
+            took, wall = row[metric.name], row["wall_ms"]
+            if not wall or took is None or math.isnan(took):
+                return "-"
+            shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
+            return f"{shown} ({100 * took / wall:.0f} %)"
+
+        return metric.column(printed=printed)
+
+    return [of(metric) for metric in named(METRICS, *(f"{name}_ms" for name in names))]
+
+
 _CAPTION = (
     "Parts add up to the wall time of a batch while the profiler records it; overlapped ones are beside it."
 )
@@ -225,30 +286,3 @@ def _caption(made: Rows) -> str:
             "notes say why."
         )
     return text
-
-
-def _keys(made: Rows, by: Sequence[str]) -> list[Column]:
-    names = (*Run.model_fields, "repetition")
-    varying = [name for name in names if len({str(row.get(name)) for row in made}) > 1]
-
-    def column(name: str) -> Column:
-        return Column(name, lambda row: row[name], left=isinstance(made[0][name], str), key=True)
-
-    return [column(name) for name in (*varying, *by)]
-
-
-def _get(name: str) -> Any:
-    return lambda row: row[f"{name}_ms"]
-
-
-def _share(name: str) -> Any:
-    """``12.34 (10 %)``: of the wall time."""
-
-    def value(row: Any) -> str:
-        took, wall = row[f"{name}_ms"], row["wall_ms"]
-        if not wall or took is None or math.isnan(took):
-            return "-"
-        shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
-        return f"{shown} ({100 * took / wall:.0f} %)"
-
-    return value

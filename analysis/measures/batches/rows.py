@@ -1,15 +1,14 @@
-"""How long does a batch take?
-
-The columns are explained in analysis/batches.py.
-"""
+"""How long does a batch take?"""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from analysis.display import output
-from analysis.display.terminal import Rows, sortable
-from analysis.measures.batches.series import Series, all_series
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, named, telling
+from analysis.display.numbers import sortable
+from analysis.display.terminal import Part
+from analysis.measures.batches.series import STAGES, Series, all_series
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
@@ -19,15 +18,45 @@ from jobs.run import ID_FIELDS, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES = (
-    "batches", "warmup", "batch_ms", "batch_ms_low", "batch_ms_high", "p95_ms", "p99_ms", "max_ms",
-    "images_per_s", "load_ms", "forward_ms", "backward_ms", "update_ms", "attributed_ms", "startup_s",
-)  # fmt: skip
-TAU_COLUMNS = ("tau_batch_ms",)
+METRICS = (
+    Metric("batches", "batches done"),
+    Metric("warmup", "how many at the head were off the steady level; they are left out", "warm-\nup"),
+    Metric(
+        "batch_ms",
+        "median of the steady batches; its interval is inside the run and says nothing of other runs (empty: "
+        "too few batches, or too much alike)",
+        "batch\nmedian",
+        CONFIDENCE,
+    ),
+    Metric("p95_ms", "one steady batch in twenty takes longer", "p95"),
+    Metric("p99_ms", "one in a hundred", "p99"),
+    Metric("max_ms", "the longest", "max"),
+    Metric("images_per_s", "images of all ranks over the job's time for the steady batches"),
+    *(
+        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
+        for stage in STAGES
+    ),
+    Metric("attributed_ms", "median of the batches that the profiler recorded"),
+    Metric("startup_s", "start of the process to the first batch, of the slowest rank"),
+)
+TAU_METRICS = (Metric("tau_batch_ms", "the published estimate of the batch duration", "TAU\nestimate"),)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
+}
+SHOWN = (
+    "repetition",
+    "warmup",
+    "batch_ms",
+    "p95_ms",
+    "max_ms",
+    "images_per_s",
+    *(f"{stage}_ms" for stage in STAGES),
+)
 
 
 def rows(study: Study) -> Rows:
-    """A row a run, or a configuration of TAU tables; the columns: analysis/batches.py."""
+    """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
     made = []
     sources = {source.id: source for source in study.of_kind("run")}
     for name, series in all_series(study).items():
@@ -47,10 +76,23 @@ def table(study: Study) -> "pd.DataFrame":
     return output.to_frame(made, columns_of(made))
 
 
-def columns_of(made: Rows) -> list[str]:
-    tau = TAU_COLUMNS if any("tau_batch_ms" in row for row in made) else ()
+def columns_of(made: Rows) -> list[Metric]:
+    """The columns of such rows."""
     # "batches" is a field of Run and what was done: of a run that counts the two are one.
-    return list(dict.fromkeys(["id", *Run.model_fields, "repetition", *FIGURES, *tau]))
+    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_batch_ms" in row for row in made) else ())]
+
+
+def part(made: Rows) -> Part:
+    """The terminal's table."""
+    shown = named(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown += TAU_METRICS
+    return Part(
+        "Batches of each run (ms; the job's batch ends with its slowest rank)",
+        made,
+        filled(columns(shown), made),
+        "Intervals are of batches inside the run; none: too few batches, or neighbours too much alike.\n"
+        "Warm-up is left out of all figures.",
+    )
 
 
 def _row(source: Source, series: Series) -> dict[str, Any]:

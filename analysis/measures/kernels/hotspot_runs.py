@@ -68,7 +68,7 @@ def _point(source: Source) -> tuple[Any, ...]:
 
 
 def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float, float]]:
-    """95 % intervals of the time that kernels take a batch, ms, by short name and class.
+    """Intervals of the time that kernels take a batch, ms, by short name and class.
 
     Over the recorded batches of the run; none where they are too few.
     """
@@ -92,7 +92,7 @@ def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -
     ranks = f"{timing.ranks} rank{'s' if timing.ranks > 1 else ''}"
     said = [f"Times: one run on {ranks}, {_batches(timing)}."]
     said.append(
-        "Their 95 % intervals are over these batches, not over runs."
+        "Their intervals, of 95 % or more, are over these batches, not over runs."
         if known
         else "Of so few batches there is no interval."
     )

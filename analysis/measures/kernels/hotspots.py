@@ -6,6 +6,7 @@ The columns are explained in analysis/hotspots.py.
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Column, Rows, digits, with_interval, with_places
 from analysis.measures.kernels import hotspot_runs, roofline
 from analysis.measures.kernels.hotspot_counters import METRICS, by_kernel
@@ -191,7 +192,7 @@ def shown(made: Rows) -> list[Column]:
         return lambda row: with_places(row.get(name), places)
 
     figures = {
-        "ms_per_batch": Column("ms a batch\n[95 %]", interval),
+        "ms_per_batch": Column(f"ms a batch\n[{CONFIDENCE}]", interval),
         "share_pct": Column("share\n%", rounded("share_pct", 1)),
         "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
         "cpu_s": Column("CPU\ns", get("cpu_s")),

@@ -161,7 +161,7 @@ def _efficiency(total: float | None, time_ns: float, peak: float | None) -> floa
 
 def _grouped(
     path: Path,
-    batches: pyprof.Batches | None,
+    batches: pyprof.TableBatches | None,
     direction: str | None,
     by: Sequence[str],
     connection: Any,
@@ -184,7 +184,7 @@ def _grouped(
 
 
 def _table_launches(
-    study: Study, source: Source, batches: pyprof.Batches | None, found: list[tuple] | UserError | None
+    study: Study, source: Source, batches: pyprof.TableBatches | None, found: list[tuple] | UserError | None
 ) -> tuple[int, list[tuple]] | None:
     if isinstance(found, UserError):
         raise Unusable(source, str(found))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Column, Part, Rows, digits, header, with_interval
 from analysis.measures.scaling.points import UNPROFILED
 from jobs.run import Run
@@ -74,11 +75,11 @@ def _beside(name: str, both: bool) -> Any:
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
     columns = [
         *_who(own, group_by),
-        Column("batch, ms\nmedian [95 %]", _interval("batch_ms")),
+        Column(f"batch, ms\nmedian [{CONFIDENCE}]", _interval("batch_ms")),
         Column("p95\nms", _get("p95_ms")),
         Column("images\n/s", _get("images_per_s")),
         Column("speed-\nup", _get("speedup", 2)),
-        Column("scaling eff.\n% [95 %]", _interval("scaling_efficiency_pct", 1)),
+        Column(f"scaling eff.\n% [{CONFIDENCE}]", _interval("scaling_efficiency_pct", 1)),
         Column("runs", _get("repetitions")),
         Column("warm-\nup", _get("warmup_dropped")),
     ]
@@ -128,7 +129,7 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         heads = {head: name for head, name in heads.items() if not head.startswith("of it")}
     columns = [
         *_who(own, group_by),
-        Column("lost\n[95 %]", _interval("loss_pct", 1)),
+        Column(f"lost\n[{CONFIDENCE}]", _interval("loss_pct", 1)),
         *(
             Column(head, (_interval if intervals else _get)(f"loss_{name}_pct", 1))
             for head, name in heads.items()

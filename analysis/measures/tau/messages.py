@@ -1,12 +1,7 @@
 """What did MPI cost, as TAU saw it?
 
 From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
-configuration, with the medians and the central 95 % of repetitions (columns ``..._low`` and ``..._high``;
-percentiles, not confidence intervals: they say how much runs differ).
-
-    mpi_s            inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks, s
-    messages         how many messages these four functions sent, summed over ranks
-    volume_mb        the bytes of these messages, 1e6
+configuration.
 """
 
 from collections.abc import Mapping
@@ -15,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Answer, Column, Part, Rows, sortable, with_interval
+from analysis.display.metrics import Metric, Rows, columns, fields, telling
+from analysis.display.numbers import sortable
+from analysis.display.terminal import Answer, Part
 from analysis.measures.tau.applications import (
     batches_of,
     fields_of_table,
@@ -37,7 +34,29 @@ _EVENTS = {
     "mpi_allgather": "Message size for all-gather",
 }
 FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
-FIGURES = ("mpi_s", "messages", "volume_mb")
+_OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
+METRICS = (
+    Metric("repetitions", "how many runs", "runs"),
+    Metric(
+        "mpi_s",
+        "inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks",
+        "MPI, s",
+        _OVER_RUNS,
+    ),
+    Metric(
+        "messages",
+        "how many messages these four functions sent, summed over ranks",
+        "messages",
+        _OVER_RUNS,
+    ),
+    Metric("volume_mb", "the bytes of these messages, 1e6", "MB", _OVER_RUNS),
+)
+FIGURES = tuple(metric.name for metric in METRICS[1:])
+COLUMNS = {
+    "For TAU tables, and runs under TAU: the ten fields of a run's id, world_size, then (medians and the "
+    "central 95 % of repetitions: percentiles, which say how much runs differ, no confidence "
+    "intervals):": METRICS
+}
 
 _TIME = """
 select {fields}, run, sum(inc_time) / 1e6 from {table}
@@ -95,7 +114,7 @@ def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
 
 
 def rows(study: Study) -> Rows:
-    """A row a configuration of TAU tables and of runs under TAU; see this file's docstring.
+    """A row a configuration of TAU tables and of runs under TAU; with :data:`METRICS`.
 
     Raises:
         UserError: no table can be read, or none says anything of MPI.
@@ -138,26 +157,9 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     made = rows(study)
-    figures = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
-    columns = [*ID_FIELDS, "world_size", "repetitions", *figures]
-    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, _shown(made))
-    return Answer(made, columns, parts=[part])
-
-
-def _shown(made: Rows) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    def spread(name: str) -> Any:
-        return lambda row: with_interval(row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"))
-
-    varying = [name for name in ID_FIELDS if len({str(row.get(name)) for row in made}) > 1]
-    return [
-        *(Column(name, get(name), left=isinstance(made[0].get(name), str)) for name in varying),
-        Column("MPI, s", spread("mpi_s")),
-        Column("messages", spread("messages")),
-        Column("MB", spread("volume_mb")),
-    ]
+    shown = columns([*fields(telling(made, ID_FIELDS)), *METRICS[1:]])
+    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, shown)
+    return Answer(made, [*fields((*ID_FIELDS, "world_size")), *METRICS], parts=[part])
 
 
 if __name__ == "__main__":

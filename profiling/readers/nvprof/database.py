@@ -150,6 +150,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
 
 def _pair(rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
     """(rows that begin something, the row that ends each or -1, how many ranges have no end)."""
+    # By id, in the order of the file: the end of a range is the row behind its start, if it has one.
     order = np.argsort(rows["id"], kind="stable")
     flags, number = rows["flags"][order], rows["id"][order]
     starts = flags & _START > 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from profiling.attribution.coding import array_of, distinct, text_array
 from profiling.errors import UserError
-from profiling.readers.number_text import parse_texts
+from profiling.readers.number_text import parse_numbers
 from profiling.readers.tau.xml import Definitions, Profile, Section
 from profiling.tables import as_table
 
@@ -193,7 +193,7 @@ class Gathered:
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:
         """(all rows, how many each section has)."""
         try:
-            values, counts = parse_texts([section.text for section in self._sections])
+            values, counts = parse_numbers([section.text for section in self._sections])
         except ValueError:
             broken = next(section for section in self._sections if not _are_numbers(section.text))
             raise UserError(f"{self._path} is damaged at byte {broken.at} of its text: no numbers") from None
@@ -215,7 +215,7 @@ class Gathered:
 
 def _are_numbers(text: bytes) -> bool:
     try:
-        parse_texts([text])
+        parse_numbers([text])
     except ValueError:
         return False
     return True

@@ -14,7 +14,7 @@ _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchTimes:
     """In which batch a time lies.
 
     Attributes:
@@ -33,7 +33,7 @@ def tells_batch(name: str) -> bool:
     return name == END_OF_BATCH or bool(_STEP.match(name) or _OPTIMIZER_STEP.match(name))
 
 
-def find_batches(names: list[str], host: Columns, first: int | None) -> Batches:
+def find_batches(names: list[str], host: Columns, first: int | None) -> BatchTimes:
     """What tells the batches of a recording.
 
     Args:
@@ -47,24 +47,26 @@ def find_batches(names: list[str], host: Columns, first: int | None) -> Batches:
     if len(steps):
         numbers = np.array([int(_STEP.match(names[name])[1]) for name in host["name"][steps]])  # type: ignore[index]
         starts = host["start_ns"][steps]
-        return Batches(_within(starts, host["end_ns"][steps], numbers), "ProfilerStep", starts - 1)
+        return BatchTimes(_within(starts, host["end_ns"][steps], numbers), "ProfilerStep", starts - 1)
     updates = find_ranges(names, host, lambda name: bool(_OPTIMIZER_STEP.match(name)))
     # Another hook's range inside the first (Optimizer.step#SGD.step twice) is the same step.
     outer = updates[~contained(host["start_ns"][updates], host["end_ns"][updates])]
     if len(outer):
         return _ended_by(host["end_ns"][outer], first or 0, "Optimizer.step")
-    return Batches(lambda times: np.full(len(times), -1), "", np.empty(0, np.int64))
+    return BatchTimes(lambda times: np.full(len(times), -1), "", np.empty(0, np.int64))
 
 
-def _ended_by(ends: np.ndarray, first: int, source: str) -> Batches:
+def _ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:
+    # ``ends`` rise. A time is of the first batch that ends at or after it; behind the last it is of none.
     def batch_of(times: np.ndarray) -> np.ndarray:
         place = np.searchsorted(ends, times, side="left")
         return np.where(place < len(ends), place + first, -1)
 
-    return Batches(batch_of, source, ends)
+    return BatchTimes(batch_of, source, ends)
 
 
 def _within(start: np.ndarray, end: np.ndarray, number: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    # Starts rise. A time is of the last batch that began by then, unless that one has ended.
     def batch_of(times: np.ndarray) -> np.ndarray:
         place = np.searchsorted(start, times, side="right") - 1
         return np.where((place >= 0) & (times <= end[place]), number[place], -1)

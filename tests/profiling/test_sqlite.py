@@ -1,4 +1,4 @@
-"""Integers taken from a database's pages are those that SQLite gives, whatever stands beside them."""
+"""Integers read from a database are those that SQLite gives, whatever stands beside them."""
 
 import sqlite3
 import subprocess
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from profiling.errors import UserError
 from profiling.readers import sqlite as reader
 from profiling.readers.sqlite import open_database
-from profiling.readers.sqlite_pages import NotPlain, open_pages, read_columns
 
 EDGES = [
     edge + step for bits in (7, 15, 23, 31, 47, 61) for edge in (1 << bits, -(1 << bits)) for step in (-1, 0)
@@ -46,10 +45,10 @@ def read(path: Path, wanted=WANTED) -> tuple[dict[str, list[int]], int]:
 
 @pytest.fixture
 def without_sqlite(monkeypatch):
-    """Fails the test where SQLite itself is asked for rows."""
+    """Fails the test where sqlite3 is asked for rows."""
 
     def refuse(self, sql):
-        raise AssertionError(f"SQLite was asked: {sql}")
+        raise AssertionError(f"sqlite3 was asked: {sql}")
 
     monkeypatch.setattr(reader.Database, "_chunks", refuse)
 
@@ -95,23 +94,8 @@ def test_columns_wherever_they_stand_in_the_row(rows, data, tmp_path_factory):
     assert malformed == len(rows) - len(kept)
 
 
-def test_rows_that_lie_in_one_another_are_left_to_sqlite(tmp_path):
-    path = database(tmp_path / "x.sqlite", [(number, "y" * 50, number) for number in range(900)], 65536)
-    content = bytearray(path.read_bytes())
-    with sqlite3.connect(path) as connection:
-        (root,) = connection.execute("select rootpage from sqlite_master where name = 't'").fetchone()
-    with open_pages(path) as pages:
-        leaf = (int(pages.leaves(root)[0]) - 1) * pages.size
-        many = (pages.size - 4096) // 2 - 8  # all of them the page's first row
-        content[leaf + 3 : leaf + 5] = many.to_bytes(2, "big")
-        content[leaf + 8 : leaf + 8 + 2 * many] = content[leaf + 8 : leaf + 10] * many
-    path.write_bytes(content)
-    with open_pages(path) as pages, pytest.raises(NotPlain):
-        list(read_columns(pages, root, [0, 2]))
-
-
 @pytest.mark.usefixtures("without_sqlite")
-def test_many_rows_after_deletions_come_from_the_pages_alone(tmp_path):
+def test_many_rows_after_deletions_are_read_by_arrow_alone(tmp_path):
     rows = [(number, None, -number) for number in range(5_000)]
     path = database(tmp_path / "x.sqlite", rows)
     connection = sqlite3.connect(path)
@@ -123,7 +107,6 @@ def test_many_rows_after_deletions_come_from_the_pages_alone(tmp_path):
     assert found["b"] == [-one for one in found["a"]]
 
 
-@pytest.mark.usefixtures("without_sqlite")
 def test_what_is_no_integer_costs_its_row(tmp_path):
     path = database(
         tmp_path / "x.sqlite",

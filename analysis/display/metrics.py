@@ -1,0 +1,228 @@
+"""What is a column? Its name, what it means and how it is printed, said once.
+
+A measure exports its columns as a tuple of :class:`Metric`. From it derive the names of the data's columns,
+the list in ``--help``, the columns of the terminal's and the report's tables with their tooltips, and
+docs/columns.md.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from analysis.display.numbers import digits, shown, with_interval, with_places
+from jobs.run import Run
+
+Rows = list[dict[str, Any]]
+
+# What an interval is called, by how often it was measured to hold the truth (docs/methods.md lists them all).
+CONFIDENCE = ">=95 %"  # at least so often; in some kinds of cases it is wider than it had to be
+NOMINAL = "95 %"  # in 93 to 97 % of the cases of each kind
+RANGE = "range"  # of what was tried; how often it holds the truth is not known
+
+# How a name ends, and the unit that this is.
+UNITS = {
+    "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
+    "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_w": "W",
+}  # fmt: skip
+_WIDTH = 110  # of the list in --help
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the terminal's table.
+
+    Attributes:
+        header: short, with the unit; "\\n" breaks it.
+        value: of a row: a number, by which a table of the report sorts, or text.
+        left: text, not a number.
+        key: it tells the rows apart, so that it is in each piece of a table too wide for the terminal; by
+            default the first columns of text are.
+        printed: a row's cell, where that is more than the value's digits.
+        help: what it means.
+    """
+
+    header: str
+    value: Callable[[Mapping[str, Any]], Any]
+    left: bool = False
+    key: bool = False
+    printed: Callable[[Mapping[str, Any]], str] | None = None
+    help: str = ""
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        """A row's cell; a dash: nothing is known."""
+        return shown((self.printed or self.value)(row))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of an answer.
+
+    Attributes:
+        name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
+        meaning: a phrase for --help, the docs and the report's tooltips.
+        header: in tables, "\\n" breaks it; by default the name, its unit last.
+        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`NOMINAL`,
+            :data:`RANGE`); "": there are none.
+        ends: their names; by default ``name_low`` and ``name_high``.
+        places: decimals in tables; by default as many as ``significant`` digits need.
+        show: how a value is printed, where neither does.
+        text: it is no number.
+        key: it tells rows apart.
+    """
+
+    name: str
+    meaning: str
+    header: str = ""
+    interval: str = ""
+    ends: tuple[str, str] = ("", "")
+    places: int | None = None
+    significant: int = 4
+    show: Callable[[Any], str] | None = None
+    text: bool = False
+    key: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the data: the figure's, and those of its interval's ends."""
+        if not self.interval:
+            return (self.name,)
+        return (self.name, self.ends[0] or f"{self.name}_low", self.ends[1] or f"{self.name}_high")
+
+    @property
+    def label(self) -> str:
+        """All its columns: ``batch_ms (_low, _high)``."""
+        usual = self.interval and not any(self.ends)
+        return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
+
+    @property
+    def said(self) -> str:
+        """What it means, and what its interval is called: ``median of the steady batches [95 %]``."""
+        return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
+
+    @property
+    def alone(self) -> "Metric":
+        """The same without its interval, for a table in which there is no room."""
+        return replace(self, interval="")
+
+    def printed(self, row: Mapping[str, Any]) -> str:
+        """A row's figure as tables print it, with its interval; a dash: not known."""
+        value = row.get(self.name)
+        if self.interval:
+            low, high = (row.get(name) for name in self.names[1:])
+            return with_interval(value, low, high, self.places)
+        if self.show is not None and shown(value) != "-":
+            return self.show(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return shown(value)
+        if self.places is not None:
+            return with_places(value, self.places)
+        return digits(value, self.significant) if isinstance(value, float) else str(value)
+
+    def column(
+        self, head: str | None = None, printed: Callable[[Mapping[str, Any]], str] | None = None
+    ) -> Column:
+        """The column of a table.
+
+        Args:
+            head: instead of the metric's.
+            printed: a row's cell, instead of the figure; the column still sorts by the figure.
+        """
+        said = head if head is not None else self.header or header(self.name)
+        if self.interval:
+            said += f"{' ' if chr(10) in said else chr(10)}[{self.interval}]"
+        return Column(
+            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.said
+        )
+
+
+def header(name: str) -> str:
+    """A column's name in a few short lines, its unit last: ``bandwidth_efficiency_pct`` ..."""
+    unit = ""
+    for end, written in UNITS.items():
+        if name.endswith(end):
+            name, unit = name.removesuffix(end), written
+            break
+    lines: list[str] = []
+    for word in name.split("_"):
+        if lines and len(lines[-1]) + len(word) < 10:
+            lines[-1] += " " + word
+        else:
+            lines.append(word)
+    return "\n".join([*lines, unit] if unit else lines)
+
+
+# --- the fields of a run ------------------------------------------------------------------------------
+
+_HEADERS = {"gpus_per_node": "GPUs\na node", "repetition": "rep"}
+
+
+def _field(name: str) -> Metric:
+    info = Run.model_fields[name]
+    kinds = (info.annotation, *get_args(info.annotation))
+    number = any(kind in kinds for kind in (int, float, bool))
+    return Metric(name, info.description or "", _HEADERS.get(name, ""), text=not number, key=True)
+
+
+FIELDS: Mapping[str, Metric] = {
+    "id": Metric("id", "of the run", text=True, key=True),
+    **{name: _field(name) for name in Run.model_fields},
+    "world_size": Metric("world_size", "P, the number of GPUs (without any: of ranks)", key=True),
+    "repetition": Metric("repetition", "which of the same point, from 0", _HEADERS["repetition"], key=True),
+}
+OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
+RANK = Metric("rank", "of the job, from 0", key=True)
+RUNS = Metric("runs", "how many a row is the mean of")
+BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
+
+
+def telling(rows: Rows, fields: Iterable[str] = (*Run.model_fields, "repetition")) -> list[str]:
+    """The fields in which rows differ."""
+    return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
+
+
+def fields(names: Iterable[str]) -> list[Metric]:
+    """The metrics of fields of a run."""
+    return [FIELDS[name] for name in names]
+
+
+# --- what derives from metrics ------------------------------------------------------------------------
+
+
+def names_of(metrics: Iterable[Metric | str]) -> list[str]:
+    """The columns of the data, each once."""
+    each = ((metric,) if isinstance(metric, str) else metric.names for metric in metrics)
+    return list(dict.fromkeys(name for names in each for name in names))
+
+
+def named(metrics: Iterable[Metric], *names: str) -> list[Metric]:
+    """The metrics of these names, in this order; all without any."""
+    known = {metric.name: metric for metric in metrics}
+    return [known[name] for name in names or known]
+
+
+def columns(metrics: Iterable[Metric], *names: str) -> list[Column]:
+    """A table's columns: of the metrics of these names, in this order; of all without any."""
+    return [metric.column() for metric in named(metrics, *names)]
+
+
+def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
+    """The columns in which a row has something."""
+    return [column for column in some if any(column.text(row) not in ("", "-") for row in rows)]
+
+
+def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
+    """The columns as ``--help`` lists them, each group below what it is of."""
+    return "\n\n".join(f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items())
+
+
+def _listed(metrics: Sequence[Metric]) -> str:
+    heads = [metric.label for metric in metrics]
+    width = min(max(map(len, heads), default=0), 34)
+    lines = []
+    for head, metric in zip(heads, metrics, strict=True):
+        first, *rest = textwrap.wrap(metric.said, _WIDTH - width - 6, break_on_hyphens=False) or [""]
+        lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
+        rest = rest if len(head) <= width else [first, *rest]
+        lines += [f"    {'':<{width}}  {line}" for line in rest]
+    return "\n".join(line.rstrip() for line in lines)

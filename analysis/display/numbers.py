@@ -1,0 +1,62 @@
+"""How is a value printed? With as many digits as one reads; a dash where nothing is known."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def sortable(key: Sequence[Any]) -> tuple:
+    """A sort key for fields: numbers by value, what is not known last."""
+    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
+
+
+def plain(value: Any) -> Any:
+    """A value that CSV and JSON know; what is not a number is empty."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def shown(value: Any) -> str:
+    value = plain(value)
+    if value is None or value == "":
+        return "-"
+    return digits(value) if isinstance(value, float) else str(value)
+
+
+def digits(value: float | None, significant: int = 4) -> str:
+    """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    before = math.floor(math.log10(abs(value))) + 1
+    places = significant - max(before, 1) if before > 0 else significant - before
+    return f"{value:z.{min(8, max(0, places))}f}"
+
+
+def with_places(value: float | None, places: int) -> str:
+    """A figure with a fixed number of decimals, 0 without a sign; a dash for none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
+
+
+def probability(value: float) -> str:
+    """A p value with three decimals: ``0.032``, ``< 0.001``."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def with_interval(
+    value: float | None, low: float | None, high: float | None, places: int | None = None
+) -> str:
+    """``12.3 [12.1, 12.6]``, or ``12.3`` alone where there is no interval."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return digits(value) if places is None else with_places(value, places)
+    if places is None:
+        largest = max(abs(value), abs(low), abs(high))
+        before = math.floor(math.log10(largest)) + 1 if largest else 3
+        places = max(0, 4 - before) if before > 0 else 3 - before
+    return f"{value:z.{places}f} [{low:z.{places}f}, {high:z.{places}f}]"

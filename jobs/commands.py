@@ -1,0 +1,126 @@
+"""Which commands are there, and which question does each answer?
+
+    scaleprof                  lists them
+    scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
+
+A line of the list is the first line of a command's docstring. The commands are run by name, never imported:
+this file needs none of what they need. Completion by the shell's Tab key, in bash or zsh:
+
+    eval "$(register-python-argcomplete scaleprof)"
+"""
+
+import ast
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from jobs.flags import complete_flags, make_parser
+from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+# A group's question, and the modules that answer it. A command's name is the last word of its module's.
+GROUPS = {
+    "What can this machine do?": (
+        "jobs.doctor", "jobs.site", "train.calibrate",
+    ),
+    "What is to be measured?": (
+        "jobs.sweep", "train", "train.data", "profiling.convert",
+    ),
+    "How does training scale, and what is lost where?": (
+        "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
+        "analysis.communication", "analysis.stragglers", "analysis.timeline", "analysis.expense",
+    ),
+    "How well is the device used?": (
+        "analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization",
+        "analysis.activities", "analysis.tau_batches",
+    ),
+    "What matters, and what would change it?": (
+        "analysis.factors", "analysis.compare", "analysis.predict",
+    ),
+    "What does one node tell before the big sweep?": (
+        "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",
+        "analysis.studies",
+    ),
+    "What do the figures mean?": (
+        "analysis.columns",
+    ),
+}  # fmt: skip
+# What other commands start, and no user does.
+STARTED_BY_OTHERS = {
+    "analysis.hotspots", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
+}  # fmt: skip
+COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
+
+
+def question(module: str) -> str:
+    """The first line of a module's docstring, read without importing it."""
+    place = _ROOT.joinpath(*module.split("."))
+    path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def listing() -> str:
+    """All commands, a line each, below the question that their group answers."""
+    width = max(map(len, COMMANDS))
+    lines = ["scaleprof measures how distributed training scales on a cluster, and says why."]
+    for group, modules in GROUPS.items():
+        lines += ["", group]
+        lines += [f"  {module.rpartition('.')[2]:<{width}}  {question(module)}" for module in modules]
+    lines += [
+        "",
+        "scaleprof COMMAND --help explains a command, its flags and its columns;",
+        "scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.",
+    ]
+    return "\n".join(lines)
+
+
+def module_of(name: str) -> str:
+    """The module of a command.
+
+    Raises:
+        UserError: there is no such command; the nearest is named.
+    """
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
+    return COMMANDS[name]
+
+
+def _run() -> int:
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print(listing())
+        return EXIT_DONE
+    module = module_of(words[0])
+    sys.argv = [f"scaleprof {words[0]}", *words[1:]]
+    # It ends with an exit code of its own.
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return EXIT_DONE
+
+
+def _complete() -> None:
+    """Answer the shell's Tab key: a command's name, or what the command itself takes."""
+    from argcomplete import split_line
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    words = split_line(line, point)[3]
+    if len(words) > 1 and words[1] in COMMANDS:
+        os.environ["_ARGCOMPLETE"] = "2"  # the second word of the line is the command's own name
+        sys.argv = [f"scaleprof {words[1]}"]
+        runpy.run_module(COMMANDS[words[1]], run_name="__main__", alter_sys=True)
+    parser = make_parser("scaleprof", None)
+    parser.add_argument("command", choices=COMMANDS)
+    complete_flags(parser)
+
+
+def main() -> None:
+    """The console command ``scaleprof``."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
+    run_command(_run)
+
+
+if __name__ == "__main__":
+    main()

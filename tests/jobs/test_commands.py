@@ -1,0 +1,122 @@
+"""``scaleprof`` lists every command and is each of them, from any folder."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from jobs import commands
+
+ROOMS = ("jobs", "train", "profiling", "analysis")
+
+
+def run(*words, cwd, **environment):
+    """``scaleprof WORDS``, by its module."""
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.commands", *words], cwd=cwd, env={**os.environ, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed() -> None:
+    """An environment that `make setup` made."""
+    if "scaleprof" not in {entry.name for entry in metadata.entry_points(group="console_scripts")}:
+        pytest.skip("this environment has no command scaleprof; make setup installs it")
+
+
+def test_every_command_of_the_project_is_listed(root):
+    there = set()
+    for room in ROOMS:
+        for path in (root / room).rglob("*.py"):
+            if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8"):
+                module = ".".join(path.relative_to(root).with_suffix("").parts)
+                there.add(module.removesuffix(".__main__"))
+    ours = {module for modules in commands.GROUPS.values() for module in modules}
+    modules_that_are_none = {module for module in there if not has_main(root, module)}
+    assert there - modules_that_are_none - commands.STARTED_BY_OTHERS - {"jobs.commands"} == ours
+    assert len(commands.COMMANDS) == len(ours), "two commands bear one name"
+
+
+def has_main(root, module):
+    """Whether a module runs something; some only say which command shows what they find."""
+    place = root.joinpath(*module.split("."))
+    path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+    return "no_command(" not in path.read_text(encoding="utf-8")
+
+
+def test_alone_it_lists_each_command_with_its_question_below_that_of_its_group(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["scaleprof"])
+    with pytest.raises(SystemExit) as left:
+        commands.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert left.value.code == 0
+    for group, modules in commands.GROUPS.items():
+        first = lines.index(group) + 1
+        for line, module in zip(lines[first:], modules, strict=False):
+            name, _, said = line.strip().partition(" ")
+            assert commands.COMMANDS[name] == module and said.strip() == commands.question(module) != ""
+    assert "Which setting matters?" in commands.listing()
+
+
+def test_a_command_is_its_module(root):
+    as_command = run("site", "--help", cwd=root)
+    as_module = subprocess.run(
+        [sys.executable, "-m", "jobs.site", "--help"], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert as_command.stdout == as_module.stdout and "usage: python -m jobs.site" in as_command.stdout
+    wrong = run("scaled", "nowhere", cwd=root)
+    assert wrong.returncode == 2 and "nowhere does not exist" in wrong.stderr
+
+
+def test_a_near_miss_is_named(root):
+    answer = run("anatomie", cwd=root)
+    assert answer.returncode == 2
+    assert answer.stderr == "scaleprof: error: unknown command 'anatomie'; did you mean 'anatomy'?\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("scaleprof anat", {"anatomy"}),
+        ("scaleprof factors --fac", {"--factors"}),
+        ("scaleprof nothing --", set()),
+    ],
+)
+def test_the_shell_completes_commands_and_their_flags(tmp_path, root, typed, offered):
+    pytest.importorskip("argcomplete")
+    answers = tmp_path / "answers"
+    run(
+        cwd=root, _ARGCOMPLETE="1", COMP_LINE=typed, COMP_POINT=str(len(typed)), IFS="\n",
+        _ARGCOMPLETE_STDOUT_FILENAME=str(answers),
+    )  # fmt: skip
+    assert {word.strip() for word in answers.read_text().split("\n")} - {""} == offered
+
+
+def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
+    (tmp_path / "results").mkdir()
+    asked = [sys.executable, "-m", "analysis.scaled", "results"]
+    answer = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2 and "results holds no results" in answer.stderr
+    listed = subprocess.run(
+        [Path(sys.executable).with_name("scaleprof")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout == commands.listing() + "\n"
+
+
+def test_a_checkout_runs_its_own_code_whichever_is_installed(tmp_path):
+    other = tmp_path / "analysis"
+    other.mkdir()
+    (other / "__init__.py").write_text("")
+    (other / "scaled.py").write_text("print('of this checkout')")
+    asked = [sys.executable, "-m", "analysis.scaled"]
+    assert (
+        subprocess.run(asked, cwd=tmp_path, capture_output=True, check=True).stdout == b"of this checkout\n"
+    )
