@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Column, Rows, names_of
+from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, names_of, picked
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.of_run import BY, DEFAULT_BY
 from analysis.measures.scaling import scaled_parts
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart, Section
@@ -193,22 +194,12 @@ def _kernel_note(of_run: dict[str, Rows]) -> str:
 
 
 def _kernel_columns(several: bool) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    return [
-        *([Column("configuration", get("configuration"), left=True)] if several else []),
-        Column("kernel", get("kernel"), left=True),
-        Column("class", get("class"), left=True),
-        Column("pass", get("direction"), left=True),
-        Column("ms a batch", get("ms_per_batch")),
-        Column("share %", get("share_pct")),
-        Column("calls a batch", get("calls_per_batch")),
-        Column("mean µs", get("mean_us")),
-        Column("GFLOP a batch", get("gflop_per_batch")),
-        Column("FLOPS eff. %", get("flops_efficiency_pct")),
-        Column("bandw. eff. %", get("bandwidth_efficiency_pct")),
-    ]
+    of_run = [CONFIGURATION] if several else []
+    figures = picked(
+        kernels.METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "gflop_per_batch",
+        "flops_efficiency_pct", "bandwidth_efficiency_pct",
+    )  # fmt: skip
+    return columns([*of_run, *(BY[name] for name in DEFAULT_BY), *figures])
 
 
 def reference(made: Rows, study: Study) -> list[Section]:
