@@ -186,7 +186,7 @@ def _shown(by: list[str]) -> list[Column]:
 def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:
     notes = []
     if arguments.chart:
-        from analysis.report.activities import page
+        from analysis.report.communication import page
         from analysis.report.render import render
 
         output.write_bytes(render(page(rows, arguments.path.name)).encode(), arguments.chart)

@@ -5,7 +5,8 @@ import pytest
 
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
-from analysis.report.sections import batch_anatomy
+from analysis.report.base import Context
+from analysis.report.scaling import ANATOMY
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
@@ -94,7 +95,7 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
 )
 def test_the_reports_bars_hold_idle_time_once(tmp_path, device, idle):
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device))
-    (chart,) = batch_anatomy(load(tmp_path), []).charts
+    (chart,) = ANATOMY.section(Context(load(tmp_path))).charts
     bars = {trace["name"]: trace["x"][0] for trace in chart.figure["data"]}
     assert [name for name in bars if name.startswith("idle")] == idle
     assert sum(bars.values()) == pytest.approx(anatomy.rows(load(tmp_path))[0]["wall_ms"])
