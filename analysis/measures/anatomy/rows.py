@@ -17,7 +17,7 @@ from analysis.display.metrics import (
     Rows,
     columns,
     fields,
-    named,
+    picked,
     telling,
 )
 from analysis.display.numbers import digits
@@ -267,7 +267,7 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
         return metric.column(printed=printed)
 
-    return [of(metric) for metric in named(METRICS, *(f"{name}_ms" for name in names))]
+    return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
 
 
 _CAPTION = (

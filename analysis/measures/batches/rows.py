@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, named, telling
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series
@@ -84,7 +84,7 @@ def columns_of(made: Rows) -> list[Metric]:
 
 def part(made: Rows) -> Part:
     """The terminal's table."""
-    shown = named(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown = picked(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
     shown += TAU_METRICS
     return Part(
         "Batches of each run (ms; the job's batch ends with its slowest rank)",

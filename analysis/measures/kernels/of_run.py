@@ -1,7 +1,4 @@
-"""What kernels does one run have in its attributed batches?
-
-The columns are explained in analysis/kernels.py.
-"""
+"""What kernels does one run have in its attributed batches?"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels import costs, roofline
 from analysis.results import borrowed
 from analysis.results.launches import batches_of
@@ -26,6 +23,13 @@ GROUPS = {
     "operator": "operator",
     "layer": "layer",
     "direction": "direction",
+}
+BY = {
+    "kernel": Metric("kernel", "short name", text=True, key=True),
+    "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", "pass", text=True, key=True),
 }
 DEFAULT_BY = ("kernel", "class", "direction")
 
