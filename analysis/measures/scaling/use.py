@@ -94,10 +94,9 @@ def perturbation(points: Sequence[Point]) -> dict[str, Any]:
             continue
         recorded += _recorded_ns(point)
         twins += point.batch.value
-        if point.batch_drawn is not None:
-            # One profiled run alone is taken to scatter as its unprofiled twins do.
-            between = point.batch_drawn.scatter if len(runs) == 1 else None
-            drawn.append((estimates.draw_runs(runs, seed=point.seed + 1, between=between), point.batch_drawn))
+        # How much profiled runs differ takes two: they may differ more than unprofiled ones do.
+        if point.batch_drawn is not None and len(runs) > 1:
+            drawn.append((estimates.draw_runs(runs, seed=point.seed + 1), point.batch_drawn))
     low = high = None
     if drawn and len(drawn) == len(points):
         low, high = _interval_of_ratio(drawn)
