@@ -89,17 +89,15 @@ def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
         if ranks not in (1, 8):
             continue
         fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
-        point = Point(fields)
+        timed = []
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
             took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
             stages = dict.fromkeys(STAGES, np.zeros_like(took))
             none = np.zeros(BATCHES, bool)
             series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-            point.timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
-        point.measure()
-        point.base = points[0] if points else point
-        points.append(point)
+            timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
+        points.append(Point(fields, tuple(timed), baseline=points[0] if points else None))
     return points
 
 
