@@ -8,8 +8,8 @@ cancels. The rest of the unprofiled growth, of either sign, is not attributed, a
 Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
 that rank, where the collectives of all ranks are known.
 
-Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
-from each other is not in them: a sweep has too few of them to tell.
+Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
+as are independent). How much such runs differ from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
@@ -21,7 +21,7 @@ from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import of_source
 from analysis.measures.scaling.points import Point
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
@@ -33,8 +33,7 @@ LOSS_COLUMNS = (
     *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
     *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
 )  # fmt: skip
-_RESAMPLES = 500
-_FEWEST_BATCHES = 4  # of which blocks can be resampled
+_RESAMPLES = 2000
 
 
 # Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
@@ -57,7 +56,7 @@ def _mean_anatomy(study: Study, point: Point) -> dict[str, np.ndarray]:
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
-    """Mean duration of each part in a batch of a rank, ns: as it was, then of resampled batches.
+    """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
     Empty: no attributed batch has kernels.
     """
@@ -70,15 +69,18 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     found = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
-            took = _by_batch(ranks, f"{name}_ns")
-            again = (
-                estimates.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
-                if len(took) >= _FEWEST_BATCHES
-                else np.full(_RESAMPLES, np.nan)
-            )
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
+            again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
+    """By how much the mean of batches may be off, drawn; NaN where they are too few to tell."""
+    error = inside_run.error_of_mean(took)
+    if error is None:
+        return np.full(_RESAMPLES, np.nan)
+    return error[0] * np.random.default_rng(seed).standard_t(error[1], _RESAMPLES)
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:

@@ -101,9 +101,13 @@ class Point:
         return estimates.scatter([float(np.median(run)) for run in self.steps])
 
     @cached_property
-    def batch_resamples(self) -> np.ndarray | None:
+    def batch_drawn(self) -> estimates.Drawn | None:
         """Of the median batch, ns; None of one run."""
-        return estimates.run_resamples(self.steps, seed=self.seed) if len(self.timed) > 1 else None
+        return estimates.draw_runs(self.steps, seed=self.seed) if len(self.timed) > 1 else None
+
+    @cached_property
+    def batch_resamples(self) -> np.ndarray | None:
+        return self.batch_drawn.values() if self.batch_drawn else None
 
     @cached_property
     def rate_drawn(self) -> estimates.Drawn | None:
