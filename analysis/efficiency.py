@@ -19,7 +19,7 @@ from analysis.display.terminal import Answer
 from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of, published_bound
 from analysis.results.launches import per_table
 from analysis.results.load import load, no_result
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError, run_command
 from profiling.tools import pyprof
 
@@ -88,11 +88,13 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
     peak_flops, peak_bytes = published_bound(study)
     sums = per_table(study, sources, _PUBLISHED)
     ratios: dict[tuple, list[list[float]]] = {}
-    for source in [source for source in sources if source in study.sources]:
+
+    def of_table(source: Source) -> tuple:
         if source.path not in sums:
-            study.fail(source, "it holds no kernel that took time")
-            continue
-        busy, flops_per_ns, bytes_per_ns = sums[source.path]
+            raise Unusable(source, "it holds no kernel that took time")
+        return sums[source.path]
+
+    for source, (busy, flops_per_ns, bytes_per_ns) in study.each(sources, of_table):
         values = [
             100 * busy,
             flops_per_ns / 1e3,

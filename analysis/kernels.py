@@ -77,8 +77,7 @@ def main() -> int:
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     answer = _answer(study, other, by, arguments)
     if other is not None:
-        study.failed += other.failed
-        study.findings += other.findings
+        study.log.add(other.log)
     return output.emit(answer, study, arguments)
 
 

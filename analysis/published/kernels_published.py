@@ -45,7 +45,7 @@ def durations(
     both = [name for name in of_a if name in of_b]
     apart = len(of_a) + len(of_b) - 2 * len(both)
     if apart:
-        first.find(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
+        first.note(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
     made = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
     return made, DURATION_METRICS
 

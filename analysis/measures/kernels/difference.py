@@ -74,7 +74,7 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
     try:
         return Side(kernels, *_wall_and_busy(source))
     except UserError as error:
-        study.find(f"{source.id}: its batches cannot be set beside its kernels: {error}")
+        study.note(f"its batches cannot be set beside its kernels: {error}", source)
         return Side(kernels)
 
 

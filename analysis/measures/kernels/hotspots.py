@@ -6,10 +6,11 @@ from typing import Any
 
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import digits, shortened
-from analysis.measures.kernels import costs, hotspot_runs, roofline
+from analysis.measures.kernels import hotspot_runs, roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_counters import by_kernel
 from analysis.measures.kernels.of_run import BY, kernels_of
+from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.cost.classify import classify
 from profiling.errors import UserError
@@ -138,7 +139,7 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
         return made + _functions(study, source, counters, top), caption
     missing = [row["kernel"] for row in made if not row["counters"]]
     if source and missing:
-        study.find(
+        study.note(
             f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
         )
     return made, caption
@@ -147,9 +148,10 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
 def _table(study: Study, source: Source, name: str) -> Rows:
     paths = source.tables(name)
     if not paths:
-        study.find(f"{source.id}: {source.fields['profile']} left no {name}")
+        study.note(f"{source.fields['profile']} left no {name}", source)
         return []
-    found = costs.query(study, source, "select * from read_parquet($paths)", paths=paths)
+    sql = "select * from read_parquet($paths)"
+    found = study.use(source, lambda source: query(study, source, sql, paths=paths))
     names = [column[0] for column in study.connection.description or ()]
     return [dict(zip(names, values, strict=True)) for values in found or []]
 

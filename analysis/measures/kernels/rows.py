@@ -66,8 +66,8 @@ def rows(
         which = f"run {run} of {study.path}" if run else str(study.path)
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
     made = []
-    for source, found in zip(sources, kernels_of_each(study, sources, direction, by), strict=True):
-        made += [{"run": source.id, **row} for row in found]
+    for source, kernels in kernels_of_each(study, sources, direction, by):
+        made += [{"run": source.id, **row} for row in kernels]
     if not made:
         raise UserError(nothing(study, direction))
     return made, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
@@ -77,7 +77,7 @@ def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
     which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
-    return " ".join([f"{study.path} has {which}", *(f"({finding})" for finding in study.findings[:1])])
+    return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
 
 
 def naming(by: Sequence[str]) -> list[Column]:
