@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis import columns, efficiency, kernels, scaled
+from analysis import columns, efficiency, kernels
 from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import rows as kernels_of_runs
 from analysis.measures.scaling import figures, use
-from analysis.measures.tau import applications as tau
-from analysis.published import reference, scaled_published
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import run
@@ -21,13 +19,6 @@ from tests.analysis.test_studies import layers
 from tests.analysis.test_tau_batches import merged
 
 COLUMNS = {
-    scaled: (
-        *figures.TIME_COLUMNS,
-        *use.USE_COLUMNS,
-        *reference.PYPROF_COLUMNS,
-        *tau.TAU_COLUMNS,
-        *scaled_published.SCALED_COLUMNS,
-    ),
     efficiency: (*efficiency.METRICS, *efficiency.MORE),
     kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
 }
@@ -76,6 +67,7 @@ def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> No
 ANSWERS = (
     ("scaled", "--method", "corrected,published"),
     ("scaled", "--group-by", "batch,world_size,batch"),
+    ("scaled", "REFERENCE", "--method", "corrected,published"),
     ("batches",),
     ("batches", "REFERENCE"),
     ("anatomy", "--by", "rank,stage,rank"),
@@ -218,5 +210,5 @@ def test_every_command_that_answers_in_columns_is_asked(root: Path) -> None:
 def test_columns_of_a_row_are_all_in_order(sweep: Path) -> None:
     head = run("analysis.scaled", sweep, "--format", "csv").out.split("\n")[0].split(",")
     assert head[0] == "method"
-    wanted = [*figures.TIME_COLUMNS, *use.USE_COLUMNS]
+    wanted = names_of([*figures.IN_DATA, *use.METRICS])
     assert [name for name in head if name in wanted] == wanted
