@@ -5,41 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from analysis import columns, efficiency, kernels
+from analysis import columns
 from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import rows as kernels_of_runs
 from analysis.measures.scaling import figures, use
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import layers
 from tests.analysis.test_tau_batches import merged
-
-COLUMNS = {
-    efficiency: (*efficiency.METRICS, *efficiency.MORE),
-    kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
-}
-
-
-def stem(column: str) -> str:
-    """A column without what says that it is an end of an interval, or beside a measured peak."""
-    return re.sub(r"_(low|high)$", "", column).replace("_of_measured_pct", "_pct")
-
-
-@pytest.mark.parametrize("module", COLUMNS, ids=lambda module: module.__name__)
-def test_each_column_is_explained_by_its_commands_help(module) -> None:
-    words = set(re.findall(r"\w+", module.__doc__))
-    assert not [column for column in COLUMNS[module] if column not in words and stem(column) not in words]
-
-
-@pytest.mark.parametrize("module", COLUMNS, ids=lambda module: module.__name__)
-def test_help_names_no_column_that_is_not_printed(module) -> None:
-    united = re.findall(r"\b[a-z0-9_]+_(?:pct|ms|us|s|per_s|per_batch|batches)\b", module.__doc__)
-    known = {*COLUMNS[module], "_of_measured_pct", "ms_per_batch", "a_s", "b_s", "flops_per_s", "duration_ns"}
-    assert not set(united) - known
+from tests.profiling.samples import VTUNE
 
 
 def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> None:
@@ -76,6 +53,9 @@ ANSWERS = (
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
     ("kernels", "B", "--metric", "flops-efficiency"),
+    ("kernels", "--by", "operator,layer,direction"),
+    ("kernels", "TABLE", "TABLE", "--method", "published"),
+    ("kernels", "TABLE", "--method", "published", "--metric", "flops-efficiency"),
     ("communication",),
     ("communication", "--by", "rank"),
     ("communication", "REFERENCE"),
@@ -83,6 +63,7 @@ ANSWERS = (
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
+    ("efficiency", "REFERENCE", "--method", "published"),
     ("utilization",),
     ("activities", "--by", "rank,batch_index,rank"),
     ("activities", "--shares"),
@@ -93,6 +74,7 @@ ANSWERS = (
     ("expense", "--by", "rank"),
     ("expense", "METERED"),
     ("hotspots",),
+    ("hotspots", "COUNTED"),
     ("studies.__main__",),
     ("tau_batches",),
 )
@@ -111,7 +93,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reference, under_tau, metered = (
         tmp_path_factory.mktemp(name) for name in ("reference", "tau", "metered")
     )
-    write_pyprof(reference)
+    table = write_pyprof(reference)
     for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
         times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
         write_tau(reference / f"{name}.gzip", times, network="ib", grad="fp16")
@@ -120,7 +102,12 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
     energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
     write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
-    return {"REFERENCE": reference, "TAU": under_tau, "METERED": metered}
+    counted = tmp_path_factory.mktemp("counted")
+    write_run(counted, run_of(profile="torch"), Truth())
+    report = counted.with_suffix(".csv")
+    report.write_text(VTUNE)
+    plant(counted, "vtune", report, "vtune")
+    return {"REFERENCE": reference, "TABLE": table, "TAU": under_tau, "METERED": metered, "COUNTED": counted}
 
 
 @pytest.fixture
@@ -137,7 +124,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
         if arguments and arguments[0] in others:
             first = others[arguments.pop(0)]
-        words = [other if word == "B" else word for word in arguments]
+        words = [{"B": other, **others}.get(word, word) for word in arguments]
         return run(f"analysis.{command}", first, *words, "--format", "csv")
 
     return asked

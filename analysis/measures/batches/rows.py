@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, named, telling
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series
@@ -58,9 +58,9 @@ SHOWN = (
 def rows(study: Study) -> Rows:
     """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
     made = []
+    sources = {source.id: source for source in study.of_kind("run")}
     for name, series in all_series(study).items():
-        source = next(source for source in study.sources if source.id == name)
-        made.append(_row(source, series))
+        made.append(_row(sources[name], series))
     made += _tau_rows(study)
     if not made:
         raise study.nothing(
@@ -84,7 +84,7 @@ def columns_of(made: Rows) -> list[Metric]:
 
 def part(made: Rows) -> Part:
     """The terminal's table."""
-    shown = named(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown = picked(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
     shown += TAU_METRICS
     return Part(
         "Batches of each run (ms; the job's batch ends with its slowest rank)",
@@ -126,7 +126,7 @@ def _tau_rows(study: Study) -> Rows:
     timed, started = tau.timed_and_started(study, rank_0_only=True)
     common = [key for key in timed if key in started]
     if study.tau_intervals and not common:
-        study.find("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
+        study.note("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
     return [
         {
             "id": "tau",

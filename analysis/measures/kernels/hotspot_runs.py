@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.kernels import costs
+from analysis.results.query import query
 from analysis.results.study import Source, Study
 from analysis.statistics.estimates import mean_inside_run
 from jobs.run import Run, fields_of
@@ -46,7 +46,7 @@ def timed(study: Study, wanted: str | None = None) -> Source:
         return found[ids.index(wanted)]
     chosen = next((source for source in found if counting(study, source)), found[0])
     if len({_point(source) for source in found}) > 1:
-        study.find(
+        study.note(
             f"of several points that were timed these are the kernels of {chosen.id}; "
             "python -m analysis.hotspots DIR --run ID shows another's"
         )
@@ -73,7 +73,7 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
     Over the recorded batches of the run; none where they are too few.
     """
     paths = {"kernels": timing.tables("kernels"), "batches": timing.tables("batches")}
-    rows = costs.query(study, timing, _SUMS, **paths) or []
+    rows = study.use(timing, lambda timing: query(study, timing, _SUMS, **paths)) or []
     places = {batch: place for place, batch in enumerate(sorted({row[2] for row in rows}))}
     series: dict[tuple[str, str], np.ndarray] = {}
     for name, kind, batch, milliseconds in rows:

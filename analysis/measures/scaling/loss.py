@@ -73,7 +73,8 @@ def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
     compared = [one for point in points if point.base not in (None, point) for one in (point, point.base)]
     for one in (*(point for point in points if point.world_size > 1), *compared):
         if one is not None and one.anatomy is None:
-            found = [parts for source, _ in one.profiled if (parts := _of_run(study, source))]
+            runs = [source for source, _ in one.profiled]
+            found = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
             # What one run does not know is not known of the point.
             names = [name for name in _READ if all(name in parts for parts in found)]
             one.anatomy = {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}

@@ -154,12 +154,12 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     for point in points:
         point.base = base_of(study, point, points, kind)
     for finding in other_devices(points):
-        study.find(finding)
+        study.note(finding)
     alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
     if any(one.attributed[one.steady].any() for one in alone):
-        study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
+        study.note("some points have no unprofiled run: their durations hold the profiler's own cost")
     elif alone:
-        study.find("some points have no unprofiled run: batches that the profiler did not record time them")
+        study.note("some points have no unprofiled run: batches that the profiler did not record time them")
     return points
 
 
@@ -190,14 +190,14 @@ def _measure(study: Study, points: Sequence[Point]) -> None:
         point.measure()
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
-        study.find(
+        study.note(
             f"{len(twice)} of {len(points)} points ran twice: two runs tell little of how much runs differ, "
             f"so that a point's own interval is about {TWO_RUNS_WIDER:g} times as wide as with a third"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
         worst = max(apart, key=lambda point: point.scatter.sigma)
-        study.find(
+        study.note(
             f"runs of one point differ by more than {100 * WIDE_SCATTER:.0f} % (standard deviation) in "
             f"{len(apart)} of {len(points)} points, most in {worst.label} "
             f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so intervals are wide: was the machine busy "
@@ -222,7 +222,7 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
     """
     base = _base(point, points, scaling)
     if base.fields["grad"] != point.fields["grad"]:
-        study.find(
+        study.note(
             f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
             f"with the one-rank point said to be {base.fields['grad']}"
         )
