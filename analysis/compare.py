@@ -11,10 +11,11 @@ against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm 
 
     slower, faster      different at 5 %, and in which direction
     no difference       none found; ``detectable_pct`` is the slowdown of this figure alone that the test, so
-                        corrected, would have found in 4 of 5 cases, given how much these runs scatter
+                        corrected, would have found in 3 of 4 cases or more (4 of 5 if runs are normal),
+                        given how much these runs scatter
     too few runs        no result could have been significant with so many runs: repeat them
 
-``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct`` in 4 of 5 cases
+``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct``, as often
 (empty: more than 20, or how much runs scatter is not known).
 
 A note names the devices of both sides where they differ.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import Column, Metric, Rows, columns, fields, named, telling
+from analysis.display.metrics import Column, Metric, Rows, columns, fields, picked, telling
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
@@ -45,7 +45,7 @@ def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
 
 def _peaks_beside(name: str, both: bool) -> Column:
     """A share of the measured peak, and before it that of the datasheet's: ``31.2 | 40.5``."""
-    sheet, measured = named(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
+    sheet, measured = picked(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
     if not both:
         return measured.column()
 
@@ -57,9 +57,9 @@ def _peaks_beside(name: str, both: bool) -> Column:
 
 
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
-    rate, speedup = named(figures.METRICS, "images_per_s", "speedup")
+    rate, speedup = picked(figures.METRICS, "images_per_s", "speedup")
     shown = [
-        *columns([*_who(own, group_by), *named(figures.METRICS, "batch_ms", "p95_ms")]),
+        *columns([*_who(own, group_by), *picked(figures.METRICS, "batch_ms", "p95_ms")]),
         *columns([rate.alone, speedup.alone]),
         *columns(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped"),
     ]
@@ -100,9 +100,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         return None
     split = [row for row in scaled if row["loss_exposed_transfer_pct"] is not None]
     names = (*PARTS[:2], *(WITHIN["exposed_communication"] if split else ()), *PARTS[2:], "unattributed")
-    parts_of_it = named(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+    parts_of_it = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
     shown = [
-        *columns([*_who(own, group_by), *named(loss.METRICS, "loss_pct")]),
+        *columns([*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]),
         *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
     ]
     lines = [
@@ -113,7 +113,7 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
     ]
     if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
-        (host_bound,) = named(loss.METRICS, "loss_idle_host_bound_pct")
+        (host_bound,) = picked(loss.METRICS, "loss_idle_host_bound_pct")
         shown.append(host_bound.alone.column())
     known = [row for row in scaled if row["loss_unattributed_pct"] is not None]
     if len(split) < len(known):
@@ -143,7 +143,7 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
         "bandwidth_efficiency_of_batch",
         "mfu",
     )
-    exposed, perturbation = named(use.METRICS, "exposed_communication_ms", "perturbation")
+    exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
     shown = [
         *columns(_who(own, group_by)),
         *(_peaks_beside(name, both) for name in shares),
@@ -195,7 +195,7 @@ def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
 
 
 def _published_part(published: Rows, group_by: Sequence[str]) -> Part:
-    kept, application, *others = named(
+    kept, application, *others = picked(
         tau.METRICS, "repetitions_kept", "application_s", "epoch_duration_s", "scaling_efficiency_pct",
         "batch_independent_pct",
     )  # fmt: skip

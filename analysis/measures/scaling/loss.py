@@ -8,8 +8,8 @@ cancels. The rest of the unprofiled growth, of either sign, is not attributed, a
 Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
 that rank, where the collectives of all ranks are known.
 
-Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
-from each other is not in them: a sweep has too few of them to tell.
+Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
+as are independent). How much such runs differ from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
@@ -22,7 +22,7 @@ from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import of_source
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import estimates, inside_run
 
 if TYPE_CHECKING:
     from analysis.measures.scaling.points import Point
@@ -64,8 +64,7 @@ METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
 _PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
 IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
-_RESAMPLES = 500
-_FEWEST_BATCHES = 4  # of which blocks can be resampled
+_RESAMPLES = 2000
 
 
 def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
@@ -81,7 +80,7 @@ def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
-    """Mean duration of each part in a batch of a rank, ns: as it was, then of resampled batches.
+    """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
     Empty: no attributed batch has kernels.
     """
@@ -94,15 +93,18 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     found = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
-            took = _by_batch(ranks, f"{name}_ns")
-            again = (
-                estimates.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
-                if len(took) >= _FEWEST_BATCHES
-                else np.full(_RESAMPLES, np.nan)
-            )
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
+            again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
+    """By how much the mean of batches may be off, drawn; NaN where they are too few to tell."""
+    error = inside_run.error_of_mean(took)
+    if error is None:
+        return np.full(_RESAMPLES, np.nan)
+    return error[0] * np.random.default_rng(seed).standard_t(error[1], _RESAMPLES)
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:

@@ -54,7 +54,8 @@ class Point:
     anatomy: dict[str, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        self.batch_resamples: np.ndarray | None = None  # of the median batch, ns
+        self.batch_drawn: estimates.Drawn | None = None  # of the median batch, ns
+        self.batch_resamples: np.ndarray | None = None
         self.rate_drawn: estimates.Drawn | None = None  # of images/s
         self.rate_resamples: np.ndarray | None = None
         self.batch = self.rate = estimates.Estimate(NAN, NAN, NAN)
@@ -98,7 +99,8 @@ class Point:
         steps, paces, seed = self.steps, self.paces, self.seed
         self.scatter = estimates.scatter([float(np.median(run)) for run in steps])
         if len(self.timed) > 1:
-            self.batch_resamples = estimates.run_resamples(steps, seed=seed)
+            self.batch_drawn = estimates.draw_runs(steps, seed=seed)
+            self.batch_resamples = self.batch_drawn.values()
             self.rate_drawn = estimates.draw_runs(paces, self.images_per_s, seed=seed)
             self.rate_resamples = self.rate_drawn.values()
         self.batch = estimates.of_resamples(steps, estimates.median, self.batch_resamples)
