@@ -11,10 +11,11 @@ against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm 
 
     slower, faster      different at 5 %, and in which direction
     no difference       none found; ``detectable_pct`` is the slowdown of this figure alone that the test, so
-                        corrected, would have found in 4 of 5 cases, given how much these runs scatter
+                        corrected, would have found in 3 of 4 cases or more (4 of 5 if runs are normal),
+                        given how much these runs scatter
     too few runs        no result could have been significant with so many runs: repeat them
 
-``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct`` in 4 of 5 cases
+``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct``, as often
 (empty: more than 20, or how much runs scatter is not known).
 
 A note names the devices of both sides where they differ.
@@ -87,7 +88,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
     except UserError:
         reasons = [failure.reason for failure in study.failed if failure.point == source.id]
         why = reasons[0] if reasons else "it has none in attributed batches"
-        study.find(f"{source.id}: its kernels are not compared: {why}")
+        study.note(f"its kernels are not compared: {why}", source)
         return []
 
 
@@ -105,7 +106,7 @@ def _find_alone(study: Study, a: Values, b: Values, paths: tuple[Path, Path]) ->
         names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         if names:
-            study.find(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
+            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
 
 
 def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
@@ -140,7 +141,7 @@ def _say_if_apart(a: Study, b: Study) -> None:
     ]
     spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
-        b.find(
+        b.note(
             "all runs of one side were before those of the other: if the machine drifted meanwhile, that "
             "looks like a difference; to be sure run them by turns"
         )
@@ -151,7 +152,7 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
     names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
     if all(names) and names[0] != names[1]:
         ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
-        b.find(f"{', '.join(ran)}: what differs may be the devices' doing")
+        b.note(f"{', '.join(ran)}: what differs may be the devices' doing")
 
 
 # --- the answer ---------------------------------------------------------------------------------------
@@ -183,9 +184,7 @@ def main() -> int:
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
-    for study in studies[1:]:
-        studies[0].failed += study.failed
-        studies[0].findings += study.findings
+    studies[0].log.add(studies[1].log)
     code = output.emit(Answer(made, columns_of(made), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code
 

@@ -172,6 +172,7 @@ FIELDS: Mapping[str, Metric] = {
 }
 OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
 RANK = Metric("rank", "of the job, from 0", key=True)
+CONFIGURATION = Metric("configuration", "what tells it from the others", text=True, key=True)
 RUNS = Metric("runs", "how many a row is the mean of")
 BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
 
@@ -195,7 +196,7 @@ def names_of(metrics: Iterable[Metric | str]) -> list[str]:
     return list(dict.fromkeys(name for names in each for name in names))
 
 
-def named(metrics: Iterable[Metric], *names: str) -> list[Metric]:
+def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     """The metrics of these names, in this order; all without any."""
     known = {metric.name: metric for metric in metrics}
     return [known[name] for name in names or known]
@@ -203,7 +204,7 @@ def named(metrics: Iterable[Metric], *names: str) -> list[Metric]:
 
 def columns(metrics: Iterable[Metric], *names: str) -> list[Column]:
     """A table's columns: of the metrics of these names, in this order; of all without any."""
-    return [metric.column() for metric in named(metrics, *names)]
+    return [metric.column() for metric in picked(metrics, *names)]
 
 
 def filled(some: Iterable[Column], rows: Rows) -> list[Column]:

@@ -1,7 +1,7 @@
 """How is a value printed? With as many digits as one reads; a dash where nothing is known."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -45,6 +45,16 @@ def with_places(value: float | None, places: int) -> str:
 def probability(value: float) -> str:
     """A p value with three decimals: ``0.032``, ``< 0.001``."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def signed(places: int) -> Callable[[float], str]:
+    """How a change is printed: ``+1.3``, ``-0.5``."""
+    return lambda value: f"{value:+z.{places}f}"
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """A long name, its middle left out: ``ampere_sgemm_128x...nn_align1_stages_3``."""
+    return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-most // 2 :]}"
 
 
 def with_interval(

@@ -124,7 +124,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
         if len(same) > 1:
             lengths = " and ".join(str(one.fields["batches"]) for one in same)
-            study.find(
+            study.note(
                 f"points of {first.label} that differ in their number of batches only ({lengths}) are taken "
                 f"together: timed by the runs of {first.fields['batches']}"
             )
@@ -147,7 +147,7 @@ def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
     for point in ordered:
         other = made.setdefault(point.world_size, point)
         if other is not point:
-            study.find(
+            study.note(
                 f"{point.fields['model']}: several node counts give {point.world_size} ranks; what is "
                 f"predicted goes by {other.label}"
             )

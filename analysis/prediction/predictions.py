@@ -61,9 +61,9 @@ def of_study(
     if not made:
         raise UserError(_neither(untold, reasons))
     for reason in untold:
-        study.find(f"no curve: {reason}")
+        study.note(f"no curve: {reason}")
     for reason in reasons:
-        study.find(f"not simulated: {reason}")
+        study.note(f"not simulated: {reason}")
     return believed.judged(made)
 
 

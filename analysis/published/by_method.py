@@ -91,7 +91,7 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and made:
-        study.find("TAU tables hold no durations of batches: they are in the published method only")
+        study.note("TAU tables hold no durations of batches: they are in the published method only")
     return made
 
 
@@ -106,7 +106,7 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
     _say_which(study, points, kind)
     add_anatomies(study, points)
     for finding in findings(points):
-        study.find(finding)
+        study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
         key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
@@ -132,7 +132,7 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
     other: Scaling = "weak" if kind == "strong" else "strong"
     compared = {one: count_compared(points, one) for one in constant}
     if compared[other]:
-        study.find(
+        study.note(
             f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
             f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
             f"{constant[other]} (analysis.scaled --scaling {other})"
@@ -146,7 +146,7 @@ def _find_above_ideal(study: Study, made: Rows) -> None:
     above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
     if above:
         strong = made[0]["scaling"] == "strong"
-        study.find(
+        study.note(
             f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
             "that the base point ran slower than it need have (a busy machine, other clocks or threads"
             f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"

@@ -1,17 +1,17 @@
 """Which kernels take the time, what do more ranks change in them, what bounds them, how busy are GPUs?"""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Column, Rows
+from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
 from analysis.display.terminal import Part
 from analysis.measures.kernels import difference as kernel_difference
 from analysis.measures.kernels import hotspots
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import TOOLS
+from analysis.measures.kernels.of_run import BY
 from analysis.measures.scaling import utilization
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
@@ -67,22 +67,12 @@ def _top_note(of_run: dict[str, Rows]) -> str:
 
 
 def _top_columns(several: bool) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    return [
-        *([Column("configuration", get("configuration"), left=True)] if several else []),
-        Column("kernel", get("kernel"), left=True),
-        Column("class", get("class"), left=True),
-        Column("pass", get("direction"), left=True),
-        Column("ms a batch", get("ms_per_batch")),
-        Column("share %", get("share_pct")),
-        Column("calls a batch", get("calls_per_batch")),
-        Column("mean µs", get("mean_us")),
-        Column("GFLOP a batch", get("gflop_per_batch")),
-        Column("FLOPS eff. %", get("flops_efficiency_pct")),
-        Column("bandw. eff. %", get("bandwidth_efficiency_pct")),
-    ]
+    of_run = [CONFIGURATION] if several else []
+    figures = picked(
+        kernels.METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "gflop_per_batch",
+        "flops_efficiency_pct", "bandwidth_efficiency_pct",
+    )  # fmt: skip
+    return columns([*of_run, *(BY[name] for name in kernels.DEFAULT_BY), *figures])
 
 
 def _pair(context: Context) -> tuple[Source, Source] | None:

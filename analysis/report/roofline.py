@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Column, Rows
+from analysis.display.metrics import Column, Rows, columns, picked
 from analysis.display.terminal import Part
 from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
@@ -99,21 +99,13 @@ def _text(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
 
 
 def _columns(known: Sequence[tuple[str, Roof]]) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    roof_columns = {
-        "datasheet": Column("of the datasheet's roof, %", get("roof_pct")),
-        "measured": Column("of the measured roof, %", get("roof_of_measured_pct")),
+    figures = picked(kernels.METRICS, "ms_per_batch", "share_pct", "intensity_flop_per_byte", "bound")
+    roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
+    of_roof = {
+        "datasheet": roof.column("of the datasheet's roof, %"),
+        "measured": of_measured.column("of the measured roof, %"),
     }
-    return [
-        Column("class", get("class"), left=True),
-        Column("ms a batch", get("ms_per_batch")),
-        Column("share %", get("share_pct")),
-        Column("FLOP/byte", get("intensity_flop_per_byte")),
-        Column("bound by", get("bound"), left=True),
-        *(roof_columns[name] for name, _ in known),
-    ]
+    return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in known)]
 
 
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:

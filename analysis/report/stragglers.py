@@ -40,12 +40,15 @@ def late_runs(context: Context) -> list[Judged] | None:
     except UserError:
         return None
     most = max(source.world_size or 1 for source in runs)
-    judged = []
-    for source in [source for source in runs if source.world_size == most]:
+
+    def judge(source: Source) -> Judged | None:
         lateness = stragglers.lateness_of(study, source)
-        if lateness is not None:
-            judged.append(Judged(source, lateness, stragglers.rows_of(study, source, lateness)))
-    return judged
+        if lateness is None:
+            return None
+        return Judged(source, lateness, stragglers.rows_of(study, source, lateness))
+
+    largest = [source for source in runs if source.world_size == most]
+    return [run for _, run in study.each(largest, judge)]
 
 
 def _stragglers(context: Context) -> Content:

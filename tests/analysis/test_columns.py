@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis import columns, efficiency, kernels, scaled
+from analysis import columns, scaled
 from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import rows as kernels_of_runs
 from analysis.measures.scaling import figures, use
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
@@ -17,8 +15,10 @@ from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import layers
 from tests.analysis.test_tau_batches import merged
+from tests.profiling.samples import VTUNE
 
 COLUMNS = {
     scaled: (
@@ -28,8 +28,6 @@ COLUMNS = {
         *tau.TAU_COLUMNS,
         *scaled_published.SCALED_COLUMNS,
     ),
-    efficiency: (*efficiency.METRICS, *efficiency.MORE),
-    kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
 }
 
 
@@ -84,6 +82,9 @@ ANSWERS = (
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
     ("kernels", "B", "--metric", "flops-efficiency"),
+    ("kernels", "--by", "operator,layer,direction"),
+    ("kernels", "TABLE", "TABLE", "--method", "published"),
+    ("kernels", "TABLE", "--method", "published", "--metric", "flops-efficiency"),
     ("communication",),
     ("communication", "--by", "rank"),
     ("communication", "REFERENCE"),
@@ -91,6 +92,7 @@ ANSWERS = (
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
+    ("efficiency", "REFERENCE", "--method", "published"),
     ("utilization",),
     ("activities", "--by", "rank,batch_index,rank"),
     ("activities", "--shares"),
@@ -101,6 +103,7 @@ ANSWERS = (
     ("expense", "--by", "rank"),
     ("expense", "METERED"),
     ("hotspots",),
+    ("hotspots", "COUNTED"),
     ("studies.__main__",),
     ("tau_batches",),
 )
@@ -119,7 +122,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reference, under_tau, metered = (
         tmp_path_factory.mktemp(name) for name in ("reference", "tau", "metered")
     )
-    write_pyprof(reference)
+    table = write_pyprof(reference)
     for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
         times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
         write_tau(reference / f"{name}.gzip", times, network="ib", grad="fp16")
@@ -128,7 +131,12 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
     energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
     write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
-    return {"REFERENCE": reference, "TAU": under_tau, "METERED": metered}
+    counted = tmp_path_factory.mktemp("counted")
+    write_run(counted, run_of(profile="torch"), Truth())
+    report = counted.with_suffix(".csv")
+    report.write_text(VTUNE)
+    plant(counted, "vtune", report, "vtune")
+    return {"REFERENCE": reference, "TABLE": table, "TAU": under_tau, "METERED": metered, "COUNTED": counted}
 
 
 @pytest.fixture
@@ -145,7 +153,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
         if arguments and arguments[0] in others:
             first = others[arguments.pop(0)]
-        words = [other if word == "B" else word for word in arguments]
+        words = [{"B": other, **others}.get(word, word) for word in arguments]
         return run(f"analysis.{command}", first, *words, "--format", "csv")
 
     return asked

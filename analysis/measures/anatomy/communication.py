@@ -70,10 +70,14 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         UserError: no run has collectives.
     """
     made: Rows = []
-    for source in study.of_kind("run"):
-        # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
-        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
-            made += _of_run(study, source, by_rank)
+    # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
+    recorded = [
+        source
+        for source in study.of_kind("run")
+        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1
+    ]
+    for _, of_run in study.each(recorded, lambda source: _of_run(study, source, by_rank)):
+        made += of_run
     if not made:
         raise study.nothing(
             f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
@@ -85,7 +89,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     ranks = ranks_of(study, source)
     if not any(len(one.kind) and one.batches for one in ranks):
-        study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+        study.note(f"its trace of {source.world_size} ranks holds no collective", source)
         return []
     matched = matched_of(study, source, ranks)
     made = []
@@ -94,7 +98,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         for of_row in places:
             first = ranks[of_row[0]]
             if by_rank and not first.batches:
-                study.find(f"{source.id}: rank {first.rank} has no batch with kernels: it has no row")
+                study.note(f"rank {first.rank} has no batch with kernels: it has no row", source)
                 continue
             groups = tuple(group for group in shape if not by_rank or first.rank in group)
             if shape and not groups:

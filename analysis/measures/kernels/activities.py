@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display.terminal import Rows
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
-from analysis.results.study import Study
+from analysis.results.query import reading
+from analysis.results.study import Source, Study
 from profiling import convert
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
@@ -243,20 +244,17 @@ def printed_shares(path: Path) -> Rows | None:
 
 def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
     """The activities of the runs of a study that have some."""
-    found = []
-    for source in list(study.sources):
-        kernels = source.tables("kernels")
-        try:
-            if source.kind == "pyprof":
-                rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-            elif kernels:
-                rows = of_kernels(kernels, by)
-            else:
-                continue
-        except UserError as error:
-            study.fail(source, str(error))
-            continue
-        fields = source.fields
-        point = source.world_size, fields.get("batch"), fields.get("backend")
-        found.append(Profile(source.id, rows, *point, fields))
-    return found
+    return [profile for _, profile in study.each(study.sources, lambda source: _of_source(source, by))]
+
+
+def _of_source(source: Source, by: Iterable[str]) -> Profile | None:
+    kernels = source.tables("kernels")
+    with reading(source):
+        if source.kind == "pyprof":
+            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
+        elif kernels:
+            rows = of_kernels(kernels, by)
+        else:
+            return None
+    fields = source.fields
+    return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)

@@ -32,7 +32,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.clocks import Calls
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import inside_run
 from profiling.errors import UserError
 
 _NODE = Metric("node", "the host it ran on", text=True, key=True)
@@ -123,21 +123,21 @@ def runs_of(study: Study) -> list[Source]:
 
 
 def lateness_of(study: Study, source: Source) -> Lateness | None:
-    """A run's lateness; None, and a finding (or the run is taken out), if its tables do not tell."""
+    """A run's lateness; None, and a note says so, if its tables do not tell.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
     series = series_of(study, source)
-    if series is None:
-        return None
     found = None
     if source.fields["profile"] != "none":
         calls: list[Calls] = ranks_of(study, source)
-        if source not in study.sources:
-            return None
         if any(len(one.kind) for one in calls):
             matched = matched_of(study, source, calls)
             found = of_collectives(calls, matched, series) if matched is not None else None
     found = found or of_stages(series)
     if found is None:
-        study.find(f"{source.id}: no steady batch after another, so who was late is not known")
+        study.note("no steady batch after another, so who was late is not known", source)
     return found
 
 
@@ -148,13 +148,15 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
         UserError: no run has several ranks with batches.
     """
     made: Rows = []
-    for source in runs_of(study):
+
+    def rows_of_run(source: Source) -> Rows | None:
         lateness = lateness_of(study, source)
-        if lateness is not None:
-            of_run = rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
-            made += [
-                {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in of_run
-            ]
+        if lateness is None:
+            return None
+        return rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
+
+    for source, ranks in study.each(runs_of(study), rows_of_run):
+        made += [{"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks]
     if not made:
         raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
     return made
@@ -206,7 +208,7 @@ def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[in
 
 def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     late = lateness.late_ns[rank] / 1e6
-    median = estimates.inside_run(late)
+    median = inside_run.of_median(late)
     return {
         "told_by": lateness.told_by,
         "judged_batches": len(late),

@@ -91,12 +91,12 @@ def spent(study: Study) -> list[Spent]:
     found = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
         if not (directory / store.MANIFEST).is_file():
-            study.find(f"{directory.name}: what it took is not known, it has not ended")
+            study.note(f"{directory.name}: what it took is not known, it has not ended")
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError as error:
-            study.find(f"{directory.name}: what it took is not known ({error})")
+            study.note(f"{directory.name}: what it took is not known ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
         found.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
@@ -223,7 +223,7 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 ["batch_index", "start_ns", "end_ns"],
             )
         except UserError as error:
-            study.find(f"{source.id}: the first batch of rank {report.rank} is not known ({error})")
+            study.note(f"the first batch of rank {report.rank} is not known ({error})", source)
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:

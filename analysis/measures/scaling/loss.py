@@ -8,8 +8,8 @@ cancels. The rest of the unprofiled growth, of either sign, is not attributed, a
 Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
 that rank, where the collectives of all ranks are known.
 
-Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
-from each other is not in them: a sweep has too few of them to tell.
+Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
+as are independent). How much such runs differ from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
@@ -21,7 +21,7 @@ import numpy as np
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import of_source
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import estimates, inside_run
 
 if TYPE_CHECKING:
     from analysis.measures.scaling.points import Point
@@ -36,8 +36,7 @@ LOSS_COLUMNS = (
     *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
     *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
 )  # fmt: skip
-_RESAMPLES = 500
-_FEWEST_BATCHES = 4  # of which blocks can be resampled
+_RESAMPLES = 2000
 
 
 def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
@@ -45,14 +44,15 @@ def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
     compared = [one for point in points if point.base not in (None, point) for one in (point, point.base)]
     for one in (*(point for point in points if point.world_size > 1), *compared):
         if one is not None and one.anatomy is None:
-            found = [parts for source, _ in one.profiled if (parts := _of_run(study, source))]
+            runs = [source for source, _ in one.profiled]
+            found = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
             # What one run does not know is not known of the point.
             names = [name for name in _READ if all(name in parts for parts in found)]
             one.anatomy = {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
-    """Mean duration of each part in a batch of a rank, ns: as it was, then of resampled batches.
+    """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
     Empty: no attributed batch has kernels.
     """
@@ -65,15 +65,18 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     found = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
-            took = _by_batch(ranks, f"{name}_ns")
-            again = (
-                estimates.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
-                if len(took) >= _FEWEST_BATCHES
-                else np.full(_RESAMPLES, np.nan)
-            )
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
+            again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
+    """By how much the mean of batches may be off, drawn; NaN where they are too few to tell."""
+    error = inside_run.error_of_mean(took)
+    if error is None:
+        return np.full(_RESAMPLES, np.nan)
+    return error[0] * np.random.default_rng(seed).standard_t(error[1], _RESAMPLES)
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:

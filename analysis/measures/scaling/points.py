@@ -54,7 +54,8 @@ class Point:
     anatomy: dict[str, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        self.batch_resamples: np.ndarray | None = None  # of the median batch, ns
+        self.batch_drawn: estimates.Drawn | None = None  # of the median batch, ns
+        self.batch_resamples: np.ndarray | None = None
         self.rate_drawn: estimates.Drawn | None = None  # of images/s
         self.rate_resamples: np.ndarray | None = None
         self.batch = self.rate = estimates.Estimate(NAN, NAN, NAN)
@@ -98,7 +99,8 @@ class Point:
         steps, paces, seed = self.steps, self.paces, self.seed
         self.scatter = estimates.scatter([float(np.median(run)) for run in steps])
         if len(self.timed) > 1:
-            self.batch_resamples = estimates.run_resamples(steps, seed=seed)
+            self.batch_drawn = estimates.draw_runs(steps, seed=seed)
+            self.batch_resamples = self.batch_drawn.values()
             self.rate_drawn = estimates.draw_runs(paces, self.images_per_s, seed=seed)
             self.rate_resamples = self.rate_drawn.values()
         self.batch = estimates.of_resamples(steps, estimates.median, self.batch_resamples)
@@ -154,12 +156,12 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     for point in points:
         point.base = base_of(study, point, points, kind)
     for finding in other_devices(points):
-        study.find(finding)
+        study.note(finding)
     alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
     if any(one.attributed[one.steady].any() for one in alone):
-        study.find("some points have no unprofiled run: their durations hold the profiler's own cost")
+        study.note("some points have no unprofiled run: their durations hold the profiler's own cost")
     elif alone:
-        study.find("some points have no unprofiled run: batches that the profiler did not record time them")
+        study.note("some points have no unprofiled run: batches that the profiler did not record time them")
     return points
 
 
@@ -190,14 +192,14 @@ def _measure(study: Study, points: Sequence[Point]) -> None:
         point.measure()
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
-        study.find(
+        study.note(
             f"{len(twice)} of {len(points)} points ran twice: two runs tell little of how much runs differ, "
             f"so that a point's own interval is about {TWO_RUNS_WIDER:g} times as wide as with a third"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
         worst = max(apart, key=lambda point: point.scatter.sigma)
-        study.find(
+        study.note(
             f"runs of one point differ by more than {100 * WIDE_SCATTER:.0f} % (standard deviation) in "
             f"{len(apart)} of {len(points)} points, most in {worst.label} "
             f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so intervals are wide: was the machine busy "
@@ -222,7 +224,7 @@ def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scalin
     """
     base = _base(point, points, scaling)
     if base.fields["grad"] != point.fields["grad"]:
-        study.find(
+        study.note(
             f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
             f"with the one-rank point said to be {base.fields['grad']}"
         )

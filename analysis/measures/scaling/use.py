@@ -36,7 +36,7 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     profiled = [point for point in points if point.profiled]
     row: dict[str, Any] = {
         "profiled_runs": sum(len(point.profiled) for point in points),
-        **_perturbation(profiled),
+        **perturbation(profiled),
         "device_name": ", ".join(sorted({point.bound.device for point in points})),
     }
     for name, attribute, unit in (
@@ -84,28 +84,38 @@ def _recorded_ns(point: Point) -> float:
     return float(np.median([np.median(run) for run in runs])) if runs else float("nan")
 
 
-def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
+def perturbation(points: Sequence[Point]) -> dict[str, Any]:
     """Duration of a batch that the profiler recorded over that of the unprofiled twin, with its interval."""
     recorded = twins = 0.0
-    drawn: list[tuple[np.ndarray, np.ndarray | None]] = []
+    drawn: list[tuple[estimates.Drawn, estimates.Drawn]] = []
     for point in points:
         runs = _recorded(point)
         if not runs or point.timed_by != UNPROFILED:
             continue
         recorded += _recorded_ns(point)
         twins += point.batch.value
-        if point.scatter.freedom:
-            # One profiled run alone is taken to scatter as its unprofiled twins do.
-            between = point.scatter if len(runs) == 1 else None
-            own = estimates.run_resamples(runs, seed=point.seed + 1, between=between)
-            drawn.append((own, point.batch_resamples))
+        # How much profiled runs differ takes two: they may differ more than unprofiled ones do.
+        if point.batch_drawn is not None and len(runs) > 1:
+            drawn.append((estimates.draw_runs(runs, seed=point.seed + 1), point.batch_drawn))
     low = high = None
-    known = [(own, twin) for own, twin in drawn if twin is not None]
-    if known and len(known) == len(points):
-        sums = [np.sum(durations, axis=0) for durations in zip(*known, strict=True)]
-        low, high = estimates.interval(sums[0] / sums[1])
+    if drawn and len(drawn) == len(points):
+        low, high = _interval_of_ratio(drawn)
     ratio = recorded / twins if twins else None
     return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
+
+
+def _interval_of_ratio(drawn: Sequence[tuple[estimates.Drawn, estimates.Drawn]]) -> tuple[float, float]:
+    """Of the sum of the first ones over that of the second ones."""
+    parts = [
+        (sign * one.value / sum(other.value for other in side), one)
+        for sign, side in zip((1, -1), zip(*drawn, strict=True), strict=True)
+        for one in side
+    ]
+    widening = estimates.shared_widening(parts)
+    over, under = (
+        np.sum([one.values(widening) for one in side], axis=0) for side in zip(*drawn, strict=True)
+    )
+    return estimates.interval(over / under)
 
 
 def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:

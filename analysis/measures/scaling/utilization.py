@@ -18,9 +18,9 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.measures.batches.overlap import Intervals, covered, length, union
-from analysis.measures.kernels.costs import find_untimed, find_without_kernels
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.points import points_of
+from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import tables
@@ -182,7 +182,7 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
     rank = int(directory.name.rpartition("_")[2])
     nowhere = table["device"].null_count
     if nowhere:
-        study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
+        study.note(f"kernels of rank {rank} that name no device are left out: {nowhere}", source)
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if found else 0, bool)
     for kernels in found.values():
@@ -209,10 +209,9 @@ def rows(study: Study) -> Rows:
     """
     of_run = _speedups(study)
     made: Rows = []
-    for source in list(study.of_kind("run")):
-        if source.fields["profile"] != "none":
-            made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})}
-                     for row in _of_run(study, source)]  # fmt: skip
+    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
+    for source, ranks in study.each(profiled, lambda source: _of_run(study, source)):
+        made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not made:
         raise UserError(
             f"{study.path} holds no kernel of a recorded batch with its time: it needs a run under a "
@@ -224,21 +223,16 @@ def rows(study: Study) -> Rows:
 def _of_run(study: Study, source: Source) -> Rows:
     found: Rows = []
     without = recorded = 0
-    try:
-        for directory in (path.parent for path in source.tables("kernels")):
+    for directory in (path.parent for path in source.tables("kernels")):
+        with reading(source):
             rows_of_it, busy = _of_rank(study, source, directory)
-            found += rows_of_it
-            # A batch in which nothing ran was not idle, but not recorded.
-            without, recorded = without + int((~busy).sum()), recorded + len(busy)
-    except UserError as error:
-        study.fail(source, str(error))
-        return []
-    find_untimed(study, source)
-    find_without_kernels(study, source, without, recorded)
+        found += rows_of_it
+        # A batch in which nothing ran was not idle, but not recorded.
+        without, recorded = without + int((~busy).sum()), recorded + len(busy)
+    note_untimed(study, source)
+    note_without_kernels(study, source, without, recorded)
     if not found:
-        study.find(
-            f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
-        )
+        study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
     named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
     return [{**row, "device_name": named.get(row["rank"])} for row in found]
 
@@ -252,7 +246,7 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
         if all_of["base_world_size"] == 1:
             row |= {name: all_of[name] for name in _OF_RUN if name in all_of}
         else:
-            study.find(f"{point.label}: no run of this configuration on one GPU, so no speedup")
+            study.note(f"{point.label}: no run of this configuration on one GPU, so no speedup")
         for source, _ in (*point.timed, *point.profiled):
             made[source.id] = row
     return made
