@@ -98,7 +98,8 @@ ANSWERS = (
     ("activities", "--shares"),
     ("factors",),
     ("compare", "B"),
-    ("predict",),
+    ("predict", "--what-if", "fp16-gradients"),
+    ("predict", "SIZES"),
     ("expense",),
     ("expense", "--by", "rank"),
     ("expense", "METERED"),
@@ -131,12 +132,21 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
     energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
     write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
+    sizes = tmp_path_factory.mktemp("sizes")
+    write_sweep(sizes, [run_of(gpus_per_node=n) for n in (1, 2, 4)])
     counted = tmp_path_factory.mktemp("counted")
     write_run(counted, run_of(profile="torch"), Truth())
     report = counted.with_suffix(".csv")
     report.write_text(VTUNE)
     plant(counted, "vtune", report, "vtune")
-    return {"REFERENCE": reference, "TABLE": table, "TAU": under_tau, "METERED": metered, "COUNTED": counted}
+    return {
+        "REFERENCE": reference,
+        "TABLE": table,
+        "TAU": under_tau,
+        "METERED": metered,
+        "COUNTED": counted,
+        "SIZES": sizes,
+    }
 
 
 @pytest.fixture
@@ -196,8 +206,8 @@ def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(
     rows = rows_of(command, ask, monkeypatch)
     said = {name for metrics in columns.commands()[command].COLUMNS.values() for name in names_of(metrics)}
     keys = {name for row in rows for name in row}
-    assert not keys - said - set(FIELDS)
-    assert not said - keys
+    assert sorted(keys - said - set(FIELDS)) == []
+    assert sorted(said - keys) == []
 
 
 @pytest.mark.parametrize("command", columns.commands())
