@@ -92,8 +92,9 @@ def as_markdown(report: dict[str, Any]) -> str:
     """The report as a page."""
     lines = [
         "# How long until a command answers", "",
-        f"{facts(report['machine'])}; CPU seconds of a process, median of {REPEATS}. Budgets: {BAR_HELP_S:g} s for "
-        f"help, {BAR_ANSWER_S:g} s for an answer on a small sweep, {BAR_REPORT_S:g} s for its report.", "",
+        f"{facts(report['machine'])}; CPU seconds of a process, median of {REPEATS}. Budgets: "
+        f"{BAR_HELP_S:g} s for help, {BAR_ANSWER_S:g} s for an answer on a small sweep, {BAR_REPORT_S:g} s "
+        "for its report.", "",
         f"    {report['command']}", "",
         "| command | CPU, s | budget, s | loads |", "| --- | ---: | ---: | --- |",
     ]  # fmt: skip
@@ -112,6 +113,7 @@ def main() -> int:
     where = machine(("duckdb", "numpy", "pandas", "pyarrow", "scipy"))
     with tempfile.TemporaryDirectory() as folder:
         write_sweep(Path(folder) / "sweep", (1, 2), (2,), 12, 60)
+        cpu_s(["profiling.convert", *map(str, Path(folder).glob("sweep/run_*/*.sqlite"))])
         found = measured(Path(folder))
     missed = [title for title, one in found.items() if one["cpu_s"] > one["bar_s"]]
     report = {
