@@ -67,13 +67,13 @@ def _reader(path: Path, name: str | None) -> Profiler:
     if name is None:
         known = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
         raise UserError(f"{path} {why_unreadable(path) or known}")
-    if not tool(name).reader:
+    if not tool(name).reads:
         raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
     return tool(name)
 
 
 def _readers() -> list[str]:
-    return [name for name in TOOLS if tool(name).reader]
+    return [name for name in TOOLS if tool(name).reads]
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:

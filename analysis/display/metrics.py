@@ -183,8 +183,8 @@ def telling(rows: Rows, fields: Iterable[str] = (*Run.model_fields, "repetition"
 
 
 def fields(names: Iterable[str]) -> list[Metric]:
-    """The metrics of fields of a run."""
-    return [FIELDS[name] for name in names]
+    """The metrics of fields of a run; a table of the user's own may have others, which are text."""
+    return [FIELDS.get(name) or Metric(name, "", text=True, key=True) for name in names]
 
 
 # --- what derives from metrics ------------------------------------------------------------------------

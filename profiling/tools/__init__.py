@@ -15,8 +15,8 @@ from profiling.readers.origin import Origin, rank_in
 from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect
 
 __all__ = [
-    "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode", "collect",
-    "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
+    "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
+    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
 ]  # fmt: skip
 
 # name -> module and class
@@ -32,6 +32,8 @@ TOOLS: dict[str, tuple[str, str]] = {
     "vtune": ("profiling.tools.vtune", "Vtune"),
     "horovod": ("profiling.tools.horovod", "Horovod"),
 }
+# What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
+STARTED = tuple(name for name in TOOLS if name != "pyprof")
 
 
 @cache

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from profiling import markers
 from profiling.errors import UserError
 from profiling.launched import read_launched
+from profiling.presence import Presence, is_importable
 from profiling.readers.cupti import converted
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
 from profiling.tables import write
@@ -237,7 +239,20 @@ class Cupti(Profiler):
 
     install = "pip install -e '.[cupti]'"
     gpu_only = True
+    started = (
+        "in the process, by `cupti-python`, from `attribute_from` on; for GPUs that nvprof no longer serves"
+    )
     reader = "profiling.readers.cupti"
+    reads = "its own records (`cupti.jsonl`)"
+
+    def presence(self) -> Presence:
+        """Whether CUPTI answers, which takes a GPU and a driver that fits."""
+        why = why_not()
+        if not why:
+            return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
+        installed = is_importable("cupti")
+        remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else self.install
+        return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool

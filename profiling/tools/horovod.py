@@ -19,7 +19,9 @@ class Horovod(Profiler):
     """Horovod's timeline, which Horovod itself writes."""
 
     wraps = True
+    started = "`HOROVOD_TIMELINE`; Horovod's rank 0 writes it, and when each rank was ready"
     reader = "profiling.readers.horovod"
+    reads = "the timeline"
     only_rank_0_writes = True
     modes: ClassVar = {
         "auto": "when each tensor was negotiated and reduced",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.converted import Converted
+from profiling.presence import Presence, is_importable
 from profiling.tables import Writer
 from profiling.tools.base import Profiler
 
@@ -28,11 +29,21 @@ if TYPE_CHECKING:
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
+    started = "in the process, from `attribute_from` on, with shapes"
     reader = "profiling.readers.torch_profiler"
+    reads = (
+        "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
+        "estimated occupancy; allocations"
+    )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
         "memory": "the same, and every allocation: a timeline of memory",
     }
+
+    def presence(self) -> Presence:
+        """It is part of torch."""
+        here = is_importable("torch")
+        return Presence("torch", here, "part of torch" if here else "not installed")
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool

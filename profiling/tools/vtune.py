@@ -18,7 +18,9 @@ class Vtune(Profiler):
     program = "vtune"
     install = "the site's VTune module, or Intel's oneAPI toolkit"
     wraps = True
+    started = "`vtune` or `aps`"
     reader = "profiling.readers.vtune"
+    reads = "report CSV"
     modes: ClassVar = {
         "auto": "where CPU time is spent, by samples (hotspots)",
         "hw-hotspots": "the same by the processor's own counters, which need permission",

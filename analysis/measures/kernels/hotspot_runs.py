@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.results.query import query
 from analysis.results.study import Source, Study
-from analysis.statistics.estimates import mean_inside_run
+from analysis.statistics import inside_run
 from jobs.run import Run, fields_of
 from profiling.errors import UserError, did_you_mean
 
@@ -79,7 +79,7 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
     for name, kind, batch, milliseconds in rows:
         # A batch that did not launch a kernel spent no time in it.
         series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    found = {key: mean_inside_run(values) for key, values in series.items()}
+    found = {key: inside_run.of_mean(values) for key, values in series.items()}
     return {key: (one.low, one.high) for key, one in found.items() if not one.note}
 
 

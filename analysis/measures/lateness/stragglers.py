@@ -32,7 +32,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.clocks import Calls
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import inside_run
 from profiling.errors import UserError
 
 _NODE = Metric("node", "the host it ran on", text=True, key=True)
@@ -208,7 +208,7 @@ def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[in
 
 def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     late = lateness.late_ns[rank] / 1e6
-    median = estimates.inside_run(late)
+    median = inside_run.of_median(late)
     return {
         "told_by": lateness.told_by,
         "judged_batches": len(late),
