@@ -97,14 +97,14 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
 
 def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
     from analysis.measures.scaling.figures import figures
-    from analysis.measures.scaling.loss import add_anatomies
+    from analysis.measures.scaling.loss import anatomies_of
     from analysis.measures.scaling.points import choose_scaling, points_of
     from analysis.measures.scaling.use import findings
 
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
     _say_which(study, points, kind)
-    add_anatomies(study, points)
+    anatomies = anatomies_of(study, points)
     for finding in findings(points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
@@ -116,7 +116,7 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
         fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
         sizes = {point.world_size for point in members}
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**fields, **figures(members, kind)})
+        made.append({**fields, **figures(members, kind, anatomies)})
     _find_above_ideal(study, made)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]

@@ -100,7 +100,7 @@ def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
 
 def traced_of(study):
     (source,) = study.of_kind("run")
-    runs = [(source, series_of(study, source))]
+    runs = ((source, series_of(study, source)),)
     found = traced(study, Point(source.fields, timed=runs, profiled=runs))
     assert not isinstance(found, str), found
     return found

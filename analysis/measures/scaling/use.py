@@ -4,12 +4,13 @@ Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed l
 in analysis/scaled.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.display.terminal import digits
+from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.points import UNPROFILED, Point
 from analysis.statistics import estimates
 
@@ -31,7 +32,7 @@ USE_COLUMNS = (
 )  # fmt: skip
 
 
-def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
+def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, Any]:
     """The figures of a point, or of a group of them (:data:`USE_COLUMNS`)."""
     profiled = [point for point in points if point.profiled]
     row: dict[str, Any] = {
@@ -52,19 +53,19 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     if points and all(point.cost for point in points):
         row |= _costs(points)
         row["use_note"] = _above_kernels(points, row["kernel_ms"])
-    return row | _communication(points)
+    return row | _communication([anatomies.get(point, {}) for point in points])
 
 
-def _communication(points: Sequence[Point]) -> dict[str, Any]:
+def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
 
     A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
     """
     names = ("exposed_communication", "overlapped_communication")
-    found = [[(point.anatomy or {}).get(name, [0.0])[0] for name in names] for point in points]
-    if not found or not all(map(any, found)):
+    means = [[anatomy[name][0] if name in anatomy else 0.0 for name in names] for anatomy in anatomies]
+    if not means or not all(map(any, means)):
         return {}
-    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
+    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(means, axis=0), strict=True)}
 
 
 def _recorded(point: Point) -> list[np.ndarray]:
