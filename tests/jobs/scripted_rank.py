@@ -1,7 +1,7 @@
 """A rank that trains nothing: it leaves what a rank leaves, and misbehaves as MISBEHAVE tells it to.
 
-Started by test_sweep.py in place of ``python -m train``, so that the sweep's own doings are tested fast: it imports
-nothing of the project's, and its batches it copies from $BATCHES_OF_RANKS.
+Started by test_sweep.py in place of ``python -m train``, so that the sweep's own doings are tested fast: it
+imports nothing of the project's, and its batches it copies from $BATCHES_OF_RANKS.
 """
 
 import json
@@ -43,7 +43,8 @@ def main() -> None:
     report = {
         "rank": rank, "world_size": int(os.environ["WORLD_SIZE"]), "hostname": "here", "device": "cpu",
         "backend": "single", "batches_done": done, "images_done": done * int(flag("--batch", "32")),
-        "losses_finite": misbehave != "nan", "parameter_digest": f"{rank}" if misbehave == "diverge" else "same",
+        "losses_finite": misbehave != "nan",
+        "parameter_digest": f"{rank}" if misbehave == "diverge" else "same",
     }  # fmt: skip
     if not (misbehave == "silent" and rank == 1):
         (directory / "rank.json").write_text(json.dumps(report))
