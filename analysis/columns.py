@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from analysis.display.metrics import FIELDS, UNITS, Metric
+from analysis.display.metrics import CONFIDENCE, FIELDS, NOMINAL, RANGE, UNITS, Metric
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 
@@ -19,7 +19,9 @@ What each column of each command's answers means: of CSV, JSON, Parquet and Data
 them under shorter headers. `python -m analysis.columns > docs/columns.md` writes this page from the measures'
 own definitions, of which `--help` and the report's tooltips are made, too.
 
-A name ends in its unit ({units}). "(_low, _high)" stands for two more columns: the ends of an interval.
+A name ends in its unit ({units}). "(_low, _high)" stands for two more columns, the ends of an interval, which
+the brackets behind its meaning name: `{confidence}` holds the truth at least so often, `{nominal}` so often;
+`{range}` is of what was tried (docs/methods.md says how often each was measured to hold it).
 """
 _FIELDS = "Where a row is of a run or configuration, these say which:"
 
@@ -47,7 +49,11 @@ def page(wanted: Sequence[str] = ()) -> str:
     if not wanted:
         units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
         of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_table(tuple(FIELDS.values()))}"
-        pieces = [_HEAD.format(units=units), of_a_run, *pieces]
+        pieces = [
+            _HEAD.format(units=units, confidence=CONFIDENCE, nominal=NOMINAL, range=RANGE),
+            of_a_run,
+            *pieces,
+        ]
     return "\n".join(pieces)
 
 
@@ -59,7 +65,7 @@ def _section(name: str, command: ModuleType) -> str:
 
 
 def _table(metrics: Sequence[Metric]) -> str:
-    lines = (f"| `{one.label}` | {one.meaning.replace('|', chr(92) + '|')} |\n" for one in metrics)
+    lines = (f"| `{one.label}` | {one.said.replace('|', chr(92) + '|')} |\n" for one in metrics)
     return f"| column | means |\n| --- | --- |\n{''.join(lines)}"
 
 

@@ -4,53 +4,41 @@
     python -m analysis.compare A B --across compute       configurations that differ in a field, too
     python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
 
-A row is a figure of a configuration: ``a`` and ``b`` (medians over runs), ``effect_pct`` (b over a, less 1,
-in percent) with its 95 % interval (_low, _high: what the test would not reject; it takes 4 runs a side, or 3
-against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm for all rows of its
-``family``), ``runs_a``, ``runs_b``, and ``verdict``:
-
-    slower, faster      different at 5 %, and in which direction
-    no difference       none found; ``detectable_pct`` is the slowdown of this figure alone that the test, so
-                        corrected, would have found in 4 of 5 cases, given how much these runs scatter
-    too few runs        no result could have been significant with so many runs: repeat them
-
-``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct`` in 4 of 5 cases
-(empty: more than 20, or how much runs scatter is not known).
+A row is a figure of a configuration.
 
 A note names the devices of both sides where they differ.
 
-Families are tested apart, each at 5 %: ``batch`` (the duration of a batch), ``combined`` (the durations of
-all configurations together, where there are several: the test stratified by configuration, the effect the
-median ratio of two runs of a configuration), ``stages`` and, for profiled runs, ``kernels``. ``batch`` and
-``combined`` decide the exit code: 1 if one is slower by more than --threshold. Where nothing differs that is
-so in 5 % of comparisons at most.
+Families are tested apart. batch and combined decide the exit code: 1 if one is slower by more than
+--threshold. Where nothing differs that is so in 5 % of comparisons at most.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import NOMINAL
-from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.scaling.compare_rows import (
+    COLUMNS,
+    Key,
+    Values,
+    columns_of,
+    regressed,
+    rows,
+    sentence,
+    shown,
+    telling,
+)
 from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
-from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command
-
-COLUMNS = (
-    "family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high", "p_value", "verdict",
-    "detectable_pct", "runs_a", "runs_b", "runs_enough",
-)  # fmt: skip
-# In these the runs of one configuration may differ.
 
 MOST_NAMED = 6  # configurations that a note names
 
@@ -87,7 +75,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
     except UserError:
         reasons = [failure.reason for failure in study.failed if failure.point == source.id]
         why = reasons[0] if reasons else "it has none in attributed batches"
-        study.find(f"{source.id}: its kernels are not compared: {why}")
+        study.note(f"its kernels are not compared: {why}", source)
         return []
 
 
@@ -105,7 +93,7 @@ def _find_alone(study: Study, a: Values, b: Values, paths: tuple[Path, Path]) ->
         names = sorted(" ".join(f"{name}={dict(key).get(name)}" for name in fields) for key in alone)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         if names:
-            study.find(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
+            study.note(f"only in {path}, so not compared: {', '.join(names[:MOST_NAMED])}{more}")
 
 
 def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
@@ -140,7 +128,7 @@ def _say_if_apart(a: Study, b: Study) -> None:
     ]
     spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
-        b.find(
+        b.note(
             "all runs of one side were before those of the other: if the machine drifted meanwhile, that "
             "looks like a difference; to be sure run them by turns"
         )
@@ -151,15 +139,10 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
     names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
     if all(names) and names[0] != names[1]:
         ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
-        b.find(f"{', '.join(ran)}: what differs may be the devices' doing")
+        b.note(f"{', '.join(ran)}: what differs may be the devices' doing")
 
 
 # --- the answer ---------------------------------------------------------------------------------------
-
-
-def columns_of(made: Rows) -> list[str]:
-    fields = [name for name in Run.model_fields if any(name in row for row in made)]
-    return [COLUMNS[0], *fields, *COLUMNS[1:]]
 
 
 def main() -> int:
@@ -176,22 +159,18 @@ def main() -> int:
         raise UserError(wrong)
     worse = regressed(made, arguments.threshold)
     notes = [sentence(a, b, made, arguments.threshold)]
-    shown = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [
-        Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
-    ]
+    changed = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
+    parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(made), _CAPTION)]
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
-    for study in studies[1:]:
-        studies[0].failed += study.failed
-        studies[0].findings += study.findings
+    studies[0].log.add(studies[1].log)
     code = output.emit(Answer(made, columns_of(made), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.compare", __doc__)
+    parser = make_parser("python -m analysis.compare", output.described(__doc__, COLUMNS))
     parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep or a run")
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
@@ -205,29 +184,6 @@ _CAPTION = (
     "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm). 95 % intervals, of each\n"
     "row alone: what the test would not reject, from 4 runs a side on. Kernels: where they differ."
 )
-
-
-def _shown(columns: Sequence[str]) -> list[Column]:
-    def get(name: str) -> Callable[[Mapping[str, Any]], Any]:
-        return lambda row: row.get(name)
-
-    def effect(row: Mapping[str, Any]) -> str:
-        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
-
-    def p_value(row: Mapping[str, Any]) -> str:
-        value = row["p_value"]
-        return "-" if not np.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-    return [
-        *(Column(name, get(name), left=True) for name in columns if name in Run.model_fields),
-        Column("figure", get("figure"), left=True),
-        Column("a", get("a")),
-        Column("b", get("b")),
-        Column(f"effect, %\n[{NOMINAL}]", effect),
-        Column("p", p_value),
-        Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
-        Column("verdict", get("verdict"), left=True),
-    ]
 
 
 if __name__ == "__main__":

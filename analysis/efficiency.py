@@ -3,31 +3,23 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-Columns: the fields of --group-by, then
-
-    compute_efficiency_pct     time of launches that do arithmetic (FLOPs credited) over the time of all, %
-    tflops_per_s               FLOPs over kernel time, 1e12 a second
-    bandwidth_gb_per_s         bytes read and written over kernel time, 1e9 a second
-    bandwidth_efficiency_pct   that over the datasheet's memory bandwidth, %
-    flops_efficiency_pct       FLOP rate over the datasheet's peak, %
-
 The default (corrected) method takes the model's kernels of attributed batches, launch by launch, sums costs
-over a group first and forms ratios last; it adds flops_efficiency_of_measured_pct and
-bandwidth_efficiency_of_measured_pct (over the peaks measured on the machine), kernel_ms_per_batch,
-loader_ms_per_batch and attributed_batches (those that have kernels). Rates are of the runs whose FLOPs or
-bytes are known, empty where none are. The published one takes all launches, groups by kernel name and
-takes plain means of ratios; it is for PyProf tables.
+over a group first and forms ratios last. Rates are of the runs whose FLOPs or bytes are known, empty where
+none are. The published one takes all launches, groups by kernel name and takes plain means of ratios; it is
+for PyProf tables.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Rows, sortable
+from analysis.display.metrics import Metric, Rows, fields, names_of
+from analysis.display.numbers import sortable
+from analysis.display.terminal import Answer
 from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of, published_bound
 from analysis.results.launches import per_table
 from analysis.results.load import load, no_result
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError, run_command
 from profiling.tools import pyprof
 
@@ -35,13 +27,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS = (
-    "compute_efficiency_pct", "tflops_per_s", "bandwidth_gb_per_s", "bandwidth_efficiency_pct",
-    "flops_efficiency_pct",
-)  # fmt: skip
-MORE = (
-    "flops_efficiency_of_measured_pct", "bandwidth_efficiency_of_measured_pct", "kernel_ms_per_batch",
-    "loader_ms_per_batch", "attributed_batches",
-)  # fmt: skip
+    Metric(
+        "compute_efficiency_pct",
+        "time of launches that do arithmetic (FLOPs credited) over the time of all",
+    ),
+    Metric("tflops_per_s", "FLOPs over kernel time"),
+    Metric("bandwidth_gb_per_s", "bytes read and written over kernel time"),
+    Metric("bandwidth_efficiency_pct", "that over the datasheet's memory bandwidth"),
+    Metric("flops_efficiency_pct", "FLOP rate over the datasheet's peak"),
+)
+CORRECTED_METRICS = (
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate over the peak measured on the machine"),
+    Metric("bandwidth_efficiency_of_measured_pct", "bytes over kernel time and the measured bandwidth"),
+    Metric("kernel_ms_per_batch", "time of the model's kernels, a batch"),
+    Metric("loader_ms_per_batch", "time of the loader's kernels, a batch"),
+    Metric("attributed_batches", "batches that have kernels"),
+)
+COLUMNS = {
+    "Columns: the fields of --group-by, then": METRICS,
+    "... and by the corrected method:": CORRECTED_METRICS,
+}
 DEFAULT_GROUP = ("batch", "nodes")
 
 # Names are long: their 64-bit hashes, and the files' numbers, are grouped in less time and memory, and a few
@@ -68,12 +73,12 @@ def rows(study: Study, method: str = "corrected", group_by: Sequence[str] = DEFA
 
 
 def table(study: Study, method: str = "corrected", group_by: Sequence[str] = DEFAULT_GROUP) -> "pd.DataFrame":
-    """The same as a DataFrame; columns and units are in this file's docstring."""
+    """The same as a DataFrame; columns: :func:`columns_of`."""
     return output.to_frame(rows(study, method, group_by), columns_of(method, group_by))
 
 
-def columns_of(method: str, group_by: Sequence[str]) -> list[str]:
-    return [*group_by, *METRICS, *(MORE if method == "corrected" else ())]
+def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
+    return [*fields(group_by), *METRICS, *(CORRECTED_METRICS if method == "corrected" else ())]
 
 
 def _published(study: Study, group_by: Sequence[str]) -> Rows:
@@ -83,11 +88,13 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
     peak_flops, peak_bytes = published_bound(study)
     sums = per_table(study, sources, _PUBLISHED)
     ratios: dict[tuple, list[list[float]]] = {}
-    for source in [source for source in sources if source in study.sources]:
+
+    def of_table(source: Source) -> tuple:
         if source.path not in sums:
-            study.fail(source, "it holds no kernel that took time")
-            continue
-        busy, flops_per_ns, bytes_per_ns = sums[source.path]
+            raise Unusable(source, "it holds no kernel that took time")
+        return sums[source.path]
+
+    for source, (busy, flops_per_ns, bytes_per_ns) in study.each(sources, of_table):
         values = [
             100 * busy,
             flops_per_ns / 1e3,
@@ -104,7 +111,7 @@ def _published(study: Study, group_by: Sequence[str]) -> Rows:
             **dict(zip(group_by, key, strict=True)),
             **{
                 name: round(sum(column) / len(column), 6)
-                for name, column in zip(METRICS, zip(*ratios[key], strict=True), strict=True)
+                for name, column in zip(names_of(METRICS), zip(*ratios[key], strict=True), strict=True)
             },
         }
         for key in sorted(ratios, key=sortable)
@@ -168,7 +175,7 @@ def _key(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
 
 
 def main() -> int:
-    parser = output.parser("analysis.efficiency", __doc__)
+    parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
     arguments = parser.parse_args()

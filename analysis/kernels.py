@@ -7,31 +7,9 @@
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
-Corrected (the default): attributed batches only, a batch of a rank. Columns:
-
-    run                          its id, where there are several
-    kernel, class, direction     short name; gemm, convolution, ...; fprop, bprop, update, loader, none
-                                 (or what --by names; operator: e.g. aten::convolution; layer: layer1.0.conv1)
-    calls_per_batch              launches a batch
-    ms_per_batch                 their time, ms a batch; share_pct: of all kernels, %
-    min_us, mean_us, max_us      of a launch, microseconds
-    gflop_per_batch              credited FLOPs, 1e9 a batch; mbyte_per_batch: bytes, 1e6 a batch
-    flops_efficiency_pct         FLOP rate over the datasheet's peak, %
-    bandwidth_efficiency_pct     bytes a second over the datasheet's bandwidth, %
-    ..._of_measured_pct          the same over the peaks measured on this machine
-    intensity_flop_per_byte      FLOPs over bytes, of the model's launches whose bytes are known
-    bound                        compute or bandwidth: which of the two roofs is above that intensity
-    roof_pct                     the least time by the datasheet's roofline over theirs, %
-
-Two: what they are grouped by, then the metric of each (``a_``, ``b_``), ``b_to_a``, their ratio,
-``difference_ms`` (b less a), ``change`` (slower, faster, new, gone, same) and the calls of each; what differs
-most is first. Their total (--summary: it alone, as data; columns ``change, kernels, a_ms, b_ms,
-difference_ms``) is the sum of these kinds; what runs at once and the time in which no kernel runs lead on to
-the difference of the batch's wall time.
-
-Published (PyProf tables): ``kernel, a_s, b_s``: the sum of ``Sil(ns)`` by kernel name over all launches that
-PyProf calls by that direction, joined on the name, largest first; with ``--metric flops-efficiency``:
-``kernel, duration_ns, flops, flops_per_s, flops_efficiency_pct``.
+By default (the corrected method) attributed batches only, a batch of a rank. Of two runs every kernel that
+either has is in one of five kinds, whose differences add up to that of all kernels, and these lead on to the
+difference of the batch's wall time. Published: of PyProf tables, by kernel name, largest first.
 """
 
 import argparse
@@ -41,16 +19,42 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Column, Part, Rows, with_places
+from analysis.display.metrics import Metric, Rows
+from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels.of_run import DEFAULT_BY, GROUPS
-from analysis.measures.kernels.rows import TOP, TOP_OF_EACH, naming, nothing, rows, with_kernels
+from analysis.measures.kernels.of_run import BY, DEFAULT_BY, GROUPS
+from analysis.measures.kernels.rows import (
+    METRICS,
+    RUN,
+    TOP,
+    TOP_OF_EACH,
+    naming,
+    nothing,
+    rows,
+    shown,
+    with_kernels,
+)
 from analysis.published import kernels_published
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
+
+COLUMNS = {
+    "Columns: the run, where there are several; kernel, class and direction, or what --by names; then:": (
+        RUN,
+        *BY.values(),
+        *METRICS,
+    ),
+    "Of two: what they are grouped by, then (what differs most is first):": kernel_difference.METRICS[
+        "duration"
+    ],
+    "... with --metric flops-efficiency:": kernel_difference.METRICS["flops-efficiency"],
+    "... with --summary:": kernel_difference.SUMMARY_METRICS,
+    "By the published method:": kernels_published.DURATION_METRICS,
+    "... with --metric flops-efficiency, of one:": kernels_published.EFFICIENCY_METRICS,
+}
 
 
 def _only(study: Study) -> Source:
@@ -73,13 +77,12 @@ def main() -> int:
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     answer = _answer(study, other, by, arguments)
     if other is not None:
-        study.failed += other.failed
-        study.findings += other.findings
+        study.log.add(other.log)
     return output.emit(answer, study, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.kernels", __doc__)
+    parser = make_parser("python -m analysis.kernels", output.described(__doc__, COLUMNS))
     parser.add_argument("path", type=Path, metavar="A", help="a run, a sweep, or a PyProf kernel table")
     parser.add_argument("other", type=Path, metavar="B", nargs="?", help="a run or table to set beside it")
     parser.add_argument("--by", metavar="WHAT,...", help=f"of {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]")
@@ -133,7 +136,7 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
 
 
-def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, list[str]]:
+def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows, Sequence[Metric]]:
     if arguments.metric == "duration":
         return kernels_published.durations(study, other, arguments.direction, _only)
     if other is not None:
@@ -165,7 +168,7 @@ def _difference(
     kept, notes = _first(made, columns, arguments)
     parts = kernel_difference.parts(kept, totals, (title, caption), naming(by))
     if arguments.summary:
-        return Answer(totals, kernel_difference.SUMMARY_COLUMNS, parts=parts[:1])
+        return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
     return Answer(kept, columns, parts=parts, notes=notes)
 
 
@@ -182,9 +185,9 @@ def _differ(a: Source, b: Source) -> str:
     return f"\na and b differ in {', '.join(fields)}" if fields else ""
 
 
-def _first(made: Rows, columns: Sequence[str], arguments: Any) -> tuple[Rows, list[str]]:
+def _first(made: Rows, columns: Sequence[Metric], arguments: Any) -> tuple[Rows, list[str]]:
     """The first rows of each run, as many as are asked for, and a note if there are more."""
-    several = len({row["run"] for row in made}) if "run" in columns else 1
+    several = len({row["run"] for row in made}) if RUN in columns else 1
     as_table = arguments.format == "table"
     top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
     kept = _first_of_each(made, top)
@@ -206,32 +209,10 @@ def _first_of_each(made: Rows, top: int | None) -> Rows:
 def _parts(kept: Rows, by: Sequence[str], title: str) -> list[Part]:
     """A table a run: its id is too long for a column."""
     runs = list(dict.fromkeys(row["run"] for row in kept))
-    columns = [*naming(by), *_shown()]
+    columns = [*naming(by), *shown()]
     if len(runs) == 1:
         return [Part(title, kept, columns)]
     return [Part(run, [row for row in kept if row["run"] == run], columns) for run in runs]
-
-
-def _shown() -> list[Column]:
-    """The terminal's columns of figures: what fits into 110 beside names."""
-
-    def rounded(name: str, places: int) -> Any:
-        return lambda row: with_places(row[name], places)
-
-    return [
-        Column("ms a\nbatch", lambda row: row["ms_per_batch"]),
-        Column("share\n%", rounded("share_pct", 1)),
-        Column("calls a\nbatch", rounded("calls_per_batch", 1)),
-        Column("mean\nus", rounded("mean_us", 1)),
-        Column("FLOPS\neff. %", rounded("flops_efficiency_pct", 2)),
-        Column("bound by", lambda row: row["bound"], left=True),
-        Column("roof\n%", _of_roof),
-    ]
-
-
-def _of_roof(row: Any) -> str:
-    share = row["roof_pct"] if row["roof_pct"] is not None else row["roof_of_measured_pct"]
-    return with_places(share, 1)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,7 @@
     python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or files of TAU
     python -m analysis.tau_batches PROFILE --startup PROFILE ...   beside runs of one batch each
 
-A row a rank and estimator, the best first:
-
-    estimator   event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the
-                timers "Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next;
-                stages: the stages' timers (or events) divided by the number of batches (what lies between
-                them is missing, a note says so); difference: (T_N - T_1) / (N - 1), T the application's
-                time, T_1 its median of one batch
-    batches     over how many
-    batch_ms    of a batch, ms
-    batch_ms_low, batch_ms_high   its 95 % interval, ms. Of the difference it is that of start-up, which no
-                two runs have alike: Student's t over the runs of one batch, three or more
-    preferred   the best there is. The difference is that only where nothing better was recorded
+A row a rank and estimator, the best first.
 """
 
 import math
@@ -25,13 +14,36 @@ from pathlib import Path
 import numpy as np
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Rows
+from analysis.display.metrics import NOMINAL, RANK, Metric, Rows
+from analysis.display.terminal import Answer
 from analysis.measures.tau.profile import Profile
 from profiling.errors import UserError, run_command
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
 
-COLUMNS = ("rank", "estimator", "batches", "batch_ms", "batch_ms_low", "batch_ms_high", "preferred")
+METRICS = (
+    RANK,
+    Metric(
+        "estimator",
+        'event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the timers '
+        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next; stages: the '
+        "stages' timers (or events) divided by the number of batches (what lies between them is missing, a "
+        "note says so); difference: (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one "
+        "batch",
+        text=True,
+        key=True,
+    ),
+    Metric("batches", "over how many"),
+    Metric(
+        "batch_ms",
+        "of a batch; of the difference its interval is that of start-up, which no two runs have alike: "
+        "Student's t over the runs of one batch, three or more",
+        interval=NOMINAL,
+    ),
+    Metric("preferred", "the best there is; the difference is that only where nothing better was recorded"),
+)
+COLUMNS = {"Columns:": METRICS}
+_BATCH_MS = METRICS[3].names
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 _NORMAL_95 = 1.96
@@ -146,7 +158,7 @@ def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
             "batches": count,
             **{
                 column: None if math.isnan(value) else value / 1e6
-                for column, value in zip(COLUMNS[3:6], values, strict=True)
+                for column, value in zip(_BATCH_MS, values, strict=True)
             },
             "preferred": place == 0,
         }
@@ -156,7 +168,7 @@ def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
 
 def main() -> int:
     """The command; see the module's docstring."""
-    parser = output.parser("analysis.tau_batches", __doc__, "PROFILE")
+    parser = output.parser("analysis.tau_batches", __doc__, "PROFILE", COLUMNS)
     parser.add_argument(
         "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one batch"
     )
@@ -173,7 +185,7 @@ def main() -> int:
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
     negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
     notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]
-    return output.emit(Answer(made, COLUMNS, title=title, notes=notes), None, arguments)
+    return output.emit(Answer(made, METRICS, title=title, notes=notes), None, arguments)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE
+    python -m analysis.timeline RUN --batches 40-42     some batches; of runs of more than a million kernels
     python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
 Of a sweep without ``--run`` it is the largest run that was profiled: most ranks, then most kernels. A process
@@ -16,7 +17,7 @@ on the track "about". A run without a profiler has batches and stages alone, on 
 
 from pathlib import Path
 
-from analysis.measures.anatomy.timeline import FILE, add_run_flag, write_of
+from analysis.measures.anatomy.timeline import FILE, add_flags, write_of
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import run_command
@@ -26,9 +27,10 @@ def main() -> int:
     parser = make_parser("python -m analysis.timeline", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR", help="a run, or a sweep's results")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"[DIR/{FILE}]")
-    add_run_flag(parser)
+    add_flags(parser)
     arguments = parser.parse_args()
-    return write_of(load(arguments.path), arguments.output or arguments.path / FILE, arguments.run)
+    target = arguments.output or arguments.path / FILE
+    return write_of(load(arguments.path), target, arguments.run, arguments.batches)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ from analysis.measures.batches.series import STAGES, Series
 from analysis.measures.scaling.compare_rows import Values, regressed, rows
 from analysis.measures.scaling.figures import figures
 from analysis.measures.scaling.points import Point
+from analysis.measures.scaling.use import perturbation
 from analysis.results.study import Source
 from analysis.statistics import estimates
-from analysis.statistics.effect_size import omega_squared_interval
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
-from analysis.statistics.variance import analysis_of_variance
 from benchmarks.child import RESULTS, facts, machine, write
+from benchmarks.coverage_inside_run import of_means, of_medians
+from benchmarks.coverage_of_factors import of_factors, of_levels
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, UserError, run_command
 
@@ -89,17 +90,15 @@ def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
         if ranks not in (1, 8):
             continue
         fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
-        point = Point(fields)
+        timed = []
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
             took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
             stages = dict.fromkeys(STAGES, np.zeros_like(took))
             none = np.zeros(BATCHES, bool)
             series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-            point.timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
-        point.measure()
-        point.base = points[0] if points else point
-        points.append(point)
+            timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
+        points.append(Point(fields, tuple(timed), baseline=points[0] if points else None))
     return points
 
 
@@ -243,105 +242,48 @@ def of_alarms(comparisons: int) -> Rows:
     return made
 
 
-# --- analysis.factors ---------------------------------------------------------------------------------
+# --- the profiler's perturbation ----------------------------------------------------------------------
 
-MAIN_AND_PAIR = [("a",), ("b",), ("a", "b")]
-# (levels of a, b, c; mean of a cell; terms; cells that are missing)
-DESIGNS: dict[str, tuple[tuple[int, ...], Callable[..., Any], list[tuple[str, ...]], tuple]] = {
-    "one factor": ((3,), lambda a: 1.5 * a, [("a",)], ()),
-    "two, no effect": ((2, 2), lambda a, b: 0.0 * a, MAIN_AND_PAIR, ()),
-    "two, small": ((2, 2), lambda a, b: 1.0 * a, MAIN_AND_PAIR, ()),
-    "two, large": ((2, 3), lambda a, b: 8.0 * a + 2 * b + 1.5 * a * b, MAIN_AND_PAIR, ()),
-    "three, large": (
-        (2, 2, 3),
-        lambda a, b, c: 10.0 * a + b + 0.7 * a * c,
-        [("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")],
-        (),
-    ),
-    "three, 2 of 12 cells missing": (
-        (2, 3, 2),
-        lambda a, b, c: 3.0 * a + b,
-        [("a",), ("b",), ("c",)],
-        ((0, 0, 0), (1, 2, 1)),
-    ),
-}
-REPETITIONS: dict[str, tuple[int, ...]] = {"2": (2,), "3": (3,), "5": (5,), "2 to 5": (2, 5, 3)}
+PERTURBATION = 1.25
 
 
-def design(name: str, repetitions: Sequence[int]) -> tuple[dict[str, list[int]], np.ndarray]:
-    """The columns of a design, and the true mean of each observation (the error's variance is 1)."""
-    levels, mean, _, missing = DESIGNS[name]
-    cells = [cell for cell in itertools.product(*map(range, levels)) if cell not in missing]
-    counts = [repetitions[place % len(repetitions)] for place in range(len(cells))]
-    observed = np.repeat(np.array(cells), counts, axis=0).T
-    return {"abc"[place]: list(column) for place, column in enumerate(observed)}, mean(*observed) + 0.0
-
-
-def of_factors(samples: int) -> Rows:
-    """Coverage of omega squared's interval, of every term."""
+def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> Rows:
+    """Coverage of a profiled batch over an unprofiled one, by how many runs there are of either."""
     made = []
-    spreads = dict.fromkeys(REPETITIONS, 1.0) | {"3, scatter of 1 or 3": 3.0}
-    for name, (which, spread) in itertools.product(DESIGNS, spreads.items()):
-        columns, means = design(name, REPETITIONS.get(which, (3,)))
-        terms = DESIGNS[name][2]
-        generator = np.random.default_rng(1)
-        # Half of the configurations scatter more, where that is asked for.
-        cells = list(zip(*columns.values(), strict=True))
-        order = list(dict.fromkeys(cells))
-        sigma = np.array([spread if order.index(cell) % 2 else 1.0 for cell in cells])
-        sigma /= np.sqrt(np.mean(sigma**2))
-        truth = true_shares(columns, means, terms)
-        ends: dict[tuple[str, ...], list] = {term: [] for term in terms}
-        for _ in range(samples):
-            values = means + sigma * generator.standard_normal(len(means))
-            for term, effect in analysis_of_variance(columns, values, terms).items():
-                low, high = omega_squared_interval(effect)
-                ends[term].append((low, high, truth[term]))
-        for term in terms:
-            low, high, true = np.array(ends[term]).T
-            held = (low <= true + 1e-12) & (true <= high + 1e-12)
-            made.append({
-                "design": name,
-                "repetitions": which,
-                "term": " x ".join(term),
-                "true share": round(truth[term], 3),
-                "held, %": 100 * float(held.mean()),
-                "width": float(np.median(high - low)),
-            })  # fmt: skip
-    return made
-
-
-def true_shares(
-    columns: Mapping[str, Sequence[int]], means: np.ndarray, terms: Sequence[tuple[str, ...]]
-) -> dict[tuple[str, ...], float]:
-    """Omega squared of the population: a term's sum of squares over that of all and the error's, 1 a run."""
-    found = analysis_of_variance(columns, means, terms)
-    return {
-        term: max(0.0, float(effect.sum_of_squares))
-        / (float(effect.sum_of_squares + effect.rest_sum_of_squares) + len(means))
-        for term, effect in found.items()
-    }
-
-
-# --- analysis.batches ---------------------------------------------------------------------------------
-
-
-def of_batches(series: int) -> Rows:
-    """Coverage of the median's interval inside a run, whose batches are correlated with those before."""
-    made = []
-    for correlation, count in itertools.product((0.0, 0.3, 0.5, 0.8), (20, 50, 200)):
-        generator = np.random.default_rng(count)
+    profiled_scatter = {"both scatter by 1 %": 1.0, "unprofiled by 1 %, profiled by 3 %": 3.0}
+    for kind, noise, runs, profiled in itertools.product(profiled_scatter, noises, (2, 3, 5), (1, 2, 3)):
+        generator = np.random.default_rng(runs)
         ends = []
-        for _ in range(series):
-            values = generator.standard_normal(count)
-            for place in range(1, count):
-                values[place] = correlation * values[place - 1] + np.sqrt(1 - correlation**2) * values[place]
-            found = estimates.inside_run(100 + values)
-            ends.append((found.low, found.high, 100.0))
-        known = [each for each in ends if np.isfinite(each[0])]
-        row = {"correlation of neighbours": correlation, "batches": count}
-        made.append(row | {"with an interval, %": 100 * len(known) / series} | _share("batch", known))
+        for _ in range(sweeps):
+            timed = [
+                _run(generator, number, shift) for number, shift in enumerate(noise(generator, (runs,)) / 100)
+            ]
+            recorded = [
+                _run(generator, number, np.log(PERTURBATION) + shift, profiled=True)
+                for number, shift in enumerate(profiled_scatter[kind] / 100 * noise(generator, (profiled,)))
+            ]
+            row = perturbation([Point(_ON_ONE_RANK, tuple(timed), tuple(recorded))])
+            ends.append((row["perturbation_low"], row["perturbation_high"], PERTURBATION))
+        found = _share("perturbation", [(low or np.nan, high or np.nan, true) for low, high, true in ends])
+        known = np.isfinite(found["perturbation, width %"])
+        made.append({
+            "kind": f"{kind}, {'normal' if noise is normal else 'heavy tails'}",
+            "unprofiled runs": runs,
+            "profiled runs": profiled,
+        } | (found if known else dict.fromkeys(found)))  # fmt: skip
     return made
+
+
+_ON_ONE_RANK = Run.model_validate({"gpus_per_node": 1, "batches": BATCHES}).model_dump()
+
+
+def _run(
+    generator: np.random.Generator, number: int, shift: float, profiled: bool = False
+) -> tuple[Source, Series]:
+    took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
+    stages = dict.fromkeys(STAGES, np.zeros_like(took))
+    series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, profiled), 0)
+    return Source(f"{number} {profiled}", "run", _ON_ONE_RANK, number, 0, Path()), series
 
 
 # --- the result ---------------------------------------------------------------------------------------
@@ -352,8 +294,11 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
     "power": ("analysis.compare: what is said to be found in 4 of 5 cases", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
-    "factors": ("analysis.factors: interval of omega squared", of_factors, 200),
-    "batches": ("analysis.batches: interval of a median batch inside a run", of_batches, 400),
+    "factors": ("analysis.factors: interval of omega squared", of_factors, 300),
+    "levels": ("analysis.factors: interval of a setting's effect", of_levels, 300),
+    "perturbation": ("analysis.scaled: a profiled batch over an unprofiled one", of_perturbation, 400),
+    "batches": ("analysis.batches: interval of a median batch inside a run", of_medians, 1000),
+    "means": ("analysis.hotspots, parts of the loss: interval of a mean inside a run", of_means, 1000),
 }
 
 

@@ -1,14 +1,13 @@
 """Which nodes has the batch system given us, and how are they named in its shorthand?"""
 
-import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from profiling.errors import UserError
+from profiling.slurm_text import expand_counts, expand_nodes
 
 _TIMEOUT_S = 30.0
-_GROUP = re.compile(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*")
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,12 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     """The allocation that ``environment`` describes; None outside one."""
     if "SLURM_JOB_ID" not in environment or "SLURM_JOB_NODELIST" not in environment:
         return None
-    cpus = environment.get("SLURM_JOB_CPUS_PER_NODE", "1")
     nodes = tuple(expand_nodes(environment["SLURM_JOB_NODELIST"]))
     return Allocation(
         job=environment["SLURM_JOB_ID"],
         nodes=nodes,
         asked=len(nodes),
-        cpus=int(re.split(r"[(,]", cpus)[0] or 1),
+        cpus=(expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")) or [1])[0],
         restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
 
@@ -66,47 +64,3 @@ def _ask_slurm(job: str) -> list[str] | None:
         return expand_nodes(answer.stdout.strip()) or None
     except (OSError, subprocess.SubprocessError, UserError):
         return None
-
-
-def expand_nodes(text: str) -> list[str]:
-    """The names of a node list: ``gpu[03-05,9],x1`` -> gpu03, gpu04, gpu05, gpu9, x1.
-
-    Raises:
-        UserError: it is none.
-    """
-    nodes: list[str] = []
-    for group in _groups(text):
-        nodes.extend(_expand(group, text))
-    return nodes
-
-
-def _groups(text: str) -> Iterator[str]:
-    position = 0
-    while position < len(text):
-        match = _GROUP.match(text, position)
-        if match is None or not match[0]:
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
-        yield match[0]
-        position = match.end() + 1
-        if match.end() < len(text) and text[match.end()] != ",":
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
-
-
-def _expand(group: str, text: str) -> list[str]:
-    head, bracket, rest = group.partition("[")
-    if not bracket:
-        return [group]
-    inside, _, tail = rest.partition("]")
-    tails = _expand(tail, text)
-    return [head + number + end for number in _numbers(inside, text) for end in tails]
-
-
-def _numbers(inside: str, text: str) -> list[str]:
-    numbers: list[str] = []
-    for part in inside.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match:
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
-        first, last = match[1], match[2] or match[1]
-        numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
-    return numbers

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiling.errors import UserError
+from profiling.slurm_text import expand_counts
 
 # launcher -> its variables for (rank, world size, local rank, local world size). The first launcher counts of
 # which a process has both rank and size: mpirun inside srun speaks last, so it comes before Slurm.
@@ -89,19 +90,11 @@ def _numbers(
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, str(default))
     if name == "SLURM_STEP_TASKS_PER_NODE":
-        text = _of_node(text, environment.get("SLURM_NODEID", "0"))
+        counts, node = expand_counts(text), environment.get("SLURM_NODEID", "0")
+        text = str(counts[int(node)]) if node.isdigit() and int(node) < len(counts) else text
     if not text.isdecimal():
         raise UserError(f"{name} is {text!r}, not a number; start the ranks with torchrun, mpirun or srun")
     return int(text)
-
-
-def _of_node(text: str, node: str) -> str:
-    """What Slurm's ``2(x3),1`` says of a node: 2 on each of the first three, 1 on the fourth."""
-    counts: list[str] = []
-    for part in text.split(","):
-        count, _, times = part.partition("(x")
-        counts += [count] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
-    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else text
 
 
 def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:

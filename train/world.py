@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from profiling.errors import UserError
 from profiling.launched import check_mpi, read_launched
+from profiling.slurm_text import expand_nodes
 
 # launcher -> what tells its jobs from one another. Only its own: mpirun's daemons may have been started by
 # srun, each in a step, or even a job, of its own.
@@ -77,12 +78,12 @@ def _meeting_place(
     if not host and size == local_size:
         host = "127.0.0.1"
     if not host and launcher == "Slurm" and "SLURM_STEP_NODELIST" in environment:
-        host = first_host(environment["SLURM_STEP_NODELIST"])
+        host = expand_nodes(environment["SLURM_STEP_NODELIST"])[0]
     host = host or environment.get("SCALEPROF_HOST", "")
     nodes = environment.get("SLURM_JOB_NUM_NODES", "0")
     if not host and "SLURM_JOB_NODELIST" in environment and int(nodes) * local_size >= size:
         # Every mpirun fills an allocation from its first node on.
-        host = first_host(environment["SLURM_JOB_NODELIST"])
+        host = expand_nodes(environment["SLURM_JOB_NODELIST"])[0]
     return "", host or _host_by_mpi(size, launcher)
 
 
@@ -97,14 +98,6 @@ def _host_by_mpi(size: int, launcher: str) -> str:
         ) from None
     check_mpi(MPI.COMM_WORLD.size, size, f"mpi4py ({' '.join(map(str, MPI.get_vendor()))})", launcher)
     return MPI.COMM_WORLD.bcast(socket.gethostname())
-
-
-def first_host(nodelist: str) -> str:
-    """The first host of a Slurm node list: ``gpu[03-05,9],x1`` -> ``gpu03``."""
-    head, bracket, rest = nodelist.partition("[")
-    if not bracket or "," in head:
-        return nodelist.split(",")[0]
-    return head + rest.split("]")[0].split(",")[0].split("-")[0]
 
 
 def gloo_interface(environment: Mapping[str, str], world: World) -> dict[str, str]:

@@ -96,6 +96,11 @@ class Metric:
         return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
 
     @property
+    def said(self) -> str:
+        """What it means, and what its interval is called: ``median of the steady batches [95 %]``."""
+        return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
+
+    @property
     def alone(self) -> "Metric":
         """The same without its interval, for a table in which there is no room."""
         return replace(self, interval="")
@@ -127,7 +132,7 @@ class Metric:
         if self.interval:
             said += f"{' ' if chr(10) in said else chr(10)}[{self.interval}]"
         return Column(
-            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.meaning
+            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.said
         )
 
 
@@ -167,6 +172,7 @@ FIELDS: Mapping[str, Metric] = {
 }
 OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
 RANK = Metric("rank", "of the job, from 0", key=True)
+CONFIGURATION = Metric("configuration", "what tells it from the others", text=True, key=True)
 RUNS = Metric("runs", "how many a row is the mean of")
 BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
 
@@ -177,8 +183,8 @@ def telling(rows: Rows, fields: Iterable[str] = (*Run.model_fields, "repetition"
 
 
 def fields(names: Iterable[str]) -> list[Metric]:
-    """The metrics of fields of a run."""
-    return [FIELDS[name] for name in names]
+    """The metrics of fields of a run; a table of the user's own may have others, which are text."""
+    return [FIELDS.get(name) or Metric(name, "", text=True, key=True) for name in names]
 
 
 # --- what derives from metrics ------------------------------------------------------------------------
@@ -190,7 +196,7 @@ def names_of(metrics: Iterable[Metric | str]) -> list[str]:
     return list(dict.fromkeys(name for names in each for name in names))
 
 
-def named(metrics: Iterable[Metric], *names: str) -> list[Metric]:
+def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     """The metrics of these names, in this order; all without any."""
     known = {metric.name: metric for metric in metrics}
     return [known[name] for name in names or known]
@@ -198,7 +204,7 @@ def named(metrics: Iterable[Metric], *names: str) -> list[Metric]:
 
 def columns(metrics: Iterable[Metric], *names: str) -> list[Column]:
     """A table's columns: of the metrics of these names, in this order; of all without any."""
-    return [metric.column() for metric in named(metrics, *names)]
+    return [metric.column() for metric in picked(metrics, *names)]
 
 
 def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
@@ -208,7 +214,7 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
 
 def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     """The columns as ``--help`` lists them, each group below what it is of."""
-    return "\n\n".join(f"{said}\n\n{_listed(metrics)}" for said, metrics in groups.items())
+    return "\n\n".join(f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items())
 
 
 def _listed(metrics: Sequence[Metric]) -> str:
@@ -216,7 +222,7 @@ def _listed(metrics: Sequence[Metric]) -> str:
     width = min(max(map(len, heads), default=0), 34)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.meaning, _WIDTH - width - 6) or [""]
+        first, *rest = textwrap.wrap(metric.said, _WIDTH - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

@@ -1,7 +1,7 @@
 """How is a value printed? With as many digits as one reads; a dash where nothing is known."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -40,6 +40,21 @@ def digits(value: float | None, significant: int = 4) -> str:
 def with_places(value: float | None, places: int) -> str:
     """A figure with a fixed number of decimals, 0 without a sign; a dash for none."""
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
+
+
+def probability(value: float) -> str:
+    """A p value with three decimals: ``0.032``, ``< 0.001``."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def signed(places: int) -> Callable[[float], str]:
+    """How a change is printed: ``+1.3``, ``-0.5``."""
+    return lambda value: f"{value:+z.{places}f}"
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """A long name, its middle left out: ``ampere_sgemm_128x...nn_align1_stages_3``."""
+    return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-most // 2 :]}"
 
 
 def with_interval(

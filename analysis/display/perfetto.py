@@ -1,34 +1,24 @@
-"""How is a timeline written so that Perfetto opens it? As its own trace format, whole columns at a time.
+"""How is a timeline written so that Perfetto opens it? As its own trace format, by its own package.
 
-A trace is a sequence of protobuf packets (perfetto.dev/docs/reference/trace-packet-proto): tracks, words that
-are numbered once (names, classes, layers), and for each slice a packet where it begins and one where it ends.
+A trace is a sequence of packets (perfetto.dev/docs/reference/trace-packet-proto): tracks, words that are
+numbered once (names, classes, layers), and for each slice a packet where it begins and one where it ends.
 Times are whole nanoseconds. The JSON that Perfetto also opens has decimals of microseconds, and each word
-again in every event: it is larger, and slower to write and to open.
-
-Numbers are written at one width (protobuf allows leading zeros in its variable-length integers), so that a
-column of a packet is a column of bytes: numpy fills a table of them, absent fields are cut out, and what is
-left is the file. No event is ever an object of Python.
+again in every event: it is larger, and slower to open.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-# Field numbers of perfetto/trace/perfetto_trace.proto.
-_PACKET = 1  # of Trace
-_TIMESTAMP, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT, _INTERNED = 8, 11, 60, 6, 12
-_SEQUENCE_ID, _SEQUENCE_FLAGS = 10, 13
-_TYPE, _TRACK, _NAME, _CATEGORY, _ANNOTATION, _FLOW = 9, 11, 10, 3, 4, 47  # of TrackEvent
-_BEGIN, _END, _INSTANT = 1, 2, 3  # of TrackEvent.Type
-_WORDS = {"category": 1, "name": 2, "argument": 3, "text": 29}  # of InternedData
-_BOOT_TIME, _REAL_TIME = 6, 1  # of BuiltinClock
-_IN_GIVEN_ORDER = 3  # of TrackDescriptor.ChildTracksOrdering
-_VARINT, _FIXED_64, _BYTES = 0, 1, 2  # wire types
-
-_ROWS = 1 << 16  # that are made into bytes at a time
-_TIME_BYTES, _TRACK_BYTES, _WORD_BYTES, _LENGTH_BYTES = 9, 3, 4, 3  # 7 bits each
+_PACKETS = 1 << 12  # written at a time
+_WORDS = {
+    "category": "event_categories",
+    "name": "event_names",
+    "argument": "debug_annotation_names",
+    "text": "debug_annotation_string_values",
+}  # of InternedData
 
 
 @dataclass(frozen=True)
@@ -67,88 +57,21 @@ class Slices:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def only(self, rows: np.ndarray) -> "Slices":
+        """The slices at ``rows``, booleans of shape (slices,)."""
 
-# --- protobuf, one message ----------------------------------------------------------------------------
+        def taken(values: Words | np.ndarray) -> Any:
+            return Words(values.codes[rows], values.known) if isinstance(values, Words) else values[rows]
 
-
-def _varint(value: int) -> bytes:
-    content = bytearray()
-    while value > 127:
-        content.append(value & 127 | 128)
-        value >>= 7
-    content.append(value)
-    return bytes(content)
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | _VARINT) + _varint(value)
-
-
-def _content(number: int, content: bytes | str) -> bytes:
-    content = content.encode("utf-8", "replace") if isinstance(content, str) else content
-    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
-
-
-# --- protobuf, a column of messages -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Some bytes of each row, shape (rows, width) or (1, width); which rows have them (None: all)."""
-
-    bytes: np.ndarray
-    present: np.ndarray | None = None
-
-    @property
-    def lengths(self) -> np.ndarray:
-        width = self.bytes.shape[1]
-        return np.array([width]) if self.present is None else width * self.present
-
-
-def _constant(content: bytes, present: np.ndarray | None = None) -> _Piece:
-    return _Piece(np.frombuffer(content, np.uint8)[None, :], present)
-
-
-def _varints(values: np.ndarray, width: int) -> np.ndarray:
-    """Integers from 0 to 2^(7 x width), each as a varint of ``width`` bytes, shape (values, width)."""
-    digits = (values.astype(np.int64)[:, None] >> (7 * np.arange(width))) & 127
-    digits[:, :-1] |= 128
-    return digits.astype(np.uint8)
-
-
-def _eights(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"))).view(np.uint8).reshape(-1, 8)
-
-
-def _numbers(number: int, values: np.ndarray, width: int, present: np.ndarray | None = None) -> list[_Piece]:
-    tag = _varint(number << 3 | _VARINT)
-    return [_constant(tag, present), _Piece(_varints(values, width), present)]
-
-
-def _message(number: int, pieces: Sequence[_Piece], present: np.ndarray | None = None) -> list[_Piece]:
-    lengths = sum((piece.lengths for piece in pieces), np.zeros(1, np.int64))
-    head = [
-        _constant(_varint(number << 3 | _BYTES), present),
-        _Piece(_varints(lengths, _LENGTH_BYTES), present),
-    ]
-    return [*head, *pieces]
-
-
-def _joined(pieces: Sequence[_Piece], rows: int) -> bytes:
-    """All pieces of the first row, then all of the second, and so on."""
-    width = sum(piece.bytes.shape[1] for piece in pieces)
-    table = np.empty((rows, width), np.uint8)
-    kept = np.ones((rows, width), bool)
-    at = 0
-    for piece in pieces:
-        place = slice(at, at := at + piece.bytes.shape[1])
-        table[:, place] = piece.bytes
-        if piece.present is not None:
-            kept[:, place] = piece.present[:, None]
-    return table[kept].tobytes()
-
-
-# --- the trace ----------------------------------------------------------------------------------------
+        return Slices(
+            self.track[rows],
+            self.start_ns[rows],
+            None if self.end_ns is None else self.end_ns[rows],
+            taken(self.name),
+            None if self.category is None else taken(self.category),
+            {name: taken(values) for name, values in self.arguments.items()},
+            None if self.flow is None else self.flow[rows],
+        )
 
 
 class Sink(Protocol):
@@ -158,99 +81,127 @@ class Sink(Protocol):
 
 
 class TraceWriter:
-    """Writes a trace to ``file``, piece by piece; what it keeps is the words that were used."""
+    """Writes a trace to ``file``, piece by piece; what it keeps is the words that were used.
+
+    :meth:`finish` writes the last piece.
+    """
 
     def __init__(self, file: Sink) -> None:
+        # Half a second of imports: only where a trace is written.
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+
+        self._schema, self._new_builder = schema, TraceProtoBuilder
+        self._builder = TraceProtoBuilder()
         self._file = file
         self._tracks = 0
         self._words: dict[str, dict[str, int]] = {kind: {} for kind in _WORDS}
-        # 1: words are numbered anew from here on; 2 (of the packets that use them): they are needed.
-        self._packet(_number(_SEQUENCE_FLAGS, 1))
+        self._packet().sequence_flags = schema.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+
+    def finish(self) -> None:
+        """Write what has not been written."""
+        self._file.write(self._builder.serialize())
+        self._builder = self._new_builder()
 
     def start(self, start_ns: int) -> None:
         """Say that the trace's clock is the time since the epoch, and when it starts."""
-        clocks = b"".join(
-            _content(1, _number(1, clock) + _number(2, start_ns)) for clock in (_BOOT_TIME, _REAL_TIME)
-        )
-        self._packet(_number(_TIMESTAMP, start_ns) + _content(_CLOCK_SNAPSHOT, clocks))
+        packet = self._packet()
+        packet.timestamp = start_ns
+        for clock in (self._schema.BUILTIN_CLOCK_BOOTTIME, self._schema.BUILTIN_CLOCK_REALTIME):
+            packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=start_ns)
 
     def process(self, number: int, name: str) -> int:
         """A group of tracks, shown in the order in which they are added; its own track's number."""
-        process = _content(3, _number(1, number) + _content(6, name))
-        return self._descriptor(process + _number(11, _IN_GIVEN_ORDER))
+        descriptor = self._descriptor()
+        descriptor.process.pid = number
+        descriptor.process.process_name = name
+        descriptor.child_ordering = self._schema.TrackDescriptor.EXPLICIT
+        return self._tracks
 
     def track(self, parent: int | None, name: str) -> int:
         """A track for slices; the number by which :class:`Slices` call it."""
-        below = b"" if parent is None else _number(5, parent)
-        return self._descriptor(_content(2, name) + below + _number(12, self._tracks))
+        descriptor = self._descriptor()
+        descriptor.name = name
+        descriptor.sibling_order_rank = self._tracks - 1
+        if parent is not None:
+            descriptor.parent_uuid = parent
+        return self._tracks
 
     def slices(self, slices: Slices) -> None:
         """Add slices; see :class:`Slices` for their order."""
-        for at in range(0, len(slices), _ROWS):
-            rows = slice(at, at + _ROWS)
-            self._file.write(self._chunk(slices, rows, len(slices.start_ns[rows])))
+        event = self._schema.TrackEvent
+        kind = event.TYPE_INSTANT if slices.end_ns is None else event.TYPE_SLICE_BEGIN
+        absent = [None] * len(slices)
+        ends = absent if slices.end_ns is None else slices.end_ns.tolist()
+        categories = absent if slices.category is None else self._numbers("category", slices.category)
+        flows = absent if slices.flow is None else slices.flow.tolist()
+        arguments = [self._argument(name, values) for name, values in slices.arguments.items()]
+        columns = (slices.track.tolist(), slices.start_ns.tolist(), ends, self._numbers("name", slices.name))
+        for row, (track, start, end, name, category, flow) in enumerate(
+            zip(*columns, categories, flows, strict=True)
+        ):
+            begun = self._event(start, kind, track)
+            if name:
+                begun.name_iid = name
+            if category:
+                begun.category_iids.append(category)
+            if flow:
+                begun.flow_ids.append(flow)
+            for number, field_name, values in arguments:
+                if (value := values[row]) is not None:
+                    begun.debug_annotations.add(name_iid=number, **{field_name: value})
+            if end is not None:
+                # Behind its own beginning and before the next: of one moment they stay in order.
+                self._event(end, event.TYPE_SLICE_END, track)
 
-    def _descriptor(self, content: bytes) -> int:
+    def _packet(self) -> Any:
+        if len(self._builder.trace.packet) >= _PACKETS:
+            self.finish()
+        packet = self._builder.add_packet()
+        packet.trusted_packet_sequence_id = 1
+        return packet
+
+    def _descriptor(self) -> Any:
         self._tracks += 1
-        self._packet(_content(_TRACK_DESCRIPTOR, _number(1, self._tracks) + content))
-        return self._tracks
+        descriptor = self._packet().track_descriptor
+        descriptor.uuid = self._tracks
+        return descriptor
 
-    def _packet(self, content: bytes) -> None:
-        self._file.write(_content(_PACKET, content + _number(_SEQUENCE_ID, 1)))
+    def _event(self, time_ns: int, kind: int, track: int) -> Any:
+        packet = self._packet()
+        packet.timestamp = time_ns
+        packet.sequence_flags = self._schema.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = track
+        return event
 
-    def _chunk(self, slices: Slices, rows: slice, count: int) -> bytes:
-        track = _numbers(_TRACK, slices.track[rows], _TRACK_BYTES)
-        kind = _BEGIN if slices.end_ns is not None else _INSTANT
-        event = [_constant(_number(_TYPE, kind)), *track, *self._word(_NAME, "name", slices.name, rows)]
-        if slices.category is not None:
-            event += self._word(_CATEGORY, "category", slices.category, rows)
-        for name, values in slices.arguments.items():
-            event += self._argument(name, values, rows)
-        if slices.flow is not None:
-            flow = slices.flow[rows].astype(np.uint64)
-            event += [_constant(_varint(_FLOW << 3 | _FIXED_64), flow > 0), _Piece(_eights(flow), flow > 0)]
-        pieces = _event_packet(slices.start_ns[rows], event)
-        if slices.end_ns is not None:
-            # An end stands behind its own beginning and before the next: of one moment they stay in order.
-            pieces += _event_packet(slices.end_ns[rows], [_constant(_number(_TYPE, _END)), *track])
-        return _joined(pieces, count)
-
-    def _argument(self, name: str, values: Words | np.ndarray, rows: slice) -> list[_Piece]:
-        called = _constant(_number(1, self._numbered("argument", [name])[0]))
+    def _argument(self, name: str, values: Words | np.ndarray) -> tuple[int, str, list[Any]]:
+        """(the number of its name, the field of its values, the values: None where there is none)."""
+        number = self._number("argument", name)
         if isinstance(values, Words):
-            present = values.codes[rows] >= 0
-            value = self._word(17, "text", values, rows)
-        elif values.dtype.kind == "f":
-            present = ~np.isnan(values[rows])
-            value = [_constant(_varint(5 << 3 | _FIXED_64)), _Piece(_eights(values[rows].astype(np.float64)))]
-        else:
-            present = values[rows] >= 0
-            value = _numbers(4, np.maximum(values[rows], 0), _TIME_BYTES)
-        inside = [_Piece(piece.bytes, present) for piece in (called, *value)]
-        return _message(_ANNOTATION, inside, present)
+            return number, "string_value_iid", [one or None for one in self._numbers("text", values)]
+        if values.dtype.kind == "f":
+            return number, "double_value", [None if one != one else one for one in values.tolist()]
+        return number, "int_value", [one if one >= 0 else None for one in values.tolist()]
 
-    def _word(self, number: int, kind: str, words: Words, rows: slice) -> list[_Piece]:
-        codes = words.codes[rows]
-        used = np.unique(codes[codes >= 0])
+    def _numbers(self, kind: str, words: Words) -> list[int]:
+        """The number of each row's word; 0 where it has none."""
         numbers = np.zeros(len(words.known) + 1, np.int64)  # one more: -1 is the last
-        numbers[used] = self._numbered(kind, [words.known[code] for code in used])
-        return _numbers(number, numbers[codes], _WORD_BYTES, codes >= 0)
+        for code in np.unique(words.codes[words.codes >= 0]).tolist():
+            numbers[code] = self._number(kind, words.known[code])
+        return numbers[words.codes].tolist()
 
-    def _numbered(self, kind: str, words: Sequence[str]) -> list[int]:
-        """The numbers of words; new ones are written first."""
+    def _number(self, kind: str, word: str) -> int:
+        """The number of a word; a new one is written."""
         numbers = self._words[kind]
-        new = [word for word in dict.fromkeys(words) if word not in numbers]
-        for word in new:
+        if word not in numbers:
             numbers[word] = len(numbers) + 1
-        if new:
-            content = b"".join(
-                _content(_WORDS[kind], _number(1, numbers[word]) + _content(2, word)) for word in new
-            )
-            self._packet(_content(_INTERNED, content) + _number(_SEQUENCE_FLAGS, 2))
-        return [numbers[word] for word in words]
-
-
-def _event_packet(times_ns: np.ndarray, event: Sequence[_Piece]) -> list[_Piece]:
-    head = _numbers(_TIMESTAMP, times_ns, _TIME_BYTES)
-    of_sequence = _constant(_number(_SEQUENCE_ID, 1) + _number(_SEQUENCE_FLAGS, 2))
-    return _message(_PACKET, [*head, of_sequence, *_message(_TRACK_EVENT, event)])
+            packet = self._packet()
+            packet.sequence_flags = self._schema.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+            entry = getattr(packet.interned_data, _WORDS[kind]).add(iid=numbers[word])
+            if kind == "text":
+                entry.str = word.encode("utf-8", "replace")
+            else:
+                entry.name = word.encode("utf-8", "replace").decode()
+        return numbers[word]

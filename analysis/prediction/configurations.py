@@ -1,8 +1,7 @@
 """Which configurations of a sweep were measured on several numbers of ranks, and where do more ranks run?"""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def configurations(
             own["batch"] *= point.world_size
         members = found.setdefault(tuple(str(value) for value in own.values()), [])
         base = point.base
-        if base is not None and base.world_size < point.world_size and base not in members:
+        if base.world_size < point.world_size and base not in members:
             members.append(base)
         if point not in members:
             members.append(point)
@@ -124,7 +123,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
         if len(same) > 1:
             lengths = " and ".join(str(one.fields["batches"]) for one in same)
-            study.find(
+            study.note(
                 f"points of {first.label} that differ in their number of batches only ({lengths}) are taken "
                 f"together: timed by the runs of {first.fields['batches']}"
             )
@@ -135,9 +134,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
 
 def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
     """A point with other profiled runs; what was measured of it stays."""
-    found = copy(point)
-    found.profiled = runs
-    return found
+    return replace(point, profiled=tuple(runs))
 
 
 def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
@@ -147,7 +144,7 @@ def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
     for point in ordered:
         other = made.setdefault(point.world_size, point)
         if other is not point:
-            study.find(
+            study.note(
                 f"{point.fields['model']}: several node counts give {point.world_size} ranks; what is "
                 f"predicted goes by {other.label}"
             )

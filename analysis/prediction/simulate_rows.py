@@ -111,31 +111,31 @@ def _find(study: Study, basis: Basis) -> None:
     """Say what stands behind the predictions of a configuration, where it is weak."""
     model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
     if not model.cost.latency_known:
-        study.find(
+        study.note(
             "simulation: the recorded allreduces, all of one length, do not tell the latency of a message "
             "from its bandwidth; it is taken to be 0, and its range holds up to 100 us (--alpha-us says it)"
         )
     if len(basis.anchor.timed) < 2:
-        study.find(
+        study.note(
             "simulation: points ran once, so how much runs differ is assumed (3 %, unless other points were "
             "repeated)"
         )
     if basis.one.nodes.most == 1:
-        study.find("simulation: all points are of one node; the network between nodes is not in it")
+        study.note("simulation: all points are of one node; the network between nodes is not in it")
     error = row["allreduce_error_pct"]
     if error is not None and error > WORTH_SAYING_PCT:
-        study.find(
+        study.note(
             f"simulation: the recorded allreduces are {error:.0f} % off the form that fits them best "
             f"({row['exchange']}); ranges hold that"
         )
     if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:
-        study.find(
+        study.note(
             f"simulation: the step simulated on {row['traced_ranks']} ranks is {row['fit_error_pct']:+.1f} % "
             "off the measured one; what it misses is taken to stay as it is on more ranks"
         )
     late = len(model.step.late_ns)
     if late:
-        study.find(
+        study.note(
             f"simulation: {late} of {basis.traced.world_size} ranks {'are' if late > 1 else 'is'} late again "
             "and again (analysis.stragglers); as many are taken to be so on more ranks"
         )
@@ -196,7 +196,7 @@ def _what_ifs(
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
         except ValueError as error:
-            study.find(f"what if {name}: {error}")
+            study.note(f"what if {name}: {error}")
             continue
         row = _row(basis, layout, models)
         # Nothing was measured with the change.

@@ -9,12 +9,12 @@ import numpy as np
 
 from analysis.measures.anatomy.collectives import ranks_of
 from analysis.measures.batches.series import Series
-from analysis.measures.kernels.costs import query_arrays
 from analysis.measures.lateness.lateness import Lateness, of_collectives
 from analysis.measures.lateness.verdicts import STRAGGLER, judge
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.clocks import match
+from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
 
 # What NCCL's kernels say of themselves: ncclDevKernel_AllReduce_Sum_f32_RING_LL.
@@ -87,14 +87,15 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
         return None
     matched = match(ranks)
     if matched is None:
-        study.find(f"{source.id}: its ranks recorded different collectives: what they cost is not known")
+        study.note("its ranks recorded different collectives: what they cost is not known", source)
         return None
     shared = [one for one in matched.shared if one.kind == "allreduce"]
     fewer = {one.members for one in shared if len(one.members) < len(ranks)}
     if fewer:
-        study.find(
-            f"{source.id}: allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
-            "are left out of the simulation"
+        study.note(
+            f"allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
+            "are left out of the simulation",
+            source,
         )
     whole = [one.calls for one in shared if len(one.members) == len(ranks)]
     calls = np.concatenate([np.empty((len(ranks), 0), np.int64), *whole], axis=1)
@@ -110,7 +111,7 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
     names = query_arrays(study, source, _NAMES, kernels=source.tables("kernels"))
     return Allreduces(
         batch, size, start[0], arrived, arrived + lasted,
-        algorithms_of(map(str, names["name"]) if names else ()),
+        algorithms_of(map(str, names["name"])),
         late_ranks(of_collectives(ranks, matched, series), source.hosts),
     )  # fmt: skip
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from analysis.measures.anatomy.rows import of_source
-from analysis.measures.kernels.costs import query_arrays
+from analysis.measures.batches.series import Series
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
 from analysis.prediction.traced_exchange import Allreduces, Late, allreduces, exchanges
+from analysis.results.query import query_arrays, reading
 from analysis.results.study import Source, Study
 from profiling import tables
 
@@ -52,9 +53,15 @@ def traced(study: Study, point: Point) -> Traced | str:
     if not runs:
         return "no run was traced (profile: torch)"
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
+    said = study.use(source, lambda source: _traced(study, point, source, series))
+    return said or f"its trace ({source.id}) cannot be used: a table is damaged"
+
+
+def _traced(study: Study, point: Point, source: Source, series: Series) -> Traced | str:
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
-    recorded = _stages(source)
+    with reading(source):
+        recorded = _stages(source)
     recorded = {name: column[recorded["attributed"]] for name, column in recorded.items()}
     if not len(recorded["start_ns"]):
         return "its trace has no attributed batch"
@@ -100,8 +107,6 @@ def _ready(
     if not counts:
         return None
     found = query_arrays(study, source, _READY, kernels=[tables.table_path(_rank_0(source), "kernels")])
-    if found is None:
-        return None
     begin = dict(zip(recorded["batch_index"].tolist(), _backward_begin(recorded).tolist(), strict=True))
     by_layer: dict[str, list[float]] = {}
     for batch, layer, at in zip(found["batch_index"], found["layer"], found["ready_ns"], strict=True):

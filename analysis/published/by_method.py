@@ -91,22 +91,22 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and made:
-        study.find("TAU tables hold no durations of batches: they are in the published method only")
+        study.note("TAU tables hold no durations of batches: they are in the published method only")
     return made
 
 
 def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
     from analysis.measures.scaling.figures import figures
-    from analysis.measures.scaling.loss import add_anatomies
+    from analysis.measures.scaling.loss import anatomies_of
     from analysis.measures.scaling.points import choose_scaling, points_of
     from analysis.measures.scaling.use import findings
 
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
     _say_which(study, points, kind)
-    add_anatomies(study, points)
+    anatomies = anatomies_of(study, points)
     for finding in findings(points):
-        study.find(finding)
+        study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
         key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
@@ -116,7 +116,7 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
         fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
         sizes = {point.world_size for point in members}
         fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**fields, **figures(members, kind)})
+        made.append({**fields, **figures(members, kind, anatomies)})
     _find_above_ideal(study, made)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -132,7 +132,7 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
     other: Scaling = "weak" if kind == "strong" else "strong"
     compared = {one: count_compared(points, one) for one in constant}
     if compared[other]:
-        study.find(
+        study.note(
             f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
             f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
             f"{constant[other]} (analysis.scaled --scaling {other})"
@@ -146,7 +146,7 @@ def _find_above_ideal(study: Study, made: Rows) -> None:
     above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
     if above:
         strong = made[0]["scaling"] == "strong"
-        study.find(
+        study.note(
             f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
             "that the base point ran slower than it need have (a busy machine, other clocks or threads"
             f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"

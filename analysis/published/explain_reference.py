@@ -63,11 +63,11 @@ def _swapped(study: Study) -> str:
 
 
 def _tables(study: Study) -> list[_Table]:
-    sources = study.of_kind("pyprof")
-    sums, cost = table_sums(study, sources), costs_of(study, sources)
+    sums = table_sums(study, study.of_kind("pyprof"))
+    cost = costs_of(study, study.of_kind("pyprof"))
     return [
         _Table(source, sums[source.id], cost[source.id])
-        for source in sources
+        for source in study.of_kind("pyprof")
         if source.id in cost
         and cost[source.id].kernel_ns
         and sums[source.id].fprop_ns

@@ -7,13 +7,14 @@ import numpy as np
 
 from analysis.display.terminal import Rows
 from analysis.measures.batches.series import all_series
-from analysis.measures.kernels.costs import Costs, costs_of, query
+from analysis.measures.kernels.costs import Costs, costs_of
 from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.results.borrowed import launches
-from analysis.results.study import Study
+from analysis.results.query import query
+from analysis.results.study import Source, Study
 from profiling.tables import IS_MODEL
 
 
@@ -60,11 +61,15 @@ def _denominators(cost: dict[str, Costs]) -> str:
 
 def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
     before, after = [], []
-    for source in [source for source in study.of_kind("run") if source.id in cost]:
+
+    def by_name(source: Source) -> list[tuple]:
         sql = _NAMES.format(launches=launches(study, source))
-        found = query(study, source, sql, kernels=source.tables("kernels"))
-        if found and found[0][1] and cost[source.id].kernel_ns:
-            before.append(100 * float(found[0][0] or 0) / float(found[0][1]))
+        return query(study, source, sql, kernels=source.tables("kernels"))
+
+    counted = [source for source in study.of_kind("run") if source.id in cost]
+    for source, ((credited_ns, kernel_ns),) in study.each(counted, by_name):
+        if kernel_ns and cost[source.id].kernel_ns:
+            before.append(100 * float(credited_ns or 0) / float(kernel_ns))
             after.append(100 * cost[source.id].counted_ns / cost[source.id].kernel_ns)
     if not before:
         return []

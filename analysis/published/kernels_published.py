@@ -1,8 +1,8 @@
-"""Which kernels take the time, as the reference counted it? Columns are explained in analysis/kernels.py."""
+"""Which kernels take the time, as the reference counted it?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels.costs import published_bound
 from analysis.results.launches import per_name
 from analysis.results.study import Source, Study
@@ -11,14 +11,26 @@ from profiling.errors import UserError
 # What PyProf calls the direction of a kernel; it has no others.
 DIRECTIONS = ("fprop", "bprop")
 
-EFFICIENCY_COLUMNS = ["kernel", "duration_ns", "flops", "flops_per_s", "flops_efficiency_pct"]
+_KERNEL = Metric("kernel", "its name, as PyProf has it", text=True, key=True)
+DURATION_METRICS = (
+    _KERNEL,
+    Metric("a_s", "sum of Sil(ns) over all launches that PyProf calls by that direction"),
+    Metric("b_s", "the same in B, joined on the name"),
+)
+EFFICIENCY_METRICS = (
+    _KERNEL,
+    Metric("duration_ns", "sum of Sil(ns)"),
+    Metric("flops", "sum of its FLOPs"),
+    Metric("flops_per_s", "FLOPs over that time"),
+    Metric("flops_efficiency_pct", "that over the datasheet's peak"),
+)
 
 OneOf = Callable[[Study], Source]
 
 
 def durations(
     first: Study, second: Study | None, direction: str | None, only: OneOf
-) -> tuple[Rows, list[str]]:
+) -> tuple[Rows, Sequence[Metric]]:
     """Sum of ``Sil(ns)`` by kernel name of one direction, s, largest first; two runs joined on the name.
 
     Args:
@@ -26,17 +38,19 @@ def durations(
     """
     of_a = {name: ns / 1e9 for name, ns, _ in _by_name(first, direction, only)}
     if second is None:
-        return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], ["kernel", "a_s"]
+        return [{"kernel": name, "a_s": round(value, 6)} for name, value in of_a.items()], DURATION_METRICS[
+            :2
+        ]
     of_b = {name: ns / 1e9 for name, ns, _ in _by_name(second, direction, only)}
     both = [name for name in of_a if name in of_b]
     apart = len(of_a) + len(of_b) - 2 * len(both)
     if apart:
-        first.find(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
+        first.note(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
     made = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
-    return made, ["kernel", "a_s", "b_s"]
+    return made, DURATION_METRICS
 
 
-def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows, list[str]]:
+def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows, Sequence[Metric]]:
     """FLOPS efficiency by kernel name, highest first, to the seven digits that were published."""
     peak, _ = published_bound(study)
     rated = [
@@ -52,7 +66,7 @@ def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows
         }
         for rate, name, ns, flops in sorted(rated, key=lambda each: (-each[0], each[1]))
     ]
-    return made, EFFICIENCY_COLUMNS
+    return made, EFFICIENCY_METRICS
 
 
 def _seven_digits(value: float) -> float:

@@ -30,12 +30,12 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     ``*_flop_coverage_pct``: credited FLOPs over the analytic count (backward: twice the forward), %.
     ``kernel_ms``: time of the model's kernels in an attributed batch, ms; the efficiencies are over it, %.
     """
-    sources = study.of_kind("pyprof")
-    sums, cost = table_sums(study, sources), costs.costs_of(study, sources)
+    sums = table_sums(study, study.of_kind("pyprof"))
+    cost = costs.costs_of(study, study.of_kind("pyprof"))
     names = list(group_by) or list(ID_FIELDS)
     groups: dict[tuple, list[Source]] = {}
-    for source in sources:
-        if source.id in sums and source in study.sources:  # else a column of it is damaged
+    for source in study.of_kind("pyprof"):
+        if source.id in sums:  # a table without rows has none
             groups.setdefault(tuple(source.value(name) for name in names), []).append(source)
     _find_what_is_not_known(study, [source for of_group in groups.values() for source in of_group], sums)
     rows = []
@@ -52,18 +52,18 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
     # A forward and a backward pass need one and two products of each layer: the batch's, by their weights.
     parts = [(row["fprop_flop_coverage_pct"], row["bprop_flop_coverage_pct"]) for row in rows]
     for line in coverage_findings([(f + 2 * b) / 3 for f, b in parts if f is not None and b is not None]):
-        study.find(line)
+        study.note(line)
     return rows
 
 
 def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mapping[str, TableSums]) -> None:
     for source in sources:
         if not sums[source.id].batches.forward:
-            study.find(f"{source.id}: no loss found, so its batches cannot be counted")
+            study.note("no loss found, so its batches cannot be counted", source)
     models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
     unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
     if unknown:
-        study.find(f"the analytic FLOPs of {', '.join(unknown)} are not known: no coverage is given")
+        study.note(f"the analytic FLOPs of {', '.join(unknown)} are not known: no coverage is given")
 
 
 def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:

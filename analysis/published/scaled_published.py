@@ -27,7 +27,7 @@ def scaled_rows(study: Study) -> Rows:
     durations = _durations(study) if sources and study.tau_intervals else {}
     timed = [source for source in sources if _point(source.fields) in durations]
     if sources and len(timed) < len(sources):
-        study.find(
+        study.note(
             f"the published scaled efficiency of {len(sources) - len(timed)} PyProf tables needs a batch's "
             "duration, which no TAU tables here hold; analysis.efficiency --method published gives the rest"
         )

@@ -35,12 +35,13 @@ def main() -> int:
         metavar="FILE",
         help=f"write a run's timeline of all ranks too, for Perfetto [DIR/{timeline.FILE}]",
     )
-    timeline.add_run_flag(parser)
+    timeline.add_flags(parser)
     output.add_peaks_flag(parser)
     arguments = parser.parse_args()
     target = arguments.output or beside(arguments.path, "report.html")
-    if arguments.run and not arguments.trace:
-        raise UserError("--run says whose timeline is written: it goes with --trace")
+    for flag in ("run", "batches"):
+        if getattr(arguments, flag) and not arguments.trace:
+            raise UserError(f"--{flag} says what of a timeline is written: it goes with --trace")
     if studies.holds_studies(arguments.path):
         _write(target, studies.page(arguments.path, arguments.peaks))
         if arguments.trace:
@@ -50,7 +51,7 @@ def main() -> int:
     _write(target, build(study))
     if arguments.trace:
         own = arguments.trace if arguments.trace != _BESIDE else beside(arguments.path, timeline.FILE)
-        timeline.write_of(study, own, arguments.run)
+        timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         print(f"{len(failed)} points failed; the report names them", file=sys.stderr)

@@ -1,21 +1,21 @@
-"""The report's section "What does communication cost?": collectives of runs, and MPI as TAU saw it."""
+"""What does communication cost? Collectives of runs, MPI as TAU saw it, and shares of GPUs' time."""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Part, Rows
+from analysis.display.metrics import Rows, columns, filled
+from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
+from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
+from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.per_point import merged, named
-from analysis.report.render import Chart, Section, TableView
+from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
-from analysis.results.study import Study
 from jobs.run import Run
-from profiling.errors import UserError
 
-_ID, _HEADING = "communication", "What does communication cost?"
 HIDDEN = {"exposed": "#D55E00", "overlapped": "#56B4E9"}
 WAITED = {"transfer": "#0072B2", "wait": "#E69F00"}
 _MPI_CHARTS = (
@@ -25,36 +25,38 @@ _MPI_CHARTS = (
 )
 
 
-def section(study: Study, factors: Sequence[str]) -> Section | None:
-    """Of runs of several ranks and of TAU's tables; none where nobody has anybody to talk to."""
-    several = any(
+def _several_ranks(context: Context) -> bool:
+    """Whether collectives of runs of several ranks may be known; where TAU saw MPI, only of profiled ones."""
+    of_tau = messages.has_tau(context.study)
+    return any(
         (source.world_size or 1) > 1 and source.fields["profile"] != "tau"
-        for source in study.of_kind("run")
-        if source.fields["profile"] != "none" or not messages.has_tau(study)
+        for source in context.study.of_kind("run")
+        if source.fields["profile"] != "none" or not of_tau
     )
-    tau = messages.has_tau(study)
-    if not (several or tau):
-        return None
-    texts: list[str] = []
-    charts: list[Chart] = []
-    tables: list[TableView] = []
-    for wanted, make in ((several, _collectives), (tau, _mpi)):
-        if not wanted:
-            continue
-        try:
-            text, some, table = make(study, factors)
-        except UserError as error:
-            texts.append(f"Not known: {error}.")
-            continue
-        texts.append(text)
-        charts += some
-        tables.append(table)
-    return Section(_ID, _HEADING, " ".join(texts), charts, tables)
 
 
-def _collectives(study: Study, factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:
-    made = of_points(communication.rows(study))
-    points = bars_of(made, factors)
+def _applies(context: Context) -> bool:
+    """Not where nobody has anybody to talk to."""
+    return _several_ranks(context) or messages.has_tau(context.study)
+
+
+def _communication(context: Context) -> Content:
+    """Collectives of runs of several ranks, and MPI of TAU's tables; each may not be known alone."""
+    halves = [
+        content_or_why(_collectives, context) if _several_ranks(context) else None,
+        content_or_why(_mpi, context) if messages.has_tau(context.study) else None,
+    ]
+    known = [half for half in halves if half]
+    return Content(
+        " ".join(half.text for half in known),
+        [chart for half in known for chart in half.charts],
+        [table for half in known for table in half.tables],
+    )
+
+
+def _collectives(context: Context) -> Content:
+    rows = of_points(communication.rows(context.study))
+    points = bars_of(rows, context.factors)
     hidden = plots.parts(points, HIDDEN, "Hidden by computing or not")
     charts = [Chart("exposed", hidden, "Milliseconds a batch of collectives that computing hides, or not")]
     known = points.dropna(subset=[f"{name}_ms" for name in WAITED])
@@ -66,7 +68,8 @@ def _collectives(study: Study, factors: Sequence[str]) -> tuple[str, list[Chart]
         "since the last rank had arrived, wait the time before that, for slower ranks; busbw is what the "
         "network carried, as nccl-tests defines it."
     )
-    return text, charts, as_view(Part("", made, communication.shown(made)), "communication-table", factors)
+    part = Part("", rows, communication.shown(rows))
+    return Content(text, charts, [as_view(part, "communication-table", context.factors)])
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
@@ -75,24 +78,24 @@ _ADDED = ("calls_per_batch", "mbyte_per_batch", "ms_per_batch", "transfer_ms", "
 _RATES = ("algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct")
 
 
-def of_points(made: Rows) -> Rows:
+def of_points(rows: Rows) -> Rows:
     """Rows of runs as rows of points, a row a collective: means of times and bytes, rates formed of these."""
-    rows = merged(made, (*_ADDED, "mbyte_per_call", *_RATES, "clock_residual_us"))
-    for row in rows:
+    points = merged(rows, (*_ADDED, "mbyte_per_call", *_RATES, "clock_residual_us"))
+    for row in points:
         moved, ms, calls = (row[name] for name in ("mbyte_per_batch", "transfer_ms", "calls_per_batch"))
         row["mbyte_per_call"] = moved / calls if moved and calls else None
         mean = row["algbw_gb_per_s"]
         for name in _RATES:
             # What a rate is over the algorithm bandwidth is the same in all runs.
             row[name] = row[name] / mean * moved / ms if moved and ms and mean and row[name] else None
-    return rows
+    return points
 
 
-def bars_of(made: Rows, factors: Sequence[str]) -> pd.DataFrame:
+def bars_of(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
     """A row a point: all its collectives together; what is not known of one is not known of their sum."""
     parts = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
     points: dict[tuple, Rows] = {}
-    for row in made:
+    for row in rows:
         points.setdefault(tuple(str(row.get(name)) for name in Run.model_fields), []).append(row)
     summed = [
         {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
@@ -104,12 +107,12 @@ def bars_of(made: Rows, factors: Sequence[str]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(parts, float))
 
 
-def _mpi(study: Study, _factors: Sequence[str]) -> tuple[str, list[Chart], TableView]:
-    made = messages.rows(study)
-    fields = varied(made)
+def _mpi(context: Context) -> Content:
+    rows = messages.rows(context.study)
+    fields = varied(rows)
     lines = [name for name in fields if name not in ("nodes", "world_size")]
-    named: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in made]
-    points = pd.DataFrame(named)
+    labelled: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in rows]
+    points = pd.DataFrame(labelled)
     charts = [
         Chart(f"mpi-{name}", plots.by_nodes(points.dropna(subset=[name]), name, title, unit),
               f"{title} against the number of nodes")
@@ -121,5 +124,50 @@ def _mpi(study: Study, _factors: Sequence[str]) -> tuple[str, list[Chart], Table
         "many messages, and their bytes, summed over ranks. Bars are the central 95 % of repetitions: how "
         "much runs differ, no confidence interval."
     )
-    (part,) = messages.answer(study).parts
-    return text, charts, as_view(part, "mpi-table", fields)
+    (part,) = messages.answer(context.study).parts
+    return Content(text, charts, [as_view(part, "mpi-table", fields)])
+
+
+def _batch_sizes_differ(context: Context) -> bool:
+    profiled = [source for source in context.study.of_kind("run") if source.tables("kernels")]
+    return len({source.fields["batch"] for source in profiled}) > 1
+
+
+def _activities(context: Context) -> Content:
+    return of_shares(shares(of_study(context.study)), context.factors)
+
+
+def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
+    """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
+    points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
+    known = points[points["batch"].notna()]
+    label = "Share of communication and copies against batch size"
+    charts = [Chart("activities", plots.shares(known), label)] if len(known) else []
+    shown = filled(columns(SHARES), rows)
+    text = (
+        "Of the summed time of GPU activities (of operators, on a CPU): collectives, drawn through, and "
+        "copies and memory sets, dashed, against the batch size of a GPU; a line a number of GPUs."
+    )
+    return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])
+
+
+def _label(row: dict) -> str:
+    gpus = (
+        "GPUs not known" if row["gpus"] is None else f"{row['gpus']} GPU" + ("s" if row["gpus"] > 1 else "")
+    )
+    return f"{gpus}, {row['backend']}" if row["backend"] else gpus
+
+
+COMMUNICATION = SectionKind("communication", "What does communication cost?", _communication, _applies)
+ACTIVITIES = SectionKind(
+    "activities", "What do communication and copies take?", _activities, _batch_sizes_differ
+)
+
+
+def page(rows: Rows, name: str) -> Page:
+    """A page that holds shares alone."""
+    methods = (
+        "Times of kernels by name are summed over runs first, shares are formed last. See docs/methods.md."
+    )
+    section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
+    return Page(f"Communication and copies: {name}", f"{len(rows)} points", [], [section], methods, [])

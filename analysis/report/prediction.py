@@ -7,18 +7,18 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Part, Rows
+from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.prediction.simulate_rows import SIMULATION
+from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
-from analysis.report.render import Chart, Section
+from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Study
 from profiling.errors import UserError
 
-HEADING = "What would more ranks give?"
 _CURVE = "The curve goes on as the measured rates do; its range spans what else fits them."
 _SIMULATION = (
     "The simulation replays the traced step, its gradients exchanged in buckets, as it is and with one thing "
@@ -32,56 +32,61 @@ _BOTH = (
 _NAMES = {CURVE: "by the curve", SIMULATION: "simulated"}
 
 
-def predicted(study: Study) -> Rows | str:
+def predicted(context: Context) -> Rows | str:
     """The rows of analysis.predict with its what-ifs; or why there are none."""
+    study = context.study
+    if shared := shared_cores(study):
+        return shared
     try:
         return predictions.of_study(study, what_ifs=DEFAULT_WHAT_IFS)
     except UserError as error:
         return str(error)
 
 
-def section(made: Rows | str, own: Rows, factors: Sequence[str]) -> Section:
-    """Measured and predicted throughput, and what changes would give.
-
-    Args:
-        made: of :func:`predicted`.
-        own: rows of analysis.scaled.
-    """
-    if isinstance(made, str):
-        return Section("prediction", HEADING, f"Not known: {made}.")
-    simulated = [row for row in made if row["method"] == SIMULATION]
-    which = " ".join(believed.sentences(made))
-    said = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
-    text = " ".join(one for one in said if one)
+def _prediction(context: Context) -> Content:
+    """Measured and predicted throughput, and what changes would give."""
+    rows, own, factors = context.once(predicted), context.own, context.factors
+    if isinstance(rows, str):
+        raise UserError(rows)
+    simulated = [row for row in rows if row["method"] == SIMULATION]
+    which = " ".join(believed.sentences(rows))
+    sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     # The chart backs the summary's sentence, where there is one.
-    shown = to_try(made, own) or _widest(simulated or made)
+    shown = to_try(rows, own) or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
-    figure = plots.predictions(_points(made, own, shown, factors), f"Measured and predicted: {name}")
+    figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
     label = f"Images a second against the number of ranks, measured and predicted: {name}"
-    chart = Chart("prediction", figure, label)
-    fields = [name for name in CONFIGURATION if name in made[0]]
-    part = Part("", made, predictions.shown(made, fields), predictions.caption(made, in_words=False))
-    return Section("prediction", HEADING, text, [chart], [as_view(part, "prediction-table", factors)])
+    part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
+    return Content(
+        " ".join(sentence for sentence in sentences if sentence),
+        [Chart("prediction", figure, label)],
+        [as_view(part, "prediction-table", factors)],
+    )
 
 
-def _widest(made: Rows) -> dict[str, Any]:
+PREDICTION = SectionKind(
+    "prediction", "What would more ranks give?", _prediction, lambda context: bool(context.own)
+)
+
+
+def _widest(rows: Rows) -> dict[str, Any]:
     """A row of the configuration that was predicted fastest on most ranks."""
-    return max(made, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
+    return max(rows, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
 
 
-def _points(made: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
+def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
     """The chart's points: a line of what was measured, one a method, one a what-if."""
     points = []
     for row in own:
         if _alike(row, shown):
             points.append({**row, "label": "measured"})
-    for row in made:
+    for row in rows:
         if _alike(row, shown):
             name = f"what if {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
             points.append({**row, "world_size": row["ranks"], "label": name})
     alike = facts(shown, [name for name in factors if name in CONFIGURATION])
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]
-    return pd.DataFrame([{name: one.get(name) for name in columns} | {"facts": alike} for one in points])
+    return pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])
 
 
 def _alike(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

@@ -1,55 +1,63 @@
-"""Does arithmetic or memory bound the kernels? A section of the report: the roofline and a table by class."""
+"""Does arithmetic or memory bound the kernels? The roofline of a run, and a table by class."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.display.terminal import Column, Part, Rows
+from analysis.display import plots
+from analysis.display.metrics import Column, Rows, columns, picked
+from analysis.display.terminal import Part
 from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
-from analysis.report import plot_roofline
-from analysis.report.render import Chart, Section
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.render import Chart
 from analysis.report.views import as_view, called
-from analysis.results.study import Source, Study
+from analysis.results.study import Source
+from profiling.errors import UserError
 
-HEADING = "What bounds the kernels?"
 TOP = 60  # kernels of the chart: those that take most time
+_SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
+_FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough
+_MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 
 
-def section(study: Study, factors: Sequence[str]) -> Section | None:
-    """The roofline of the run with most ranks; in words, why there is none; none without any kernels."""
-    sources = kernels.with_kernels(study)
-    if not sources:
-        return None
+def _sources(context: Context) -> list[Source]:
+    return kernels.with_kernels(context.study)
+
+
+def _roofline(context: Context) -> Content:
+    """The roofline of the run with most ranks."""
+    study, sources = context.study, context.once(_sources)
     source = max(sources, key=lambda each: (each.world_size or 0, -sources.index(each)))
-    made = kernels_of(study, source)
-    placed = [row for row in made if row["intensity_flop_per_byte"]]
+    rows = kernels_of(study, source)
+    placed = [row for row in rows if row["intensity_flop_per_byte"]]
     known = [
         (name, roof)
         for name, roof in zip(("datasheet", "measured"), roofs(costs.bound_of(study, source)), strict=True)
         if roof
     ]
-    why = _why_not(made, placed, known)
-    if why:
-        return Section("roofline", HEADING, f"Not known: {why}.")
-    name = called(source.fields, factors)
+    if why := _why_not(rows, placed, known):
+        raise UserError(why)
+    name = called(source.fields, context.factors)
     chart = Chart(
         "roofline",
-        plot_roofline.roofline(_points(placed[:TOP], known[0][1]), known, f"Roofline: {name}"),
+        figure(_points(placed[:TOP], known[0][1]), known, f"Roofline: {name}"),
         "FLOP rate of kernels against their arithmetic intensity, below the roofs of the device",
     )
     by_class = [
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
     ]
-    view = as_view(Part("", by_class, _columns(known), ""), "roofline-table", factors)
-    return Section("roofline", HEADING, _text(study, source, made, placed, known), [chart], [view])
+    view = as_view(Part("", by_class, _columns(known), ""), "roofline-table", context.factors)
+    return Content(_text(rows, placed, known), [chart], [view])
 
 
-def _why_not(made: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
-    if not made:
+def _why_not(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
+    if not rows:
         return "no profiled run has a kernel in an attributed batch"
     if not placed:
         return "the tool recorded no FLOPs and bytes of any kernel"
@@ -72,9 +80,9 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
     return table
 
 
-def _text(study: Study, source: Source, made: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
+def _text(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
     share = {
-        bound: sum(row["share_pct"] or 0.0 for row in made if row["bound"] == bound)
+        bound: sum(row["share_pct"] or 0.0 for row in rows if row["bound"] == bound)
         for bound in ("compute", "bandwidth")
     }
     ridges = " and ".join(f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in known)
@@ -91,18 +99,91 @@ def _text(study: Study, source: Source, made: Rows, placed: Rows, known: Sequenc
 
 
 def _columns(known: Sequence[tuple[str, Roof]]) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    roof_columns = {
-        "datasheet": Column("of the datasheet's roof, %", get("roof_pct")),
-        "measured": Column("of the measured roof, %", get("roof_of_measured_pct")),
+    figures = picked(kernels.METRICS, "ms_per_batch", "share_pct", "intensity_flop_per_byte", "bound")
+    roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
+    of_roof = {
+        "datasheet": roof.column("of the datasheet's roof, %"),
+        "measured": of_measured.column("of the measured roof, %"),
     }
-    return [
-        Column("class", get("class"), left=True),
-        Column("ms a batch", get("ms_per_batch")),
-        Column("share %", get("share_pct")),
-        Column("FLOP/byte", get("intensity_flop_per_byte")),
-        Column("bound by", get("bound"), left=True),
-        *(roof_columns[name] for name, _ in known),
+    return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in known)]
+
+
+def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:
+    """FLOP/s against arithmetic intensity, log-log, with both roofs; a point a kernel, its area its time.
+
+    Args:
+        kernels: columns ``kernel, class, direction, ms_per_batch, intensity_flop_per_byte`` (above 0) and
+            ``flops_per_s``, and ``hint``, what the pointer shows of each.
+        roofs: name and roof; the first is drawn solid.
+    """
+    lowest = float(kernels["intensity_flop_per_byte"].min())
+    highest = float(kernels["intensity_flop_per_byte"].max())
+    ridges = [roof.ridge_flop_per_byte for _, roof in roofs]
+    span = (min([lowest, *ridges]) / _MARGIN, max([highest, *ridges]) * _MARGIN)
+    lines = [_roof_line(name, roof, span, number) for number, (name, roof) in enumerate(roofs)]
+    largest = float(kernels["ms_per_batch"].max())
+    points = [
+        _trace(of_class, str(name), number, largest)
+        for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
     ]
+    rates = [rate for line in (*lines, *points) for rate in line["y"] if rate > 0]
+    return plots.figure([*lines, *points], _layout(title, span, (min(rates), max(rates))))
+
+
+def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) -> dict[str, Any]:
+    at = [span[0], roof.ridge_flop_per_byte, span[1]]
+    return {
+        "x": at,
+        "y": [roof.at(intensity) / 1e9 for intensity in at],
+        "name": name,
+        "mode": "lines",
+        "line": {"color": "#7F7F7F", "width": 2, "dash": "solid" if number == 0 else "dash"},
+        "hovertemplate": f"{name}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+    }
+
+
+def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> dict[str, Any]:
+    sizes = np.sqrt(of_class["ms_per_batch"] / largest) * _LARGEST if largest else of_class["ms_per_batch"]
+    return {
+        "x": of_class["intensity_flop_per_byte"].tolist(),
+        "y": (of_class["flops_per_s"] / 1e9).tolist(),
+        "name": name,
+        "mode": "markers",
+        "hovertext": [plots.escaped(text) for text in of_class["hint"]],
+        "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
+        "marker": {
+            "size": np.maximum(sizes, _SMALLEST).tolist(),
+            "color": plots.PALETTE[number % len(plots.PALETTE)],
+            "symbol": plots.SYMBOLS[number % len(plots.SYMBOLS)],
+            "opacity": 0.8,
+        },
+    }
+
+
+def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -> dict[str, Any]:
+    return {
+        **plots.layout(title),
+        "height": 480,
+        "xaxis": _axis("arithmetic intensity, FLOP/byte", *span),
+        "yaxis": _axis("GFLOP/s", *rates),
+    }
+
+
+def _axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
+    if not 0 < low <= high:
+        return {"title": plots.beside_ticks(title), "type": "log"}
+    steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return {
+        "title": plots.beside_ticks(title),
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,.10g}" for tick in ticks],
+    }
+
+
+ROOFLINE = SectionKind(
+    "roofline", "What bounds the kernels?", _roofline, lambda context: bool(context.once(_sources))
+)

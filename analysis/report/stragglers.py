@@ -10,15 +10,15 @@ from analysis.display.plots import Figure, bars, escaped
 from analysis.display.terminal import Part, Rows
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
-from analysis.report.render import Chart, Section
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
-from analysis.results.study import Source, Study
+from analysis.results.study import Source
 from profiling.errors import UserError
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
 DIVERGING = ((0.0, "#0072B2"), (0.5, "#F2F2F2"), (1.0, "#D55E00"))
 MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
-_HEADING = "Who is slow?"
 
 
 @dataclass(frozen=True)
@@ -30,46 +30,57 @@ class Judged:
     rows: Rows
 
 
-def judged(study: Study) -> list[Judged] | None:
+def late_runs(context: Context) -> list[Judged] | None:
     """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
+    if not context.own:
+        return None
+    study = context.study
     try:
         runs = stragglers.runs_of(study)
     except UserError:
         return None
     most = max(source.world_size or 1 for source in runs)
-    made = []
-    for source in [source for source in runs if source.world_size == most]:
+
+    def judge(source: Source) -> Judged | None:
         lateness = stragglers.lateness_of(study, source)
-        if lateness is not None:
-            made.append(Judged(source, lateness, stragglers.rows_of(study, source, lateness)))
-    return made
+        if lateness is None:
+            return None
+        return Judged(source, lateness, stragglers.rows_of(study, source, lateness))
+
+    largest = [source for source in runs if source.world_size == most]
+    return [run for _, run in study.each(largest, judge)]
 
 
-def section(found: Sequence[Judged], factors: Sequence[str]) -> Section:
-    """Who is slow, of what :func:`judged` gives."""
-    if not found:
-        return Section("stragglers", _HEADING, "Not known: no run's batches tell who was late.")
+def _stragglers(context: Context) -> Content:
+    """Who is slow, of the runs that tell."""
+    judged = context.once(late_runs)
+    if not judged:
+        raise UserError("no run's batches tell who was late")
     # Collectives tell the whole lateness, stages a lower bound of it; the opening has its figure from them.
-    shown = min(found, key=lambda one: one.lateness.told_by != BY_COLLECTIVES)
+    shown = min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
-    name = called(source.fields, factors)
-    figure = _figure(source, lateness, facts(source.fields, factors))
+    name = called(source.fields, context.factors)
+    figure = _figure(source, lateness, facts(source.fields, context.factors))
     chart = Chart("lateness", figure, _label(lateness, most))
     rows = [{**source.fields, **row} for row in shown.rows]
     part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
     text = (
-        f"Run {source.id} ({name}), one of {len(found)} on {most} ranks, the most there are. Above 0 the "
+        f"Run {source.id} ({name}), one of {len(judged)} on {most} ranks, the most there are. Above 0 the "
         "other ranks waited for this one, below 0 it waited. A rank is named if the others waited for it for "
         f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance lets equal ranks be late."
     )
-    notes = stragglers.sentences(rows_of(found))
-    view = as_view(part, "straggler-table", factors)
-    return Section("stragglers", _HEADING, text, [chart], [view], notes)
+    view = as_view(part, "straggler-table", context.factors)
+    return Content(text, [chart], [view], stragglers.sentences(rows_of(judged)))
 
 
-def rows_of(found: Sequence[Judged]) -> Rows:
+STRAGGLERS = SectionKind(
+    "stragglers", "Who is slow?", _stragglers, lambda context: context.once(late_runs) is not None
+)
+
+
+def rows_of(judged: Sequence[Judged]) -> Rows:
     """The rows of all runs, each with its run's id and fields."""
-    return [{"id": one.source.id, **one.source.fields, **row} for one in found for row in one.rows]
+    return [{"id": run.source.id, **run.source.fields, **row} for run in judged for row in run.rows]
 
 
 def _label(lateness: Lateness, ranks: int) -> str:

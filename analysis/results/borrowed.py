@@ -100,7 +100,7 @@ def launches(study: Study, source: Source) -> str:
             kept[source.id] = _launches(study, source)
         except (duckdb.Error, OSError):
             # Whoever reads the damaged table says so, and takes its run out.
-            study.find(f"{source.id}: FLOPs and bytes are not joined to its launches: a table is damaged")
+            study.note("FLOPs and bytes are not joined to its launches: a table is damaged", source)
     return kept[source.id]
 
 
@@ -113,9 +113,10 @@ def _launches(study: Study, source: Source) -> str:
         return PLAIN
     lender = lender_of(study, source)
     if lender is None:
-        study.find(
-            f"{source.id}: its tool knows no shapes, so FLOPs and bytes are not known; a run of the same "
-            "point under PyTorch's profiler (profile: torch) would lend them"
+        study.note(
+            "its tool knows no shapes, so FLOPs and bytes are not known; a run of the same "
+            "point under PyTorch's profiler (profile: torch) would lend them",
+            source,
         )
         return PLAIN
     number = len(study.kept("launches"))
@@ -139,10 +140,11 @@ def _launches(study: Study, source: Source) -> str:
 
 
 def _tell(study: Study, source: Source, lender: Source, by_name: float, by_class: float) -> None:
-    study.find(
-        f"{source.id}: its tool knows no shapes; FLOPs and bytes are those of the same launches in "
+    study.note(
+        f"its tool knows no shapes; FLOPs and bytes are those of the same launches in "
         f"{lender.id}, which cover {by_name + by_class:.1f} % of its kernels' time ({by_name:.1f} % matched "
-        f"by kernel and order, {by_class:.1f} % by class and order)"
+        f"by kernel and order, {by_class:.1f} % by class and order)",
+        source,
     )
 
 

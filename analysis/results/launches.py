@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analysis.results.study import Source, Study
-from profiling.errors import UserError
+from analysis.results.study import Source, Study, Unusable
 from profiling.tools import pyprof
 
-_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
 
 
 def per_table(
@@ -22,7 +21,7 @@ def per_table(
     sql: str,
     **each: Callable[[Source], Any],
 ) -> dict[Path, tuple]:
-    """The row that ``sql`` gives of each table; a table that cannot be read is taken out of the study.
+    """The row that ``sql`` gives of each table that can be read.
 
     Args:
         sql: a query over ``$paths`` whose rows begin with ``filename``, one a table.
@@ -39,23 +38,26 @@ def per_table(
 
 
 def _in_portions(
-    study: Study, sources: Sequence[Source], ask: Callable[[Sequence[Source]], dict[Path, _Found]]
-) -> dict[Path, _Found]:
+    study: Study, sources: Sequence[Source], ask: Callable[[Sequence[Source]], dict[Path, _Value]]
+) -> dict[Path, _Value]:
     import duckdb
 
-    found: dict[Path, _Found] = {}
-    by_path = {source.path: source for source in sources}
-    for paths in pyprof.in_portions(list(by_path)):
-        some = [by_path[path] for path in paths]
+    def alone(source: Source) -> dict[Path, _Value]:
         try:
-            found |= ask(some)
+            return ask([source])
+        except (duckdb.Error, OSError) as error:
+            raise Unusable(source, damaged(error)) from None
+
+    by_path: dict[Path, _Value] = {}
+    source_of = {source.path: source for source in sources}
+    for paths in pyprof.in_portions(list(source_of)):
+        some = [source_of[path] for path in paths]
+        try:
+            by_path |= ask(some)
         except (duckdb.Error, OSError):
-            for source in some:
-                try:
-                    found |= ask([source])
-                except (duckdb.Error, OSError) as error:
-                    study.fail(source, damaged(error))
-    return found
+            for _, value in study.each(some, alone):
+                by_path |= value
+    return by_path
 
 
 def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
@@ -190,7 +192,7 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
         direction: as PyProf says it; by default all launches.
 
     Raises:
-        UserError: the table is damaged.
+        Unusable: the table is damaged.
     """
     import duckdb
 
@@ -205,7 +207,7 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
     try:
         return study.connection.execute(sql, arguments).fetchall()
     except (duckdb.Error, OSError) as error:
-        raise UserError(f"{source.path} {damaged(error)}") from None
+        raise Unusable(source, damaged(error)) from None
 
 
 def damaged(error: Exception) -> str:

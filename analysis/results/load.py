@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from analysis.results import load_reference
-from analysis.results.study import Failure, Source, Study
+from analysis.results.study import Contents, Failure, Source, Study
 from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
@@ -25,19 +25,20 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         UserError: it does not exist, is empty, or holds nothing known; one line that says what was expected.
     """
     path = Path(path)
-    study = Study(path, own_peaks=own_peaks)
+    contents = Contents(path)
     if path.is_file():
-        load_reference.add_file(study, path)
+        load_reference.add_file(contents, path)
     elif not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
     elif (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
-        _add_run(study, path)
-        _read_calibration(study, path.parent)
+        _add_run(contents, path)
+        _read_calibration(contents, path.parent)
     elif _is_sweep(path):
-        _add_sweep(study, path)
+        _add_sweep(contents, path)
     else:
-        _add_folder(study, path)
-    if not (study.sources or study.tau_intervals or study.tau_atomics):
+        _add_folder(contents, path)
+    study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
+    if not study.loaded:
         raise UserError(no_result(study))
     return study
 
@@ -65,16 +66,16 @@ def _is_sweep(path: Path) -> bool:
     )
 
 
-def _add_sweep(study: Study, path: Path) -> None:
+def _add_sweep(contents: Contents, path: Path) -> None:
     for directory in sorted(path.glob("run_*")):
         if directory.is_dir():
-            _add_run(study, directory)
-    _forget_superseded(study)
-    _read_sweep(study, path)
-    _read_calibration(study, path)
+            _add_run(contents, directory)
+    _forget_superseded(contents)
+    _read_sweep(contents, path)
+    _read_calibration(contents, path)
 
 
-def _add_run(study: Study, directory: Path) -> None:
+def _add_run(contents: Contents, directory: Path) -> None:
     name = directory.resolve().name
     try:
         run_id = parse_id(name)
@@ -82,32 +83,33 @@ def _add_run(study: Study, directory: Path) -> None:
     except UserError as error:
         started = not (directory / store.MANIFEST).exists()
         reason = "it has no manifest: it is still running, or was killed" if started else str(error)
-        study.failed.append(Failure(name, reason, "unfinished" if started else "unreadable"))
+        contents.fail(name, reason, "unfinished" if started else "unreadable")
         return
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
     wrong = wrong or store.why_not_right(manifest.run, manifest.ranks)
     if wrong:
-        study.failed.append(Failure(name, wrong, "failed"))
+        contents.fail(name, wrong, "failed")
         return
     fields = manifest.run.model_dump()
-    if any(fields[key] != value for key, value in run_id.fields.items()):
-        study.find(f"{name}: its manifest says another configuration than its name; the manifest counts")
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
-    study.sources.append(source)
+    if any(fields[key] != value for key, value in run_id.fields.items()):
+        contents.note("its manifest says another configuration than its name; the manifest counts", source)
+    contents.sources.append(source)
     for finding in manifest.findings:
-        study.find(f"{name}: {finding}")
-    _find_missing_ranks(study, source)
+        contents.note(finding, source)
+    _note_missing_ranks(contents, source)
 
 
-def _find_missing_ranks(study: Study, source: Source) -> None:
+def _note_missing_ranks(contents: Contents, source: Source) -> None:
     """Say of which ranks a profiled run has no kernels: its figures are of the others alone."""
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
     if there and missing:
         ranks = ", ".join(str(rank) for rank in missing)
-        study.find(
-            f"{source.id}: no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
-            f"(of {source.ranks}): what is said of its kernels is of the other ranks"
+        contents.note(
+            f"no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
+            f"(of {source.ranks}): what is said of its kernels is of the other ranks",
+            source,
         )
 
 
@@ -126,16 +128,16 @@ def _attempted(name: str) -> str:
     return re.sub(r"_ret_-?\d+$", "", name)
 
 
-def _forget_superseded(study: Study) -> None:
+def _forget_superseded(contents: Contents) -> None:
     """A point that failed and was done later is no failed point, but worth a line."""
-    done = {_attempted(source.id) for source in study.sources}
-    for failure in list(study.failed):
+    done = {_attempted(source.id) for source in contents.sources}
+    for failure in list(contents.log.failed):
         if _attempted(failure.point) in done:
-            study.failed.remove(failure)
-            study.find(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
+            contents.log.failed.remove(failure)
+            contents.note(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
 
 
-def _read_sweep(study: Study, path: Path) -> None:
+def _read_sweep(contents: Contents, path: Path) -> None:
     import json
 
     record = path / store.SWEEP
@@ -146,39 +148,39 @@ def _read_sweep(study: Study, path: Path) -> None:
         left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
         order = [str(point) for point in content.get("order", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        study.find(f"{record} is damaged ({error}): points that were left out are not known")
+        contents.note(f"{record} is damaged ({error}): points that were left out are not known")
         return
-    study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
-    known = {_attempted(source.id) for source in study.sources}
-    known |= {_attempted(failure.point) for failure in study.failed}
-    study.failed += [
+    contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
+    known = {_attempted(source.id) for source in contents.sources}
+    known |= {_attempted(failure.point) for failure in contents.log.failed}
+    contents.log.failed += [
         Failure(point, "not run yet; call jobs.sweep again", "unfinished")
         for point in order
         if point not in known
     ]
 
 
-def _read_calibration(study: Study, path: Path) -> None:
+def _read_calibration(contents: Contents, path: Path) -> None:
     record = path / store.CALIBRATION
     try:
-        study.calibration = store.read_record(record, Calibration)
+        contents.calibration = store.read_record(record, Calibration)
     except UserError as error:
         missing = "no peaks were measured on the machine" if not record.exists() else str(error)
-        study.find(f"{missing}: efficiencies stand beside the datasheet only")
+        contents.note(f"{missing}: efficiencies stand beside the datasheet only")
 
 
 # --- folders ------------------------------------------------------------------------------------------
 
 
-def _add_folder(study: Study, path: Path) -> None:
+def _add_folder(contents: Contents, path: Path) -> None:
     """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
     sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
     if len(sweeps) == 1:
-        _add_sweep(study, sweeps[0])
+        _add_sweep(contents, sweeps[0])
         return
     if sweeps:
         names = ", ".join(str(sweep) for sweep in sweeps)
         raise UserError(f"{path} holds {len(sweeps)} sweeps; give one of them: {names}")
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
-    load_reference.add_files(study, [file for file in files if file not in hidden])
+    load_reference.add_files(contents, [file for file in files if file not in hidden])

@@ -7,7 +7,7 @@ a PyProf table is what its name says. A run that failed by its name does not cou
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.results.study import Failure, Source, Study
+from analysis.results.study import Contents, Source
 from jobs.run import ID_FIELDS, parse_id
 from profiling.errors import UserError
 from profiling.tools import pyprof
@@ -21,7 +21,7 @@ _TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
 _COLUMNS = "select file_name, name from parquet_schema($paths) where num_children is null"
 
 
-def add_file(study: Study, file: Path) -> None:
+def add_file(contents: Contents, file: Path) -> None:
     """Add the one file that the user named.
 
     Raises:
@@ -29,39 +29,45 @@ def add_file(study: Study, file: Path) -> None:
     """
     if not _is_parquet(file):
         raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
-    columns = _columns(study, file)
-    if not _add_table(study, file, columns):
+    columns = _columns(file)
+    if not _add_table(contents, file, columns):
         raise UserError(_of_another_kind(file, columns))
 
 
-def add_files(study: Study, files: Sequence[Path]) -> None:
+def add_files(contents: Contents, files: Sequence[Path]) -> None:
     """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
+    import duckdb
+
     tables = []
     for file in files:
         try:
             if _is_parquet(file):
                 tables.append(file)
         except UserError as error:
-            _fail(study, file, error)
-    known = _columns_of_all(study, tables)
+            _fail(contents, file, error)
+    try:
+        known = _columns_of_all(tables) if tables else {}
+    except (duckdb.Error, OSError):
+        known = {}  # each is read for itself, so that the damaged ones are named
     for file in tables:
         try:
-            columns = known[file] if known else _columns(study, file)
-            if _add_table(study, file, columns):
+            columns = known[file] if known else _columns(file)
+            if _add_table(contents, file, columns):
                 continue
             if _nearly(columns):
                 raise UserError(_of_another_kind(file, columns))
-            study.find(f"{_name_in(study, file)} is not read: it is no PyProf kernel table and no TAU table")
+            name = _name_in(contents, file)
+            contents.note(f"{name} is not read: it is no PyProf kernel table and no TAU table")
         except UserError as error:
-            _fail(study, file, error)
+            _fail(contents, file, error)
 
 
-def _fail(study: Study, file: Path, error: UserError) -> None:
-    study.failed.append(Failure(_name_in(study, file), str(error).removeprefix(f"{file} "), "unreadable"))
+def _fail(contents: Contents, file: Path, error: UserError) -> None:
+    contents.fail(_name_in(contents, file), str(error).removeprefix(f"{file} "), "unreadable")
 
 
-def _name_in(study: Study, file: Path) -> str:
-    return file.name if file == study.path else str(file.relative_to(study.path))
+def _name_in(contents: Contents, file: Path) -> str:
+    return file.name if file == contents.path else str(file.relative_to(contents.path))
 
 
 # --- kinds --------------------------------------------------------------------------------------------
@@ -80,44 +86,43 @@ def _is_parquet(file: Path) -> bool:
     return head == b"PAR1"
 
 
-def _columns_of_all(study: Study, files: Sequence[Path]) -> dict[Path, set[str]]:
-    """The columns of all files, by one query; nothing if one of them is damaged."""
+def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
+    """The columns of all files, by one query.
+
+    Raises:
+        duckdb.Error, OSError: one of them is damaged.
+    """
     import duckdb
 
-    if not files:
-        return {}
-    found: dict[Path, set[str]] = {file: set() for file in files}
-    try:
-        rows = study.connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
-    except (duckdb.Error, OSError):
-        return {}
+    columns: dict[Path, set[str]] = {file: set() for file in files}
+    with duckdb.connect() as connection:
+        rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
     for name, column in rows:
-        found[Path(name)].add(column)
-    return found
+        columns[Path(name)].add(column)
+    return columns
 
 
-def _columns(study: Study, file: Path) -> set[str]:
+def _columns(file: Path) -> set[str]:
     import duckdb
 
     try:
-        rows = study.connection.execute(_COLUMNS, {"paths": [str(file)]}).fetchall()
+        return _columns_of_all([file])[file]
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{file} is a damaged or truncated Parquet file ({why}); fetch it again") from None
-    return {column for _, column in rows}
 
 
-def _add_table(study: Study, file: Path, columns: set[str]) -> bool:
+def _add_table(contents: Contents, file: Path, columns: set[str]) -> bool:
     if pyprof.is_pyprof(columns):
-        source = _pyprof_source(study, file)
+        source = _pyprof_source(contents, file)
         if source.exit_code:
-            study.failed.append(Failure(source.id, f"exit code {source.exit_code}", "failed"))
+            contents.fail(source.id, f"exit code {source.exit_code}", "failed")
         else:
-            study.sources.append(source)
+            contents.sources.append(source)
     elif columns >= _TAU_INTERVALS:
-        study.tau_intervals.append(file)
+        contents.sources.append(Source(file.name, "tau_intervals", {}, 0, None, file))
     elif columns >= _TAU_ATOMICS:
-        study.tau_atomics.append(file)
+        contents.sources.append(Source(file.name, "tau_atomics", {}, 0, None, file))
     else:
         return False
     return True
@@ -140,13 +145,13 @@ def _of_another_kind(file: Path, columns: set[str]) -> str:
     return f"{file} is no {name} table: it lacks {', '.join(sorted(kind - columns))}"
 
 
-def _pyprof_source(study: Study, file: Path) -> Source:
+def _pyprof_source(contents: Contents, file: Path) -> Source:
     # Two folders may hold tables of one name.
-    taken = any(source.id == file.name for source in study.sources)
-    named = _name_in(study, file) if taken else file.name
+    taken = any(source.id == file.name for source in contents.sources)
+    named = _name_in(contents, file) if taken else file.name
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
-        study.find(f"{named} is not named after a run: its configuration is not known")
+        contents.note(f"{named} is not named after a run: its configuration is not known")
         return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
     return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)

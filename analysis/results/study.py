@@ -1,10 +1,18 @@
-"""Which runs of a set of results count, which do not, and what is to be said of them?"""
+"""Which runs of a set of results count, which do not, and what is to be said of them?
 
-from collections.abc import Mapping
+What was loaded never changes. Whether a run's tables can be used shows only when a measure reads them, so a
+measure asks for its runs' answers through :meth:`Study.use` or :meth:`Study.each`: the function of a run
+raises :class:`Unusable`, that one place catches it and writes the run into the log, and from then on the run
+is not among :attr:`Study.sources`, whoever asks. Everything in tables is not read at loading because it may
+be gigabytes of which a question needs two columns; and an answer is not begun again without the run because
+what was said of the other runs still holds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
@@ -14,8 +22,10 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
 
-Kind = Literal["run", "pyprof"]
+Kind = Literal["run", "pyprof", "tau_intervals", "tau_atomics"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -29,11 +39,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Source:
-    """A run, or a PyProf kernel table, that counts.
+    """A run, or a table of the reference's (PyProf's kernels, TAU's timers or events).
 
     Attributes:
         id: the run's id (the file's name, if that is no run id).
-        fields: Run's fields that are known; of a reference file, those its name says.
+        fields: Run's fields that are known; of a PyProf table those its name says, of TAU's none.
         path: the run's directory, or the file.
         manifest: of a run of our own.
     """
@@ -86,41 +96,190 @@ class Source:
         return sorted(self.path.glob(f"rank_*/{name}.parquet"))
 
 
+class Unusable(UserError):
+    """A run or table whose content cannot be used; only :meth:`Study.use` catches it."""
+
+    def __init__(self, source: Source, reason: str) -> None:
+        super().__init__(f"{source.id}: {reason}")
+        self.source = source
+        self.reason = " ".join(reason.split())
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader of the figures should know, in one line; ``run`` is the id of the run that it is of."""
+
+    run: str | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.text}" if self.run else self.text
+
+
 @dataclass
+class Log:
+    """What is said beside an answer: the runs that do not count, and notes on the others, each once."""
+
+    failed: list[Failure] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
+
+    def note(self, text: str, source: Source | None = None) -> None:
+        note = Note(source.id if source else None, text)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def leave_out(self, source: Source, reason: str) -> None:
+        if source.path not in self.unusable:
+            self.unusable.add(source.path)
+            self.failed.append(Failure(source.id, reason, "unreadable"))
+
+    def add(self, other: "Log") -> None:
+        """Append what another set's log says."""
+        self.failed += other.failed
+        self.notes += other.notes
+
+    def lines(self) -> list[str]:
+        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``."""
+        alike: dict[str, list[Note]] = {}
+        for note in self.notes:
+            alike.setdefault(note.text, []).append(note)
+        return [
+            str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
+            for text, notes in alike.items()
+        ]
+
+
+@dataclass
+class Contents:
+    """What is found in a folder while it is loaded; :class:`Study` is made of the whole."""
+
+    path: Path
+    sources: list[Source] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
+    calibration: Calibration | None = None
+
+    def note(self, text: str, source: Source | None = None) -> None:
+        self.log.note(text, source)
+
+    def fail(self, point: str, reason: str, kind: FailureKind) -> None:
+        self.log.failed.append(Failure(point, reason, kind))
+
+
+@dataclass(frozen=True)
 class Study:
-    """What :func:`analysis.results.load.load` found.
+    """What :func:`analysis.results.load.load` found, and the log of what is asked of it.
 
     Attributes:
         path: what was loaded.
-        sources: the runs and PyProf tables that count.
-        tau_intervals, tau_atomics: the reference's TAU tables.
-        failed: the points that do not count, with reasons; analyses add those whose tables are unreadable.
-        findings: what a reader of the figures should know, a line each.
+        loaded: runs, PyProf tables and TAU tables, as they were when it was loaded.
+        log: what was left out, then or since, and notes.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
     """
 
     path: Path
-    sources: list[Source] = field(default_factory=list)
-    tau_intervals: list[Path] = field(default_factory=list)
-    tau_atomics: list[Path] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    loaded: tuple[Source, ...] = ()
+    log: Log = field(default_factory=Log)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
-    _answers: dict[tuple[str, str], list[tuple]] = field(default_factory=dict, repr=False)
     _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
+    def of_kind(self, *kinds: Kind) -> tuple[Source, ...]:
+        """What counts of these kinds, in the order in which it was loaded."""
+        return tuple(self.usable(source for source in self.loaded if source.kind in kinds))
+
+    def usable(self, sources: Iterable[Source]) -> list[Source]:
+        """Those of the sources that nothing was found wrong with so far."""
+        return [source for source in sources if source.path not in self.log.unusable]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The runs and PyProf tables that count."""
+        return self.of_kind("run", "pyprof")
+
+    @property
+    def tau_intervals(self) -> tuple[Source, ...]:
+        """The reference's TAU tables of timers that count; ``tau_atomics``: those of events."""
+        return self.of_kind("tau_intervals")
+
+    @property
+    def tau_atomics(self) -> tuple[Source, ...]:
+        return self.of_kind("tau_atomics")
+
+    @property
+    def failed(self) -> list[Failure]:
+        """What does not count, with reasons."""
+        return self.log.failed
+
+    # --- asking it ------------------------------------------------------------------------------------
+
+    def use(self, source: Source, function: Callable[[Source], _Answer]) -> _Answer | None:
+        """``function(source)``; None, and the log says why, if the run cannot be used or was found so before.
+
+        Args:
+            function: reads no other run, and raises :class:`Unusable` where this one cannot be used.
+        """
+        if not self.usable([source]):
+            return None
+        try:
+            return function(source)
+        except Unusable as error:
+            self.log.leave_out(error.source, error.reason)
+            return None
+
+    def each(
+        self,
+        sources: Iterable[Source],
+        function: Callable[[Source], _Answer | None],
+    ) -> Iterator[tuple[Source, _Answer]]:
+        """Each run with what ``function`` says of it, but those that cannot be used and those with None."""
+        for source in sources:
+            answer = self.use(source, function)
+            if answer is not None:
+                yield source, answer
+
     def kept(self, what: str) -> dict[Any, Any]:
-        """What a measure has found and keeps for the next question, by keys of its own.
+        """What a measure keeps for the next question, by keys of its own.
 
         Args:
             what: names what is kept; of two measures that keep different things never the same.
         """
         return self._kept.setdefault(what, {})
 
-    def of_kind(self, kind: Kind) -> list[Source]:
-        return [source for source in self.sources if source.kind == kind]
+    @cached_property
+    def connection(self) -> "duckdb.DuckDBPyConnection":
+        """A DuckDB connection of this study's own."""
+        import duckdb
+
+        return duckdb.connect()
+
+    def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
+        """The rows of a query over files; what was asked before is not read again.
+
+        Raises:
+            duckdb.Error: a file is damaged, or has other columns.
+        """
+        kept = self.kept("answers of queries")
+        key = sql, repr(sorted(arguments.items()))
+        if key not in kept:
+            kept[key] = self.connection.execute(sql, dict(arguments)).fetchall()
+        return list(kept[key])
+
+    # --- what is said of it ---------------------------------------------------------------------------
+
+    def note(self, text: str, source: Source | None = None) -> None:
+        """Add a note, once; on a run, if one is given."""
+        self.log.note(text, source)
+
+    def notes(self) -> list[str]:
+        """The notes as lines; what is said alike of several runs once."""
+        return self.log.lines()
+
+    def nothing(self, why: str) -> UserError:
+        """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
+        bad = [failure for failure in self.failed if failure.kind == "unreadable"]
+        return UserError(f"{why}; {bad[0].point} does not count: {bad[0].reason}" if bad else why)
 
     @property
     def runs(self) -> "pd.DataFrame":
@@ -137,49 +296,6 @@ class Study:
             "device_name", "seconds", "started",
         ]  # fmt: skip
         return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
-
-    @cached_property
-    def connection(self) -> "duckdb.DuckDBPyConnection":
-        """A DuckDB connection of this study's own."""
-        import duckdb
-
-        return duckdb.connect()
-
-    def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
-        """The rows of a query over files; what was asked before is not read again.
-
-        Raises:
-            duckdb.Error: a file is damaged, or has other columns.
-        """
-        key = sql, repr(sorted(arguments.items()))
-        if key not in self._answers:
-            self._answers[key] = self.connection.execute(sql, dict(arguments)).fetchall()
-        return list(self._answers[key])
-
-    def fail(self, source: Source, reason: str, kind: FailureKind = "unreadable") -> None:
-        """Take a run out, because of what an analysis found in it."""
-        if source in self.sources:
-            self.sources.remove(source)
-            self.failed.append(Failure(source.id, " ".join(reason.split()), kind))
-
-    def nothing(self, why: str) -> UserError:
-        """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
-        bad = [failure for failure in self.failed if failure.kind == "unreadable"]
-        return UserError(f"{why}; {bad[0].point} does not count: {bad[0].reason}" if bad else why)
-
-    def notes(self) -> list[str]:
-        """The findings in their order; what is said alike of several runs once: ``6 runs: ...``."""
-        ids = {source.id for source in self.sources}
-        said: dict[str, list[str]] = {}
-        for finding in self.findings:
-            whose, colon, what = finding.partition(": ")
-            said.setdefault(what if colon and whose in ids else finding, []).append(finding)
-        return [of[0] if len(of) == 1 else f"{len(of)} runs: {what}" for what, of in said.items()]
-
-    def find(self, finding: str) -> None:
-        """Add a finding, once."""
-        if finding not in self.findings:
-            self.findings.append(finding)
 
 
 def _row(source: Source) -> dict[str, Any]:

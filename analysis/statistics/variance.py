@@ -159,35 +159,12 @@ def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndar
 
 @cache
 def range_quantile(levels: int, freedom: int, level: float = 0.95) -> float:
-    """The studentised range of as many standard normal means that ``level`` of all stay below.
+    """The studentised range of as many standard normal means that ``level`` of all stay below."""
+    from scipy.stats import (
+        studentized_range,
+    )  # half a second of imports, for reports with such a factor alone
 
-    Its distribution is the integral over the pooled standard deviation s of the range's (Lund and Lund,
-    *Applied Statistics* 32, 1983, AS 190), both by Gauss and Legendre's rule. ``scipy.stats`` gives the same;
-    to import it takes longer than all that a report tests.
-    """
-    from scipy import special
-
-    half, tail = freedom / 2, 1e-13
-    ends = np.sqrt([special.gammaincinv(half, tail) / half, special.gammainccinv(half, tail) / half])
-    nodes, weights = np.polynomial.legendre.leggauss(128)
-    s = ends[0] + (nodes + 1) / 2 * (ends[1] - ends[0])
-    log_density = half * np.log(half) + np.log(2) - special.gammaln(half)
-    log_density += (freedom - 1) * np.log(s) - half * s**2
-    of_s = weights * (ends[1] - ends[0]) / 2 * np.exp(log_density)
-    z = 8.0 * nodes
-    of_z = 8.0 * weights * levels * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-
-    def share_below(q: float) -> float:
-        between = special.ndtr(z) - special.ndtr(z - q * s[:, None])
-        return float(of_s @ between ** (levels - 1) @ of_z)
-
-    low, high = 0.0, 1.0
-    while share_below(high) < level:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if share_below(middle) < level else (low, middle)
-    return high
+    return float(studentized_range.ppf(level, levels, freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from analysis.display.metrics import CONFIDENCE
 from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
-from analysis.statistics.estimates import Estimate, inside_run
+from analysis.statistics import inside_run
+from analysis.statistics.estimates import Estimate
 from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
 
 STAGE = "forward"
@@ -63,8 +64,8 @@ def rows_of(result: Result) -> Rows:
 
 def gain(result: Result, device: str, merged: str) -> Estimate:
     """The separate products' time over the merged one's, repetition by repetition, taken in turns."""
-    separate = merged.replace(_MERGED, _SEPARATE)
-    return inside_run(result.durations[separate, device][STAGE] / result.durations[merged, device][STAGE])
+    separate = result.durations[merged.replace(_MERGED, _SEPARATE), device][STAGE]
+    return inside_run.of_median(separate / result.durations[merged, device][STAGE])
 
 
 def verdicts(rows: Rows) -> list[str]:

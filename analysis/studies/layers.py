@@ -80,8 +80,8 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         interval_shown("backward\nms", "backward"),
         Column("peak\nMiB", lambda row: _over(row["peak_memory_bytes"], _MIB)),
         Column("retained\nMiB", lambda row: _over(row["retained_memory_bytes"], _MIB)),
-        interval_shown("power\nW", "power", "w"),
-        interval_shown("energy above\nidle, J", "energy_above_idle", "j"),
+        interval_shown("power, W\n[range]", "power", "w"),
+        interval_shown("energy above\nidle, J [range]", "energy_above_idle", "j"),
     ]
     stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in STAGES]
     places = [

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
-from analysis.statistics.estimates import Estimate, inside_run
+from analysis.statistics import inside_run
+from analysis.statistics.estimates import Estimate
 from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
 
 STAGES = ("forward", "backward")
@@ -64,7 +65,7 @@ def ratio(result: Result, device: str, case: str) -> Estimate:
     """A case's time over the usual order's, repetition by repetition, which were taken in turns."""
     timed = result.durations[case, device], result.durations[FIRST, device]
     own, usual = (np.sum([stages[name] for name in STAGES], axis=0) for stages in timed)
-    return inside_run(own / usual)
+    return inside_run.of_median(own / usual)
 
 
 def _ratio_shown(row: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.display.terminal import Column, Rows, with_interval
-from analysis.statistics.estimates import Estimate, inside_run
+from analysis.statistics import inside_run
+from analysis.statistics.estimates import Estimate
 from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables
@@ -54,15 +55,10 @@ class Result:
         return float(np.mean(found.known)) if found and found.known else None
 
     def spread(self, key: Key, name: str) -> tuple[float | None, float | None]:
-        """Student's 95 % interval of the mean of a figure taken several times; (None, None) of any other."""
-        from scipy.special import stdtrit
-
+        """The least and the greatest of a figure taken several times; (None, None) of any other."""
         found = self.quantities.get(key, {}).get(name)
-        values = np.array(found.known if found else [])
-        if len(values) < 2:
-            return None, None
-        half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
-        return float(values.mean()) - half, float(values.mean()) + half
+        values = found.known if found else []
+        return (min(values), max(values)) if len(values) > 1 else (None, None)
 
     def note(self, key: Key, name: str) -> str:
         """What was said of a figure, or why there is none."""
@@ -75,7 +71,7 @@ class Result:
         wanted = list(stages)
         if not wanted or any(stage not in timed for stage in wanted):
             return None
-        return inside_run(np.sum([timed[stage] for stage in wanted], axis=0) / 1e6)
+        return inside_run.of_median(np.sum([timed[stage] for stage in wanted], axis=0) / 1e6)
 
 
 def is_study(path: Path) -> bool:

@@ -5,13 +5,9 @@ nvprof's databases and old traces hold mangled names; nvprof prints ``int=4, boo
 prints, so that one kernel has one name.
 """
 
-import ctypes
-import ctypes.util
 import re
 from functools import lru_cache
-from typing import Any
 
-_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 # A template argument with its type before it, as nvprof (type=value) and Nsight ((type)value) have it.
 _SUFFIX = {
     "int": "", "unsigned int": "u", "long": "l", "unsigned long": "ul", "long long": "ll",
@@ -32,22 +28,16 @@ _SPACES = (
 )
 
 
-@lru_cache(maxsize=1 << 16)
 def demangle(name: str) -> str:
-    """A C++ name as people read it; what is not mangled, or where no demangler is, as it is."""
-    if not name.startswith(("_Z", "__Z")):
+    """A C++ name as people read it; what is not mangled, or where there is no C++ library, as it is."""
+    if not name.startswith("_Z"):
         return name
-    function = _demangler()
-    if function is None:
-        return name
-    status = ctypes.c_int(-1)
-    text = function(name.encode(), None, None, ctypes.byref(status))
-    if not text or status.value:
-        return name
+    import cxxfilt  # looks for the C++ library: only where a tool mangles
+
     try:
-        return ctypes.string_at(text).decode("utf-8", "replace")
-    finally:
-        _free()(text)
+        return cxxfilt.demangle(name)
+    except (cxxfilt.Error, UnicodeError):
+        return name
 
 
 @lru_cache(maxsize=1 << 16)
@@ -64,24 +54,3 @@ def full_name(name: str) -> str:
     for pattern, written in _SPACES:
         text = pattern.sub(written, text)
     return text
-
-
-@lru_cache(maxsize=1)
-def _demangler() -> Any:
-    for name in (*_LIBRARIES, ctypes.util.find_library("stdc++")):
-        try:
-            function = ctypes.CDLL(name).__cxa_demangle if name else None
-        except (OSError, AttributeError):
-            continue
-        if function is not None:
-            function.restype = ctypes.c_void_p
-            function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-            return function
-    return None
-
-
-@lru_cache(maxsize=1)
-def _free() -> Any:
-    free = ctypes.CDLL(None).free
-    free.argtypes, free.restype = [ctypes.c_void_p], None
-    return free

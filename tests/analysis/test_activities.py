@@ -5,8 +5,8 @@ import sqlite3
 import pytest
 
 from analysis.measures.kernels.activities import Profile, of_kernels, printed_shares, shares
-from analysis.report.activities import of_shares
 from analysis.report.build import build
+from analysis.report.communication import of_shares
 from analysis.results.load import load
 from profiling.tables import as_table, write
 from tests.analysis.commands import one_line_error, run

@@ -5,7 +5,8 @@ import pytest
 
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
-from analysis.report.sections import batch_anatomy
+from analysis.report.base import Context
+from analysis.report.scaling import ANATOMY
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
@@ -49,7 +50,7 @@ def test_late_launches_are_told_from_other_idle_time(tmp_path):
     assert row["idle_other_ms"] == pytest.approx(3 * 19 / 20 + 38 / 20)
     of_batch = anatomy.rows(study, ["batch_index"])
     assert [round(row["idle_host_bound_ms"], 6) for row in of_batch] == [35] * 19 + [0]
-    assert not study.findings
+    assert not study.notes()
 
 
 def test_what_parts_are_made_of_adds_up_to_them(tmp_path):
@@ -94,7 +95,7 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
 )
 def test_the_reports_bars_hold_idle_time_once(tmp_path, device, idle):
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device))
-    (chart,) = batch_anatomy(load(tmp_path), []).charts
+    (chart,) = ANATOMY.section(Context(load(tmp_path))).charts
     bars = {trace["name"]: trace["x"][0] for trace in chart.figure["data"]}
     assert [name for name in bars if name.startswith("idle")] == idle
     assert sum(bars.values()) == pytest.approx(anatomy.rows(load(tmp_path))[0]["wall_ms"])
@@ -110,12 +111,12 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     study = load(tmp_path)
     of_batch = [round(row["idle_host_bound_ms"]) for row in anatomy.rows(study, ["batch_index"])]
     assert of_batch[0] == 0 and of_batch[1] > 30
-    assert not study.findings  # 1 of 100
+    assert not study.notes()  # 1 of 100
     for place in range(10, 20):
         table["launch_ns"][place] = table["start_ns"][place] + 1
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     anatomy.rows(study := load(tmp_path))
-    assert "11 of 100 activities have no launch that is known" in study.findings[0]
+    assert "11 of 100 activities have no launch that is known" in study.notes()[0]
 
 
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):

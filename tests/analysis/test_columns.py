@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from analysis import columns, efficiency, kernels, scaled
+from analysis import columns, scaled
 from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
-from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import rows as kernels_of_runs
 from analysis.measures.scaling import figures, use
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from jobs.run import Run
+from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import run_of, write_pyprof, write_sweep, write_tau
+from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import layers
 from tests.analysis.test_tau_batches import merged
+from tests.profiling.samples import VTUNE
 
 COLUMNS = {
     scaled: (
@@ -27,8 +28,6 @@ COLUMNS = {
         *tau.TAU_COLUMNS,
         *scaled_published.SCALED_COLUMNS,
     ),
-    efficiency: (*efficiency.METRICS, *efficiency.MORE),
-    kernels: (*kernels_of_runs.COLUMNS, *kernel_difference.SUMMARY_COLUMNS),
 }
 
 
@@ -83,19 +82,29 @@ ANSWERS = (
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
     ("kernels", "B", "--metric", "flops-efficiency"),
+    ("kernels", "--by", "operator,layer,direction"),
+    ("kernels", "TABLE", "TABLE", "--method", "published"),
+    ("kernels", "TABLE", "--method", "published", "--metric", "flops-efficiency"),
     ("communication",),
+    ("communication", "--by", "rank"),
+    ("communication", "REFERENCE"),
+    ("communication", "TAU"),
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
+    ("efficiency", "REFERENCE", "--method", "published"),
     ("utilization",),
     ("activities", "--by", "rank,batch_index,rank"),
     ("activities", "--shares"),
     ("factors",),
     ("compare", "B"),
-    ("predict",),
+    ("predict", "--what-if", "fp16-gradients"),
+    ("predict", "SIZES"),
     ("expense",),
     ("expense", "--by", "rank"),
+    ("expense", "METERED"),
     ("hotspots",),
+    ("hotspots", "COUNTED"),
     ("studies.__main__",),
     ("tau_batches",),
 )
@@ -109,18 +118,40 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reference")
-    write_pyprof(path)
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Other results than the sweep, by the word that ANSWERS has for them."""
+    reference, under_tau, metered = (
+        tmp_path_factory.mktemp(name) for name in ("reference", "tau", "metered")
+    )
+    table = write_pyprof(reference)
     for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
         times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
-        write_tau(path / f"{name}.gzip", times, network="ib", grad="fp16")
-    return path
+        write_tau(reference / f"{name}.gzip", times, network="ib", grad="fp16")
+    made = write_run(under_tau, run_of(gpus_per_node=2, profile="tau"), Truth())
+    sizes = {"event": ["Message size for all-reduce"], "count": [10.0], "mean": [1e6]}
+    tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
+    energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
+    write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
+    sizes = tmp_path_factory.mktemp("sizes")
+    write_sweep(sizes, [run_of(gpus_per_node=n) for n in (1, 2, 4)])
+    counted = tmp_path_factory.mktemp("counted")
+    write_run(counted, run_of(profile="torch"), Truth())
+    report = counted.with_suffix(".csv")
+    report.write_text(VTUNE)
+    plant(counted, "vtune", report, "vtune")
+    return {
+        "REFERENCE": reference,
+        "TABLE": table,
+        "TAU": under_tau,
+        "METERED": metered,
+        "COUNTED": counted,
+        "SIZES": sizes,
+    }
 
 
 @pytest.fixture
-def ask(sweep: Path, reference: Path, tmp_path: Path):
-    """Runs a command as one of ANSWERS says; B is another run or sweep, REFERENCE the reference's files."""
+def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
+    """Runs a command as one of ANSWERS says: of the sweep, or what a word stands for; B is another run."""
 
     def asked(given: tuple[str, ...]):
         command, *arguments = given
@@ -130,9 +161,10 @@ def ask(sweep: Path, reference: Path, tmp_path: Path):
             "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
         }.get(command, lambda: sweep)()
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
-        words = [reference if "REFERENCE" in arguments else first]
-        words += [other if word == "B" else word for word in arguments if word != "REFERENCE"]
-        return run(f"analysis.{command}", *words, "--format", "csv")
+        if arguments and arguments[0] in others:
+            first = others[arguments.pop(0)]
+        words = [{"B": other, **others}.get(word, word) for word in arguments]
+        return run(f"analysis.{command}", first, *words, "--format", "csv")
 
     return asked
 
@@ -146,7 +178,7 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
     # Nor is a field of the run overwritten by a figure of the same name.
     truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
                     for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip
-    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE")
+    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE", "TAU")
     for name in set(head) & set(truth) if not set(given) & set(elsewhere) else ():
         values = {row[name] for row in ran.csv}
         assert values <= truth[name] | {"", "none+torch"}, (name, values)
@@ -174,18 +206,17 @@ def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(
     rows = rows_of(command, ask, monkeypatch)
     said = {name for metrics in columns.commands()[command].COLUMNS.values() for name in names_of(metrics)}
     keys = {name for row in rows for name in row}
-    assert not keys - said - set(FIELDS)
-    assert not said - keys
+    assert sorted(keys - said - set(FIELDS)) == []
+    assert sorted(said - keys) == []
 
 
 @pytest.mark.parametrize("command", columns.commands())
 def test_help_explains_each_column(command: str) -> None:
     module = columns.commands()[command]
-    lines = run(module.__name__, "--help").out.splitlines()
+    said = " ".join(run(module.__name__, "--help").out.split())
     for metrics in module.COLUMNS.values():
-        for metric in metrics:
-            (line,) = [line for line in lines if line.startswith(f"    {metric.label}")]
-            assert metric.meaning.split()[0] in line, line
+        assert not [one.name for one in metrics if " ".join(f"{one.label} {one.said}".split()) not in said]
+        assert all(one.meaning for one in metrics)
 
 
 def test_the_docs_page_is_what_the_metrics_say(root: Path) -> None:

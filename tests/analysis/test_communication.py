@@ -6,7 +6,8 @@ import pytest
 
 from analysis.measures.anatomy.collectives import READ, calls_of, column_of
 from analysis.measures.anatomy.communication import bus_factor, rows
-from analysis.report.communication import bars_of, of_points, section
+from analysis.report.base import Context
+from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from analysis.results.clocks import match
 from analysis.results.load import load
 from profiling import tables
@@ -183,7 +184,7 @@ def test_a_text_that_is_null_is_none(tmp_path):
 def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetitions(tmp_path):
     runs = [run_of(nodes=nodes, gpus_per_node=2, profile="torch") for nodes in (1, 2)]
     write_sweep(tmp_path, runs, Truth(noise_ms=0.0), repetitions={"torch": 3})
-    found = section(load(tmp_path), ["nodes"])
+    found = COMMUNICATION.section(Context(load(tmp_path)))
     assert [chart.id for chart in found.charts] == ["exposed", "waits"]
     exposed, overlapped = found.charts[0].figure["data"]
     # 20 ms are planted a batch, 15 of which computing hides; two copies of a batch hide nothing.
@@ -223,7 +224,7 @@ def test_a_collective_that_one_of_two_runs_lacks_counts_half_a_point():
 
 def test_tau_tables_are_drawn_by_nodes(tmp_path):
     times = {(nodes, 4, 32): [60.0 * nodes, 61.0 * nodes, 70.0 * nodes] for nodes in (1, 2, 4)}
-    found = section(load(write_tau(tmp_path / "x_interval.gzip", times)), [])
+    found = COMMUNICATION.section(Context(load(write_tau(tmp_path / "x_interval.gzip", times))))
     (chart,) = found.charts
     (line,) = chart.figure["data"]
     assert chart.id == "mpi-mpi_s" and line["x"] == [1, 2, 4]

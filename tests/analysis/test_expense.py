@@ -116,8 +116,8 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     first.write_bytes(b"PAR1")
     study = load(sweep)
     expense.rows(study)
-    assert any(killed.name in finding and "has not ended" in finding for finding in study.findings)
-    assert any("first batch of rank 1 is not known" in finding for finding in study.findings)
+    assert any(killed.name in finding and "has not ended" in finding for finding in study.notes())
+    assert any("first batch of rank 1 is not known" in finding for finding in study.notes())
 
 
 def test_a_run_alone_costs_what_it_costs(sweep):

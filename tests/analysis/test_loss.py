@@ -6,7 +6,8 @@ import pytest
 
 from analysis.measures.anatomy.divide import PARTS
 from analysis.published import by_method
-from analysis.report.loss import section
+from analysis.report.base import Context
+from analysis.report.scaling import LOSS
 from analysis.results.load import load
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -147,7 +148,7 @@ def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
 def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
     assert "What is lost" not in run("analysis.scaled", tmp_path).out
-    assert section(by_method.rows(load(tmp_path)), []) is None
+    assert LOSS.section(Context(load(tmp_path))) is None
 
 
 # --- the report ---------------------------------------------------------------------------------------
@@ -155,8 +156,7 @@ def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
 
 def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    rows = by_method.rows(load(tmp_path))
-    found = section(rows, ["gpus_per_node"])
+    found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     traces = found.charts[0].figure["data"]
     labels = traces[0]["y"]
@@ -171,6 +171,6 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
 
 def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(()), Truth(**TRUTH))
-    found = section(by_method.rows(load(tmp_path)), [])
+    found = LOSS.section(Context(load(tmp_path)))
     assert found is not None and not found.charts and "is not known" in found.text
     assert "no profiled run" in found.tables[0].note

@@ -389,7 +389,7 @@ def rewritten(path: Path, columns: dict[str, list]) -> Path:
 
 def cost(path: Path) -> tuple[dict[str, Costs], list[str]]:
     study = load(path)
-    return costs_of(study, list(study.sources)), study.findings
+    return costs_of(study, list(study.sources)), study.notes()
 
 
 def test_a_table_without_rows_says_that_no_cost_is_counted(tmp_path: Path) -> None:

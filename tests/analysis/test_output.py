@@ -215,9 +215,13 @@ def test_as_a_user_calls_it(results: Path) -> None:
 
 
 def test_what_is_said_alike_of_several_runs_is_said_once():
-    study = Study(Path("results"), [Source(name, "run", {}, 0, 0, Path(name)) for name in ("one", "two")])
-    for finding in ("one: its clock is late", "no peak is known", "two: its clock is late", "two: no marks"):
-        study.find(finding)
+    one, two = (Source(name, "run", {}, 0, 0, Path(name)) for name in ("one", "two"))
+    study = Study(Path("results"), (one, two))
+    study.note("its clock is late", one)
+    study.note("no peak is known")
+    study.note("its clock is late", two)
+    study.note("its clock is late", two)
+    study.note("no marks", two)
     assert study.notes() == ["2 runs: its clock is late", "no peak is known", "two: no marks"]
 
 

@@ -26,7 +26,7 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
     simulated, reasons = rows_of(study, found, steps_of(steps), wanted, what_ifs, Network())
     rows = believed.judged([*curves, *simulated])
     ahead = {(row["method"], row["ranks"], row["what_if"]): row for row in rows if not row["backtest"]}
-    return ahead, [row for row in rows if row["backtest"]], [*untold, *reasons, *study.findings]
+    return ahead, [row for row in rows if row["backtest"]], [*untold, *reasons, *study.notes()]
 
 
 def holds(row, cluster: Cluster) -> bool:

@@ -100,7 +100,7 @@ def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
 
 def traced_of(study):
     (source,) = study.of_kind("run")
-    runs = [(source, series_of(study, source))]
+    runs = ((source, series_of(study, source)),)
     found = traced(study, Point(source.fields, timed=runs, profiled=runs))
     assert not isinstance(found, str), found
     return found
@@ -170,7 +170,7 @@ def test_pairs_have_no_wait_and_no_bandwidth_that_is_not_there(tmp_path):
     assert (row["group_size"], row["groups"], row["group_ranks"]) == (2, 2, "0,1 | 2,3")
     # Two calls of 0.4 ms and 4 MB a batch; of two ranks an allreduce moves what it holds, 2 x 1/2.
     assert figures(row) == pytest.approx({"transfer": 0.8, "wait": 0.0, "algbw": 10.0, "busbw": 10.0})
-    assert not any("not known" in said for said in study.findings)
+    assert not any("not known" in said for said in study.notes())
 
 
 def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
@@ -204,7 +204,7 @@ def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
     study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
     pairs, ends = communication.rows(study)
     assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
-    assert any("broadcast: the clocks of its ranks are not known" in said for said in study.findings)
+    assert any("broadcast: the clocks of its ranks are not known" in said for said in study.notes())
 
 
 def test_results_without_groups_are_read_as_of_one_group(tmp_path):
@@ -229,7 +229,7 @@ def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_pa
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
     assert any(
         "allreduce: the process group is not recorded, and there are several" in said
-        for said in study.findings
+        for said in study.notes()
     )
 
 
@@ -256,7 +256,7 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
     by_kind = {(row["collective"], row["group_size"]): row for row in communication.rows(study)}
     assert by_kind["barrier", 4]["wait_ms"] == pytest.approx(0)
     assert by_kind["allreduce", 2]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
-    assert any("1 of the 2 ranks of its group made it" in said for said in study.findings)
+    assert any("1 of the 2 ranks of its group made it" in said for said in study.notes())
 
 
 # --- clocks --------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
     study = write(tmp_path, (*TENSOR, everyone))
     found = traced_of(study).exchanges
     assert set(found.bytes) == {20e6} and set(found.ranks) == {4} and set(found.ns) == {2 * MS}
-    assert any("process groups of 2 of its 4 ranks are left out" in said for said in study.findings)
+    assert any("process groups of 2 of its 4 ranks are left out" in said for said in study.notes())
 
 
 # --- damaged tables ------------------------------------------------------------------------------------

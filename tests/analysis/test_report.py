@@ -11,12 +11,15 @@ from plotly.offline import get_plotlyjs
 from analysis.display import plots
 from analysis.display.terminal import Column, Part
 from analysis.measures.scaling import factors
+from analysis.report import build as build_module
+from analysis.report.base import Context, SectionKind
 from analysis.report.build import build
 from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called
 from analysis.results.load import load
 from jobs import store
 from profiling import tables
+from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
 
@@ -46,6 +49,31 @@ def test_all_sections_of_a_sweep(sweep):
         "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
+
+
+def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing(sweep, monkeypatch):
+    def asked(context):
+        raise UserError(f"{len(context.own)} points say nothing of it")
+
+    weather = SectionKind("weather", "What was the weather?", asked)
+    nowhere = SectionKind("nowhere", "Who asks?", asked, lambda context: False)
+    monkeypatch.setattr(build_module, "SECTIONS", (weather, nowhere, *build_module.SECTIONS))
+    page = build(load(sweep))
+    first, second = page.sections[:2]
+    assert (first.id, first.heading) == ("weather", "What was the weather?")
+    assert first.text == "Not known: 5 points say nothing of it."
+    assert second.id == "scaling" and len(page.sections) == 16
+
+
+def test_what_several_sections_read_is_computed_once(sweep):
+    asked = []
+
+    def answer(context):
+        asked.append(context)
+        return None
+
+    context = Context(load(sweep))
+    assert [context.once(answer) for _ in range(2)] == [None, None] and asked == [context]
 
 
 def test_each_series_starts_at_its_base_point(sweep):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report import factors, kernel_change, roofline
+from analysis.report import factors, kernels, roofline
+from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.render import Section
 from analysis.results.load import load
@@ -13,7 +14,7 @@ from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, wri
 
 
 def roofline_of(path: Path) -> Section | None:
-    return roofline.section(load(path), [])
+    return roofline.ROOFLINE.section(Context(load(path)))
 
 
 def traces(section: Section | None) -> dict[str, dict]:
@@ -99,7 +100,7 @@ def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
 
 def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2, 4)])
-    section = kernel_change.section(load(tmp_path), [])
+    section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "From 1 to 4 ranks" in section.text
     assert "by +20.00 ms (new +20.00 ms)" in section.text
     # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
@@ -113,26 +114,26 @@ def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) ->
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
     points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, points)
-    assert kernel_change.section(load(tmp_path), []) is None
+    assert kernels.CHANGE.section(Context(load(tmp_path))) is None
 
 
 def test_the_pair_has_one_precision_of_gradients(tmp_path: Path) -> None:
     points = [run_of(profile="torch", gpus_per_node=2, grad="fp16"), run_of(profile="torch", gpus_per_node=4)]
     write_sweep(tmp_path, points)
-    assert kernel_change.section(load(tmp_path), []) is None
+    assert kernels.CHANGE.section(Context(load(tmp_path))) is None
     truth = Truth(batch_ms={2: 110.0, 4: 125.0, 8: 130.0})
     write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=8, grad="fp16")], truth, calibration=False)
-    section = kernel_change.section(load(tmp_path), [])
+    section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "From 2 to 8 ranks" in section.text and "differ" not in section.text
 
 
 def test_one_rank_may_have_another_precision_and_the_section_says_so(tmp_path: Path) -> None:
     points = [run_of(profile="torch"), run_of(profile="torch", gpus_per_node=4, grad="fp16")]
     write_sweep(tmp_path, points)
-    section = kernel_change.section(load(tmp_path), [])
+    section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "fp16 on 4 ranks, fp32 on one rank, which sends none" in section.text
     write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=4)], calibration=False)
-    section = kernel_change.section(load(tmp_path), [])
+    section = kernels.CHANGE.section(Context(load(tmp_path)))
     assert section is not None and "differ in the precision" not in section.text
 
 
@@ -148,7 +149,7 @@ def sweep_of(path: Path, repetitions: int = 4) -> Path:
 
 
 def test_the_factor_that_matters_is_the_longest_bar(tmp_path: Path) -> None:
-    section = factors.section(load(sweep_of(tmp_path)))
+    section = factors.FACTORS.section(Context(load(sweep_of(tmp_path))))
     assert section is not None and section.text.startswith("gpus_per_node explains most")
     found = traces(section)
     assert list(found) == ["main effect", "interaction"]
@@ -162,20 +163,20 @@ def test_the_factor_that_matters_is_the_longest_bar(tmp_path: Path) -> None:
 
 
 def test_one_repetition_has_bars_without_intervals(tmp_path: Path) -> None:
-    section = factors.section(load(sweep_of(tmp_path, repetitions=1)))
+    section = factors.FACTORS.section(Context(load(sweep_of(tmp_path, repetitions=1))))
     assert "error_x" not in traces(section)["main effect"]
     assert section is not None and "cannot be told" in section.text
 
 
 def test_one_factor_is_no_section(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
-    assert factors.section(load(tmp_path)) is None
+    assert factors.FACTORS.section(Context(load(tmp_path))) is None
 
 
 def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
     for ranks, workers in ((1, 1), (2, 2)):
         write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
-    section = factors.section(load(tmp_path))
+    section = factors.FACTORS.section(Context(load(tmp_path)))
     assert section is not None and "no unprofiled run" in section.text
 
 

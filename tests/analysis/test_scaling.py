@@ -83,7 +83,7 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     study = load(planted[0])
     by_method.table(study)
-    assert any("one rank sends no gradients" in finding for finding in study.findings)
+    assert any("one rank sends no gradients" in finding for finding in study.notes())
 
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:
@@ -247,14 +247,14 @@ def test_without_a_twin_the_profiled_run_times_itself_by_unrecorded_batches(tmp_
     assert row["batch_ms"] == pytest.approx(100, rel=0.01)
     assert row["timed_by"] == "profiled runs"
     assert pd.isna(row["perturbation"])
-    assert any("no unprofiled run" in finding for finding in study.findings)
+    assert any("no unprofiled run" in finding for finding in study.notes())
 
 
 def test_uncredited_arithmetic_is_a_warning(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e11))
     study = load(tmp_path)
     by_method.table(study)
-    assert any("of the analytic count" in finding for finding in study.findings)
+    assert any("of the analytic count" in finding for finding in study.notes())
 
 
 def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_cpu_has_measured_peaks_only(tmp_path: Path) -> None:
     row = by_method.table(study).iloc[0]
     assert pd.isna(row["flops_efficiency_of_kernels_pct"])
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
-    assert not [finding for finding in study.findings if "peak" in finding]
+    assert not [finding for finding in study.notes() if "peak" in finding]
 
 
 def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.statistics import estimates
+from analysis.statistics import estimates, inside_run
 
 SERIES = st.lists(st.floats(1.0, 1e6), min_size=4, max_size=60).map(np.array)
 
@@ -50,7 +50,7 @@ def test_a_constant_series_has_no_warmup(value: float, count: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(SERIES)
 def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> None:
-    estimate = estimates.inside_run(series)
+    estimate = inside_run.of_median(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
         assert "too few or too much alike" in estimate.note
@@ -145,35 +145,55 @@ def test_an_interval_is_no_narrower_than_the_batches_inside_the_runs_allow() -> 
     assert estimate.high - estimate.low > 2
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5])
-def test_intervals_inside_a_run_hold_its_median_as_often_as_they_say(correlation: float) -> None:
+def correlated(generator: np.random.Generator, correlation: float, count: int) -> np.ndarray:
+    """A steady first-order series about 100, of standard deviation 1."""
+    series = generator.normal(0, 1, count)
+    for place in range(1, count):
+        series[place] = correlation * series[place - 1] + np.sqrt(1 - correlation**2) * series[place]
+    return 100 + series
+
+
+@pytest.mark.parametrize(
+    ("correlation", "count"), [(0.0, 20), (0.5, 20), (0.5, 120), (0.8, 20), (0.8, 50), (0.95, 200)]
+)
+def test_an_interval_of_a_median_inside_a_run_is_right_or_not_there(correlation: float, count: int) -> None:
+    """A short series does not show how much its batches are alike; then it has no interval."""
     generator = np.random.default_rng(3)
-    hits = 0
-    for _ in range(150):
-        series = generator.normal(0, 1, 120)
-        for index in range(1, 120):
-            series[index] += correlation * series[index - 1]
-        estimate = estimates.inside_run(100 + series)
-        hits += estimate.low <= 100 <= estimate.high
-    assert 0.95 - 0.053 <= hits / 150 <= 0.995  # three standard errors
+    found = [inside_run.of_median(correlated(generator, correlation, count)) for _ in range(300)]
+    wrong = sum(not each.low <= 100 <= each.high for each in found if np.isfinite(each.low))
+    assert wrong / 300 <= 0.05 + 0.038  # three standard errors
 
 
-@pytest.mark.parametrize("count", [8, 20])
-def test_few_independent_batches_hold_their_median_as_often_as_they_say(count: int) -> None:
+@pytest.mark.parametrize(
+    ("correlation", "count", "least"), [(0.0, 20, 0.7), (0.3, 50, 0.95), (0.8, 200, 0.95)]
+)
+def test_a_series_that_tells_has_an_interval(correlation: float, count: int, least: float) -> None:
+    generator = np.random.default_rng(4)
+    found = [inside_run.of_median(correlated(generator, correlation, count)) for _ in range(200)]
+    assert np.mean([np.isfinite(each.low) for each in found]) >= least
+
+
+@pytest.mark.parametrize("change", [np.exp, lambda values: values**3])
+def test_skew_and_tails_do_not_move_the_interval_of_a_median(change) -> None:
+    values = correlated(np.random.default_rng(5), 0.3, 100) - 100
+    plain, changed = inside_run.of_median(values), inside_run.of_median(change(values))
+    assert inside_run.independent_of_median(values) == inside_run.independent_of_median(change(values))
+    # A quantile lies between two values, by a straight line.
+    assert changed.low == pytest.approx(change(plain.low), rel=0.1)
+
+
+@pytest.mark.parametrize(("correlation", "count"), [(0.0, 5), (0.0, 20), (0.5, 10), (0.8, 20)])
+def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(
+    correlation: float, count: int
+) -> None:
     generator = np.random.default_rng(count)
-    found = [estimates.inside_run(generator.normal(100, 1, count)) for _ in range(400)]
-    known = [each for each in found if np.isfinite(each.low)]
-    assert len(known) > 100
-    assert np.mean([each.low <= 100 <= each.high for each in known]) >= 0.95 - 0.053
-
-
-@pytest.mark.parametrize("count", [5, 20])
-def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(count: int) -> None:
-    generator = np.random.default_rng(count)
-    found = [estimates.mean_inside_run(generator.normal(100, 1, count)) for _ in range(400)]
+    found = [inside_run.of_mean(correlated(generator, correlation, count)) for _ in range(400)]
     held = np.mean([each.low <= 100 <= each.high for each in found])
     assert held >= 0.95 - 0.033  # three standard errors
-    assert np.isnan(estimates.mean_inside_run(np.array([1.0, 2.0, 3.0])).low)
+
+
+def test_three_batches_have_no_interval_of_their_mean() -> None:
+    assert np.isnan(inside_run.of_mean(np.array([1.0, 2.0, 3.0])).low)
 
 
 def test_correlated_batches_widen_the_interval() -> None:
@@ -183,7 +203,7 @@ def test_correlated_batches_widen_the_interval() -> None:
     for index in range(1, 400):
         series[index] = 0.8 * series[index - 1] + generator.normal()
     shuffled = generator.permutation(series)
-    wide, narrow = estimates.inside_run(100 + series), estimates.inside_run(100 + shuffled)
+    wide, narrow = inside_run.of_median(100 + series), inside_run.of_median(100 + shuffled)
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
 
 
@@ -194,11 +214,11 @@ def test_one_run_has_no_interval_and_says_why() -> None:
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert "only 2 batches" in estimates.inside_run(np.array([1.0, 2.0])).note
-    assert "no batches" in estimates.inside_run(np.array([])).note
+    assert "only 2 batches" in inside_run.of_median(np.array([1.0, 2.0])).note
+    assert "no batches" in inside_run.of_median(np.array([])).note
 
 
 def test_many_batches_stay_within_memory_and_time() -> None:
-    estimate = estimates.inside_run(noise(1, 20_000))
+    estimate = inside_run.of_median(noise(1, 20_000))
     assert estimate.low < 100.1
     assert estimate.high > 99.9

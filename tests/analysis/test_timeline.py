@@ -163,6 +163,36 @@ def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
     assert f"did you mean '{name}'" in error
 
 
+def test_some_batches_are_drawn_alone(sweep, tmp_path):
+    ran = run("analysis.timeline", sweep, "--batches", "30-31", "--output", tmp_path / "t.gz")
+    assert "8 batches, 40 stages, 48 kernels" in ran.err
+    trace = parsed(tmp_path / "t.gz")
+    names = {word.name for packet in trace.packet for word in packet.interned_data.event_names}
+    assert {"batch 30", "batch 31"} == {name for name in names if name.startswith("batch ")}
+    times = [p.timestamp for p in trace.packet if p.HasField("track_event") and p.track_event.type == 1]
+    (clock,) = [p.timestamp for p in trace.packet if p.HasField("clock_snapshot")]
+    table = tables.read(next(sweep.glob("run_*_1_4_*_torch_*")) / "rank_0000", "batches").to_pydict()
+    behind = table["start_ns"][32] - table["start_ns"][30]
+    assert min(times) == clock and clock + behind / 2 < max(times) < clock + behind * 1.05
+
+
+@pytest.mark.parametrize("batches", ["x", "3-", "5-4", "-1"])
+def test_what_is_no_range_of_batches_is_answered(batches, sweep):
+    assert "40 or 40-42" in one_line_error(run("analysis.timeline", sweep, f"--batches={batches}"))
+
+
+def test_batches_that_the_run_does_not_have_are_answered(sweep, tmp_path):
+    error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", tmp_path / "t.gz"))
+    assert "has batches 0 to 39" in error
+
+
+def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(timeline, "MOST_KERNELS", 479)
+    error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "t.gz"))
+    assert "has 480 kernels" in error and "--batches 40" in error
+    assert run("analysis.timeline", sweep, "--batches", "0-39", "--output", tmp_path / "t.gz").code == 0
+
+
 def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
     name = next(sweep.glob("run_*_1_4_*_none_*")).name
     ran = run("analysis.timeline", sweep / name, "--output", tmp_path / "t.gz")
@@ -250,6 +280,7 @@ def test_what_is_written_is_read_back(starts, data):
     writer.slices(
         Slices(track, start, start + 1, words, words, {"word": words, "bytes": moved, "loss": loss})
     )
+    writer.finish()
     trace = Trace()
     trace.ParseFromString(b"".join(file))
     numbered = {}

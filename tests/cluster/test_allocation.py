@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.allocation import Allocation, expand_nodes, read_allocation
+from jobs.allocation import Allocation, read_allocation
 from profiling.errors import UserError
+from profiling.slurm_text import expand_counts, expand_nodes
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,13 @@ def test_node_lists_are_expanded(text, nodes):
 def test_what_is_no_node_list_is_said_to_be_none(text):
     with pytest.raises(UserError, match="no list of nodes"):
         expand_nodes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("2(x3),1", [2, 2, 2, 1]), ("16", [16]), ("", []), ("2(x", []), ("a,1", [])]
+)
+def test_counts_of_each_node_are_expanded(text, counts):
+    assert expand_counts(text) == counts
 
 
 def test_slurm_itself_reads_every_list_as_we_do(cluster):

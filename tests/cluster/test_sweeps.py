@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.allocation import expand_nodes
 from jobs.execute import SweepRecord
 from jobs.store import read_record
+from profiling.slurm_text import expand_nodes
 from tests.cluster.sweeps import Sweep
 from tests.cluster.virtual import FOREGROUND, Cluster
 

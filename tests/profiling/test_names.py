@@ -38,6 +38,7 @@ CASES = {
     "volta_sgemm_32x128_tn": "volta_sgemm_32x128_tn",
     "[CUDA memcpy HtoD]": "[CUDA memcpy HtoD]",
     "_Znot a mangled name": "_Znot a mangled name",
+    "_Z1\udcff": "_Z1\udcff",
     "": "",
 }  # fmt: skip
 

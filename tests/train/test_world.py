@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from train.world import World, first_host, gloo_interface, read_world
+from train.world import World, gloo_interface, read_world
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -43,13 +43,6 @@ def test_jobs_and_steps_on_one_host_are_told_apart():
         {"SCALEPROF_JOB": "/results/b"},
     ]
     assert len({read_world({**SLURM, **more}).job for more in worlds}) == len(worlds)
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"), [("n1", "n1"), ("n1,n2", "n1"), ("gpu[03-05,9],x", "gpu03"), ("a,b[1-2]", "a")]
-)
-def test_the_first_host_of_a_slurm_list(nodelist, host):
-    assert first_host(nodelist) == host
 
 
 def test_several_nodes_and_no_word_of_where_rank_0_is_are_one_clear_line():

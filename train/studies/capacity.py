@@ -32,7 +32,7 @@ _TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-siz
 
 
 def main() -> None:
-    parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=10)
+    parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=20)
     parser.add_argument("--convolutions", type=common.whole, default=8, help="to begin with [8]")
     parser.add_argument("--linears", type=common.whole, default=8, help="to begin with [8]")
     parser.add_argument(

@@ -13,12 +13,11 @@ import numpy as np
 from analysis.measures.anatomy.divide import Activities, activities_of, split
 from analysis.measures.batches import recorded
 from analysis.measures.batches.overlap import Intervals, covered, union
-from analysis.measures.kernels.costs import find_untimed, find_without_kernels
 from analysis.results.clocks import Calls, Matched, match, unmatched
+from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
-from profiling.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,16 +139,16 @@ def _scaled(weights: np.ndarray, total: float) -> np.ndarray:
 
 
 def ranks_of(study: Study, source: Source) -> list[Calls]:
-    """Each rank's collectives in its attributed batches; none, and the run is taken out, if a table is bad.
+    """Each rank's collectives in its attributed batches.
 
     Ranks, and batches, without kernels are left out. A study reads them once.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
     """
     kept: dict[str, list[Calls]] = study.kept("collectives")
     if source.id not in kept:
-        found = _read_ranks(study, source)
-        if source not in study.sources:
-            return []
-        kept[source.id] = found
+        kept[source.id] = _read_ranks(study, source)
     return kept[source.id]
 
 
@@ -161,12 +160,9 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
             continue
-        try:
+        with reading(source):
             batches = recorded.attributed(study, source, directory)
             table = tables.read(directory, "kernels", READ)
-        except UserError as error:
-            study.fail(source, str(error))
-            return []
         in_time = pc.and_(pc.is_valid(table["start_ns"]), pc.greater_equal(table["duration_ns"], 0))
         table = table.filter(in_time)
         kernels = {name: column_of(table, name) for name in READ if name != "batch_index"}
@@ -174,16 +170,16 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
         kernels["batch_index"] = pc.fill_null(table["batch_index"], -1).to_numpy()
         found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, batches))
         batches_read += len(batches["batch_index"]) if len(table) else 0
-    find_without_kernels(study, source, batches_read - sum(one.batches for one in found), batches_read)
-    find_untimed(study, source)
+    note_without_kernels(study, source, batches_read - sum(one.batches for one in found), batches_read)
+    note_untimed(study, source)
     return found
 
 
 def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | None:
     """The same collectives of all ranks, on one clock; None if none is known. A finding says what is not."""
     if source.gpus_per_rank > 1:
-        study.find(
-            f"{source.id}: wait and transfer are not known: one process made the collectives of all its GPUs"
+        study.note(
+            "wait and transfer are not known: one process made the collectives of all its GPUs", source
         )
         return None
     whole = len(ranks) == source.world_size
@@ -191,7 +187,7 @@ def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | No
     if matched is None:
         there = f"those of {len(ranks)} of {source.world_size} ranks are there"
         why = "; ".join(unmatched(ranks)) if whole else there
-        study.find(f"{source.id}: wait and transfer are not known: {why}")
+        study.note(f"wait and transfer are not known: {why}", source)
     for words in matched.unmatched if matched else ():
-        study.find(f"{source.id}: wait and transfer are not known of {words}")
+        study.note(f"wait and transfer are not known of {words}", source)
     return matched

@@ -1,25 +1,57 @@
-"""What does communication cost?
-
-The columns are explained in analysis/communication.py.
-"""
+"""What does communication cost?"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Column, Rows
+from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
 from analysis.measures.anatomy.collectives import matched_of, ranks_of
+from analysis.measures.tau import messages
 from analysis.results.clocks import Calls, Matched
 from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling.attribution.messages import ONE_OF_SEVERAL
 
-COLUMNS = (
-    "collective", "group_size", "groups", "group_ranks", "calls_per_batch", "mbyte_per_call",
-    "mbyte_per_batch", "ms_per_batch", "transfer_ms", "wait_ms", "exposed_ms", "overlapped_ms",
-    "algbw_gb_per_s", "busbw_gb_per_s", "busbw_of_measured_pct", "clock_residual_us", "attributed_batches",
-)  # fmt: skip
+METRICS = (
+    Metric("collective", "allreduce, broadcast, ...", text=True),
+    Metric("group_size", "ranks of the process group that makes it"),
+    Metric("groups", "how many groups of this shape (as many ranks, as far apart) there are"),
+    Metric("group_ranks", "ranks of the first of them", "group's\nranks", text=True),
+    Metric("calls_per_batch", "calls", "calls\na batch"),
+    Metric("mbyte_per_call", "bytes of a message, 1e6; empty: sizes are not known"),
+    Metric("mbyte_per_batch", "bytes of all messages, 1e6", "MB a\nbatch"),
+    Metric("ms_per_batch", "from a rank's entry to its end", "ms a\nbatch"),
+    Metric("transfer_ms", "since the last rank had arrived at the collective"),
+    Metric("wait_ms", "before that"),
+    Metric(
+        "exposed_ms",
+        "while no model kernel runs on that rank, in the recorded batches; time in which several collectives "
+        "are under way counts once, so over a run's rows it adds up to that of analysis.anatomy",
+    ),
+    Metric("overlapped_ms", "while a model kernel runs; counted alike", "over-\nlapped"),
+    Metric("algbw_gb_per_s", "bytes over transfer time"),
+    Metric(
+        "busbw_gb_per_s",
+        "that times what the collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce of P ranks, "
+        "those of the group)",
+    ),
+    Metric(
+        "busbw_of_measured_pct",
+        "over the bus bandwidth measured at the start of the sweep",
+        "of the\nmeasured, %",
+    ),
+    Metric(
+        "clock_residual_us",
+        "how well the ranks' clocks are aligned (they are, on the ends of collectives that no rank leaves "
+        "before all have come to them)",
+    ),
+    Metric("attributed_batches", "how many batches (of all its ranks) a row is the mean of"),
+)
+COLUMNS = {
+    "Columns: id, the fields of the run, then (rank with --by rank), a batch of a rank:": (RANK, *METRICS),
+    **messages.COLUMNS,
+}
 _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
 
 
@@ -32,16 +64,20 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
-    """The answer's rows; the columns: analysis/communication.py.
+    """The answer's rows; with :data:`METRICS`.
 
     Raises:
         UserError: no run has collectives.
     """
     made: Rows = []
-    for source in study.of_kind("run"):
-        # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
-        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1:
-            made += _of_run(study, source, by_rank)
+    # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
+    recorded = [
+        source
+        for source in study.of_kind("run")
+        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1
+    ]
+    for _, of_run in study.each(recorded, lambda source: _of_run(study, source, by_rank)):
+        made += of_run
     if not made:
         raise study.nothing(
             f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
@@ -53,7 +89,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     ranks = ranks_of(study, source)
     if not any(len(one.kind) and one.batches for one in ranks):
-        study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+        study.note(f"its trace of {source.world_size} ranks holds no collective", source)
         return []
     matched = matched_of(study, source, ranks)
     made = []
@@ -62,7 +98,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         for of_row in places:
             first = ranks[of_row[0]]
             if by_rank and not first.batches:
-                study.find(f"{source.id}: rank {first.rank} has no batch with kernels: it has no row")
+                study.note(f"rank {first.rank} has no batch with kernels: it has no row", source)
                 continue
             groups = tuple(group for group in shape if not by_rank or first.rank in group)
             if shape and not groups:
@@ -201,27 +237,18 @@ CAPTION = (
 )
 
 
+def columns_of(by_rank: bool = False) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*OF_A_RUN[:-1], *([RANK] if by_rank else []), *METRICS]
+
+
 def shown(made: Rows) -> list[Column]:
-    """The terminal's columns."""
-
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
-    varying += ["rank"] if "rank" in made[0] else []
+    """The tables' columns."""
     several = len({row["group_ranks"] for row in made}) > 1 and {row["groups"] for row in made} != {1}
-    return [
-        *(Column(name, get(name), left=isinstance(made[0][name], str)) for name in varying),
-        Column("collective", get("collective"), left=True),
-        *([Column("group's\nranks", get("group_ranks"), left=True)] if several else []),
-        Column("calls\na batch", get("calls_per_batch")),
-        Column("MB a\nbatch", get("mbyte_per_batch")),
-        Column("ms a\nbatch", get("ms_per_batch")),
-        Column("transfer\nms", get("transfer_ms")),
-        Column("wait\nms", get("wait_ms")),
-        Column("exposed\nms", get("exposed_ms")),
-        Column("over-\nlapped", get("overlapped_ms")),
-        Column("algbw\nGB/s", get("algbw_gb_per_s")),
-        Column("busbw\nGB/s", get("busbw_gb_per_s")),
-        Column("of the\nmeasured, %", get("busbw_of_measured_pct")),
-    ]
+    left_out = {
+        "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_batches",
+        *(() if several else ("group_ranks",)),
+    }  # fmt: skip
+    by_rank = [RANK] if "rank" in made[0] else []
+    wanted = [metric for metric in METRICS if metric.name not in left_out]
+    return columns([*fields(telling(made, Run.model_fields)), *by_rank, *wanted])

@@ -17,7 +17,7 @@ from analysis.display.metrics import (
     Rows,
     columns,
     fields,
-    named,
+    picked,
     telling,
 )
 from analysis.display.numbers import digits
@@ -36,10 +36,9 @@ from analysis.measures.anatomy.divide import (
 )
 from analysis.measures.batches import recorded
 from analysis.measures.batches.overlap import Intervals
-from analysis.measures.kernels.costs import find_untimed, find_without_kernels
+from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from profiling import tables
-from profiling.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +86,7 @@ METRICS = (
 )
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
-    "once the\nfirst in this order has the time:": (*LEVELS.values(), *METRICS)
+    "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
@@ -102,11 +101,11 @@ def frame(study: Study) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
     found = [
         {"id": source.id, **columns}
-        for source in study.of_kind("run")
-        if source.fields["profile"] != "none"
-        for columns in of_source(study, source)
+        for source, ranks in study.each(profiled, lambda source: of_source(study, source))
+        for columns in ranks
     ]
     if not found:
         raise study.nothing(
@@ -117,14 +116,15 @@ def frame(study: Study) -> "pd.DataFrame":
 
 
 def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
-    """The same of one run, a rank each; a run without any is a finding, one that is damaged is taken out."""
+    """The same of one run, a rank each; none, and a note says so, where it has no attributed kernels.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
     kept: dict[str, list[dict[str, Any]]] = study.kept("anatomies")
     if source.id not in kept:
-        try:
+        with reading(source):
             kept[source.id] = _of_run(study, source)
-        except UserError as error:
-            study.fail(source, str(error))
-            kept[source.id] = []
     return kept[source.id]
 
 
@@ -148,11 +148,11 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
             found.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
             launches.append(_launches(batches, kernels))
     if not found:
-        study.find(f"{source.id}: no attributed batch with kernels")
-    find_without_kernels(study, source, without, everything)
-    _find_unknown(study, source, launches)
-    find_untimed(study, source)
-    return found if source in study.sources else []  # it reads all ranks' tables, and may take the run out
+        study.note("no attributed batch with kernels", source)
+    note_without_kernels(study, source, without, everything)
+    _note_unknown(study, source, launches)
+    note_untimed(study, source)
+    return found
 
 
 def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
@@ -160,7 +160,7 @@ def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
     ranks = ranks_of(study, source)
     if not any(len(one.kind) for one in ranks):
         if ranks and source.ranks > 1:
-            study.find(f"{source.id}: its trace of {source.world_size} ranks holds no collective")
+            study.note(f"its trace of {source.world_size} ranks holds no collective", source)
         return {one.rank: NOTHING for one in ranks if source.ranks == 1}  # else they were not recorded
     matched = matched_of(study, source, ranks)
     lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
@@ -180,19 +180,21 @@ def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) ->
     return int(mine.sum()), int((mine & ~launch_known(kernels)).sum())
 
 
-def _find_unknown(study: Study, source: Source, launches: Sequence[tuple[int, int]]) -> None:
+def _note_unknown(study: Study, source: Source, launches: Sequence[tuple[int, int]]) -> None:
     """Say of which ranks (activities, those of unknown launch) idle time is not split, or not surely."""
     silent = [count for count, unknown in launches if count and unknown == count]
     if silent:
-        study.find(
-            f"{source.id}: when kernels were launched is not recorded on {len(silent)} of {len(launches)} "
-            "ranks: its idle time is not split into host-bound and other"
+        study.note(
+            f"when kernels were launched is not recorded on {len(silent)} of {len(launches)} "
+            "ranks: its idle time is not split into host-bound and other",
+            source,
         )
     count, unknown = sum(count for count, _ in launches), sum(unknown for _, unknown in launches)
     if not silent and unknown > _UNKNOWN_SHARE * count:
-        study.find(
-            f"{source.id}: {unknown} of {count} activities have no launch that is known: idle time before "
-            "these counts as other, not host-bound"
+        study.note(
+            f"{unknown} of {count} activities have no launch that is known: idle time before "
+            "these counts as other, not host-bound",
+            source,
         )
 
 
@@ -265,7 +267,7 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
         return metric.column(printed=printed)
 
-    return [of(metric) for metric in named(METRICS, *(f"{name}_ms" for name in names))]
+    return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
 
 
 _CAPTION = (

@@ -5,6 +5,7 @@ The columns are explained in analysis/timeline.py.
 
 import argparse
 import gzip
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = "trace.pftrace.gz"
+MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
+
+
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+Span = tuple[int, int]  # the first and the last batch
 
 
 @dataclass
@@ -72,18 +79,29 @@ def _kernels(source: Source) -> int:
         return 0  # damaged: another run is the better one to draw
 
 
-def write(source: Source, path: Path) -> Written:
+def write(source: Source, path: Path, span: Span | None = None) -> Written:
     """Write a run's timeline, whole or not at all; ranks are read one after the other.
 
+    Args:
+        span: the first and the last batch that are drawn; None: all.
+
     Raises:
-        UserError: no rank has batches, or the file cannot be written.
+        UserError: no rank has such batches, there are too many kernels to draw all, or the file cannot be
+            written.
     """
     made = Written(source.id, path)
+    if span is None and (count := _kernels(source)) > MOST_KERNELS:
+        raise UserError(
+            f"{source.id} has {count:,} kernels, too many for one timeline; name some of its batches "
+            "(--batches 40 or --batches 40-42)"
+        )
     partial = path.with_name(path.name + ".partial")
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
         with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
-            _write(source, made, TraceWriter(file))
+            trace = TraceWriter(file)
+            _write(source, made, trace, span)
+            trace.finish()
         partial.replace(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
@@ -92,22 +110,34 @@ def write(source: Source, path: Path) -> Written:
     return made
 
 
-def _write(source: Source, made: Written, trace: TraceWriter) -> None:
+def _write(source: Source, made: Written, trace: TraceWriter, span: Span | None) -> None:
     ranks = _ranks(source, made)
     matched = _align(ranks, made)
     ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
-    start = min(
-        int(clock.remove(batches["start_ns"].to_numpy()).min())
-        for (_, _, batches), clock in zip(ranks, ahead, strict=True)
-    )
+    limits = [_limits(batches, span) for _, _, batches in ranks]
+    drawn = [(low, clock) for (low, high), clock in zip(limits, ahead, strict=True) if low < high]
+    if not drawn:
+        raise UserError(f"--batches: {source.id} has {_extent(ranks)}")
+    start = min(int(clock.remove(np.array([low]))[0]) for low, clock in drawn)
     trace.start(start)
     _about(source, made, ranks, ahead, trace, start)
     calls = matched.numbers if matched and len(ranks) > 1 else (None,) * len(ranks)
-    for (rank, directory, batches), clock, numbers in zip(ranks, ahead, calls, strict=True):
+    for (rank, directory, batches), (low, high), clock, numbers in zip(
+        ranks, limits, ahead, calls, strict=True
+    ):
         process = trace.process(rank, _name(source, rank))
         for what, tracks in _of_rank(directory, batches, numbers, made):
-            numbers = np.array([trace.track(process, name) for name in tracks.names], np.int64)
             slices = tracks.slices
+            if span is not None:
+                slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
+            used = set(slices.track.tolist())
+            numbers = np.array(
+                [
+                    trace.track(process, name) if place in used else 0
+                    for place, name in enumerate(tracks.names)
+                ],
+                np.int64,
+            )
             end = None if slices.end_ns is None else clock.remove(slices.end_ns)
             trace.slices(
                 replace(
@@ -115,6 +145,19 @@ def _write(source: Source, made: Written, trace: TraceWriter) -> None:
                 )
             )
             made.slices[what] = made.slices.get(what, 0) + len(slices)
+
+
+def _limits(batches: "pa.Table", span: Span | None) -> tuple[int, int]:
+    """From when to when a rank's batches of a span last, on its own clock; (0, 0) if it has none of them."""
+    index, start, end = (batches[name].to_numpy() for name in ("batch_index", "start_ns", "end_ns"))
+    first, last = span or (0, int(index.max()))
+    mine = (index >= first) & (index <= last)
+    return (int(start[mine].min()), int(end[mine].max())) if mine.any() else (0, 0)
+
+
+def _extent(ranks: Sequence[tuple[int, Path, "pa.Table"]]) -> str:
+    index = np.concatenate([batches["batch_index"].to_numpy() for _, _, batches in ranks])
+    return f"batches {index.min()} to {index.max()}"
 
 
 def _ranks(source: Source, made: Written) -> list[tuple[int, Path, "pa.Table"]]:
@@ -217,13 +260,30 @@ def _about(
     trace.slices(Slices(track, at, None, Words.same(source.id, 1), None, arguments))
 
 
-def add_run_flag(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Which run is drawn, and which of its batches."""
     parser.add_argument("--run", metavar="ID", help="the timeline's run [the largest that was profiled]")
+    parser.add_argument(
+        "--batches", metavar="N[-M]", help=f"batches to draw [all, of up to {MOST_KERNELS:,} kernels]"
+    )
 
 
-def write_of(study: Study, path: Path, run: str | None) -> int:
+def parse_span(text: str) -> Span:
+    """``40`` or ``40-42`` as the first and the last batch.
+
+    Raises:
+        UserError: it is neither.
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+        raise UserError(f"--batches is a batch or a range of them (40 or 40-42), not {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
     """Write the timeline of a study's run; says which, what it holds and what it does not."""
-    made = write(choose(study, run), path)
+    span = None if batches is None else parse_span(batches)
+    made = write(choose(study, run), path, span)
     print(made.path)
     counts = ", ".join(f"{count} {what}" for what, count in made.slices.items() if count)
     print(f"{made.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)

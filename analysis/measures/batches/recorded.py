@@ -15,9 +15,10 @@ def attributed(study: Study, source: Source, directory: Path) -> dict[str, np.nd
     recorded = table.filter(table["attributed"])  # null is not attributed
     whole = recorded.drop_null()
     if len(whole) < len(recorded):
-        study.find(
-            f"{source.id}: attributed batches of {directory.name} that lack a time are left out: "
-            f"{len(recorded) - len(whole)}"
+        study.note(
+            f"attributed batches of {directory.name} that lack a time are left out: "
+            f"{len(recorded) - len(whole)}",
+            source,
         )
     return {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES}
 

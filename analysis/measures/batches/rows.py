@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, named, telling
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
+from analysis.statistics import estimates, inside_run
 from jobs.run import ID_FIELDS, Run
 
 if TYPE_CHECKING:
@@ -54,13 +54,15 @@ SHOWN = (
     *(f"{stage}_ms" for stage in STAGES),
 )
 
+_WARMUP = "Warm-up is left out of all figures."
+
 
 def rows(study: Study) -> Rows:
     """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
     made = []
+    sources = {source.id: source for source in study.of_kind("run")}
     for name, series in all_series(study).items():
-        source = next(source for source in study.sources if source.id == name)
-        made.append(_row(source, series))
+        made.append(_row(sources[name], series))
     made += _tau_rows(study)
     if not made:
         raise study.nothing(
@@ -84,20 +86,31 @@ def columns_of(made: Rows) -> list[Metric]:
 
 def part(made: Rows) -> Part:
     """The terminal's table."""
-    shown = named(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown = picked(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
     shown += TAU_METRICS
     return Part(
         "Batches of each run (ms; the job's batch ends with its slowest rank)",
         made,
         filled(columns(shown), made),
-        "Intervals are of batches inside the run; none: too few batches, or neighbours too much alike.\n"
-        "Warm-up is left out of all figures.",
+        "\n".join(["Intervals are of batches inside the run.", *_too_short(made), _WARMUP]),
     )
+
+
+def _too_short(made: Rows) -> list[str]:
+    """Why runs have no interval, in a line; none: all have one."""
+    timed = [row for row in made if row.get("batch_ms") is not None]
+    without = sum(not np.isfinite(row["batch_ms_low"]) for row in timed)
+    if not without:
+        return []
+    return [
+        f"{without} of {len(timed)} runs have no interval: their steady batches are too few to tell how much "
+        "neighbours are alike, or too much alike\n(50 do up to a correlation of 0.5, 200 up to 0.8)."
+    ]
 
 
 def _row(source: Source, series: Series) -> dict[str, Any]:
     steady = series.steady_ns / 1e6
-    estimate = estimates.inside_run(steady)
+    estimate = inside_run.of_median(steady)
     attributed = series.step_ns[series.attributed]
     manifest = source.manifest
     return {
@@ -126,7 +139,7 @@ def _tau_rows(study: Study) -> Rows:
     timed, started = tau.timed_and_started(study, rank_0_only=True)
     common = [key for key in timed if key in started]
     if study.tau_intervals and not common:
-        study.find("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
+        study.note("the TAU tables hold no configuration with both 50-batch and 1-batch runs")
     return [
         {
             "id": "tau",

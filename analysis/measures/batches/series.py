@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.results.query import reading
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from profiling import tables
@@ -74,18 +75,20 @@ class Series:
         return float(self.images[self.steady].sum() / self.pace_ns.sum() * 1e9)
 
 
-def series_of(study: Study, source: Source) -> Series | None:
-    """A run's batches; None, and the run is taken out, if a rank's table is missing, damaged or wrong."""
-    try:
+def series_of(study: Study, source: Source) -> Series:
+    """A run's batches.
+
+    Raises:
+        Unusable: a rank's table is missing, damaged or wrong.
+    """
+    with reading(source):
         found = _series(source)
-    except UserError as error:
-        study.fail(source, str(error))
-        return None
     longer = int((sum(found.rank_stages.values()) > _LONGER * found.rank_ns).sum())
     if longer:
-        study.find(
-            f"{source.id}: {longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
-            "stages together: what is said of stages is wrong"
+        study.note(
+            f"{longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
+            "stages together: what is said of stages is wrong",
+            source,
         )
     return found
 
@@ -116,19 +119,19 @@ def _series(source: Source) -> Series:
 
 
 def all_series(study: Study) -> dict[str, Series]:
-    """The batches of every run that has them, by id; runs whose tables cannot be read are taken out."""
-    found = {source.id: series_of(study, source) for source in study.of_kind("run")}
-    known = {name: series for name, series in found.items() if series is not None}
-    _find_unsettled(study, known)
-    return known
+    """The batches of every run that can be used, by id."""
+    each = study.each(study.of_kind("run"), lambda source: series_of(study, source))
+    by_id = {source.id: series for source, series in each}
+    _note_unsettled(study, by_id)
+    return by_id
 
 
-def _find_unsettled(study: Study, series: dict[str, Series]) -> None:
+def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     """Say which runs reach no steady level: of these a median, or images/s, is that of no pace they keep."""
     unrecorded = {name: one for name, one in series.items() if not one.attributed.any()}
     never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
     if never:
-        study.find(
+        study.note(
             f"{len(never)} of {len(unrecorded)} runs never settle (e.g. {never[0]}): half of their batches "
             "are dropped as warm-up, and the rest may drift; give them more batches"
         )
@@ -137,7 +140,7 @@ def _find_unsettled(study: Study, series: dict[str, Series]) -> None:
     ]
     if drifting:
         name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
-        study.find(
+        study.note(
             f"{len(drifting)} of {len(series)} runs drift (most {name}: the last third of its batches takes "
             f"{change:.2f} times as long as the first): a median, or images/s, is of no level that they keep"
         )

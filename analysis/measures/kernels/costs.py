@@ -5,23 +5,16 @@ copies are apart. They are a batch of a rank (of DataParallel's one rank: a GPU'
 batches do not weigh more in a sum.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from analysis.measures.kernels import peaks
 from analysis.results.borrowed import launches
-from analysis.results.launches import batches_of, table_sums
+from analysis.results.launches import TableSums, table_sums
+from analysis.results.query import note_untimed, note_without_kernels, query
 from analysis.results.study import Source, Study
-from profiling import tables
 from profiling.errors import UserError
 from profiling.tables import IS_MODEL
-
-if TYPE_CHECKING:
-    import numpy as np
-
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -70,8 +63,8 @@ def bound_of(study: Study, source: Source) -> Bound:
     precision = str(source.fields.get("compute") or "fp32")
     kinds = list(dict.fromkeys(devices))
     if len(kinds) > 1:
-        study.find(
-            f"{source.id}: its ranks ran on {' and '.join(kinds)}: the datasheet's peak is the mean of theirs"
+        study.note(
+            f"its ranks ran on {' and '.join(kinds)}: the datasheet's peak is the mean of theirs", source
         )
     sheets = {device: _datasheet(study, device, precision) for device in kinds}
     return Bound(
@@ -87,10 +80,10 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     found = peaks.find(device, study.own_peaks)
     if found is None:
         if device.lower() != "cpu":
-            study.find(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+            study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
         return None, None
     if precision not in found.flops_per_s:
-        study.find(f"{found.name} has no datasheet peak for {precision}")
+        study.note(f"{found.name} has no datasheet peak for {precision}")
     return found.flops_per_s.get(precision), found.bytes_per_s
 
 
@@ -115,7 +108,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:
-        study.find(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
+        study.note(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
         return None, moved
     return _at(calibration.gemm_flops_per_s, ranks), moved
 
@@ -131,43 +124,39 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     """The costs of each source by its id; without attributed batches it is absent, and a finding says so."""
-    found: dict[str, Costs] = {}
     tables = [source for source in sources if source.kind == "pyprof"]
-    if tables:
-        found.update(_of_pyprof(study, tables))
-    for source in sources:
-        if source.kind == "run":
-            costs = _of_run(study, source)
-            if costs is not None:
-                found[source.id] = costs
-    return found
+    runs = [source for source in sources if source.kind == "run"]
+    costs = _of_pyprof(study, tables) if tables else {}
+    for source, cost in study.each(runs, lambda source: _of_run(study, source)):
+        costs[source.id] = cost
+    return costs
 
 
 def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    found = {}
     sums = table_sums(study, sources)
-    batches = batches_of(study, sources)
-    for source in [source for source in sources if source in study.sources and source.path in batches]:
-        # A table without rows has batches (none), but no sums.
-        if batches[source.path].attributed_from is None or source.id not in sums:
-            study.find(f"{source.id}: no batch in it has an attributed backward pass, so no cost is counted")
-            continue
-        table = sums[source.id]
-        if not table.kernel_ns:
-            study.find(f"{source.id}: no launch of its attributed batches has a time, so no cost is counted")
-            continue
-        count = table.batches.backward
-        found[source.id] = Costs(
-            batches=count,
-            kernel_ns=table.kernel_ns / count,
-            counted_ns=table.counted_ns / count,
-            flops=table.kernel_flops / count,
-            bytes=table.kernel_bytes / count,
-            loader_ns=table.loader_ns / count,
-            communication_ns=0.0,
-            copy_ns=0.0,
-        )
-    return found
+    each = study.each(sources, lambda source: _of_table(study, source, sums.get(source.id)))
+    return {source.id: cost for source, cost in each}
+
+
+def _of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | None:
+    # A table without rows has no sums.
+    if sums is None or sums.batches.attributed_from is None:
+        study.note("no batch in it has an attributed backward pass, so no cost is counted", source)
+        return None
+    if not sums.kernel_ns:
+        study.note("no launch of its attributed batches has a time, so no cost is counted", source)
+        return None
+    count = sums.batches.backward
+    return Costs(
+        batches=count,
+        kernel_ns=sums.kernel_ns / count,
+        counted_ns=sums.counted_ns / count,
+        flops=sums.kernel_flops / count,
+        bytes=sums.kernel_bytes / count,
+        loader_ns=sums.loader_ns / count,
+        communication_ns=0.0,
+        copy_ns=0.0,
+    )
 
 
 _RUN = f"""
@@ -198,82 +187,15 @@ def _of_run(study: Study, source: Source) -> Costs | None:
         return None
     sql = _RUN.format(launches=launches(study, source))
     values = query(study, source, sql, kernels=kernels, batches=batches)
-    if values is None:
-        return None
-    find_untimed(study, source)
+    note_untimed(study, source)
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     count, attributed, *sums = values[0]
     if not count or sums[0] is None:
-        study.find(f"{source.id}: its kernels belong to no attributed batch, so no cost is counted")
+        study.note("its kernels belong to no attributed batch, so no cost is counted", source)
         return None
-    find_without_kernels(study, source, attributed - count, attributed)
+    note_without_kernels(study, source, attributed - count, attributed)
     # One rank of DataParallel has the kernels of all its GPUs.
     cost = Costs(count, *(float(value or 0) / (count * source.gpus_per_rank) for value in sums))
     if source.fields["profile"] == "torch" and not cost.flops:
-        study.find(f"{source.id}: no launch is credited with FLOPs, so efficiencies of these are not known")
+        study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
     return cost
-
-
-def find_without_kernels(study: Study, source: Source, without: int, batches: int) -> None:
-    """Say how many attributed batches (of ranks that have kernels) hold no kernel: figures leave them out."""
-    if without:
-        study.find(
-            f"{source.id}: {without} of {batches} recorded batches hold no kernel (was the recording cut, or "
-            "is its clock another?): they are left out"
-        )
-
-
-def find_untimed(study: Study, source: Source) -> None:
-    """Say how many launches of a run have no duration, or one below 0: nobody counts these."""
-    sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
-    kernels = source.tables("kernels")
-    found = query(study, source, sql, kernels=kernels) if kernels else None
-    if found and found[0][0]:
-        study.find(
-            f"{source.id}: launches without a duration, or with one below 0, are left out: {found[0][0]}"
-        )
-
-
-def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple] | None:
-    """Rows of a query over a run's tables; None, and the run is taken out, if a table is damaged."""
-    return _queried(study, source, lambda: study.ask(sql, _as_text(paths)), paths.get("batches", ()))
-
-
-def query_arrays(
-    study: Study, source: Source, sql: str, **paths: Sequence[Path]
-) -> "dict[str, np.ndarray] | None":
-    """The same, as arrays by column."""
-    import numpy as np
-
-    found = _queried(
-        study,
-        source,
-        lambda: study.connection.execute(sql, _as_text(paths)).fetchnumpy(),
-        paths.get("batches", ()),
-    )
-    return None if found is None else {name: np.asarray(values) for name, values in found.items()}
-
-
-def _as_text(paths: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
-    return {name: [str(path) for path in value] for name, value in paths.items()}
-
-
-def _queried(
-    study: Study, source: Source, ask: Callable[[], _Found], batches: Sequence[Path]
-) -> _Found | None:
-    import duckdb
-
-    try:
-        # A query joins kernels to batches by their number, and would not notice that it is wrong.
-        right: dict[Path, bool] = study.kept("batches numbered right")
-        for path in [path for path in batches if path not in right]:
-            tables.read(path.parent, "batches", ["batch_index"])
-            right[path] = True
-        return ask()
-    except UserError as error:
-        study.fail(source, str(error))
-        return None
-    except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        study.fail(source, f"a table is damaged or truncated ({why}); run the point again")
-        return None

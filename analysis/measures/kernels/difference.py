@@ -1,4 +1,4 @@
-"""Which kernels make one run's batch longer than another's? Columns are explained in analysis/kernels.py.
+"""Which kernels make one run's batch longer than another's?
 
 Every kernel that either run has is in one of five kinds: slower, faster, new, gone, same. Their differences
 add up to that of all kernels. A batch's wall time is the time of its kernels, less what runs at once (of two
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Column, Part, Rows, with_places
+from analysis.display.metrics import Column, Metric, Rows, columns, names_of
+from analysis.display.numbers import signed
+from analysis.display.terminal import Part
 from analysis.measures.batches.overlap import covered, union
-from analysis.measures.kernels.of_run import DEFAULT_BY, kernels_of
+from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
@@ -22,8 +24,37 @@ from profiling.errors import UserError
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 KINDS = ("slower", "faster", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
-METRICS = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
-SUMMARY_COLUMNS = ("change", "kernels", "a_ms", "b_ms", "difference_ms")
+FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
+_RATIO = Metric("b_to_a", "their ratio")
+METRICS = {
+    "duration": (
+        Metric("a_ms_per_batch", "time a batch in A", "a, ms a\nbatch"),
+        Metric("b_ms_per_batch", "time a batch in B", "b, ms a\nbatch"),
+        _RATIO,
+        Metric("difference_ms", "b less a", "b - a\nms", show=signed(3)),
+        Metric("change", "slower, faster, new, gone, same", text=True),
+        Metric("a_calls_per_batch", "launches a batch in A", "a, calls\na batch", places=1),
+        Metric("b_calls_per_batch", "launches a batch in B", "b, calls\na batch", places=1),
+    ),
+    "flops-efficiency": (
+        Metric("a_flops_efficiency_pct", "FLOP rate in A over the datasheet's peak"),
+        Metric("b_flops_efficiency_pct", "FLOP rate in B over the datasheet's peak"),
+        _RATIO,
+    ),
+}
+SUMMARY_METRICS = (
+    Metric(
+        "change",
+        "slower, faster, new, gone, same, which add up to all kernels; what of them runs at once and the "
+        "time in which no kernel runs, which lead on to the batch",
+        "kernels that are",
+        text=True,
+    ),
+    Metric("kernels", "how many", "how\nmany"),
+    Metric("a_ms", "time a batch in A", "a, ms a\nbatch"),
+    Metric("b_ms", "time a batch in B", "b, ms a\nbatch"),
+    Metric("difference_ms", "b less a", "b - a\nms", show=signed(3)),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +74,7 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
     try:
         return Side(kernels, *_wall_and_busy(source))
     except UserError as error:
-        study.find(f"{source.id}: its batches cannot be set beside its kernels: {error}")
+        study.note(f"its batches cannot be set beside its kernels: {error}", source)
         return Side(kernels)
 
 
@@ -73,7 +104,7 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
 
     By ``duration`` those that differ most are first, by ``flops-efficiency`` the highest.
     """
-    column = METRICS[metric]
+    column = FIGURES[metric]
     sides = [{tuple(row[name] for name in by): row for row in side.kernels} for side in (a, b)]
     made = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
@@ -97,12 +128,9 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
     return sorted(made, key=lambda row: -(row[first] if row[first] is not None else row[f"b_{column}"] or 0))
 
 
-def columns_of(metric: str, by: Sequence[str]) -> list[str]:
-    column = METRICS[metric]
-    more = (
-        ["difference_ms", "change", "a_calls_per_batch", "b_calls_per_batch"] if metric == "duration" else []
-    )
-    return [*by, f"a_{column}", f"b_{column}", "b_to_a", *more]
+def columns_of(metric: str, by: Sequence[str]) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*(BY[name] for name in by), *METRICS[metric]]
 
 
 def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> str:
@@ -119,7 +147,7 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
 
 
 def summary(made: Rows, a: Side, b: Side) -> Rows:
-    """Rows of :data:`SUMMARY_COLUMNS`: the kinds, which add up to all kernels; and these, to the batch."""
+    """Rows of :data:`SUMMARY_METRICS`: the kinds, which add up to all kernels; and these, to the batch."""
     kinds = [_sum(kind, [row for row in made if row["change"] == kind]) for kind in KINDS]
     found = [row for row in kinds if row["kernels"]]
     whole = _sum(ALL, made)
@@ -139,49 +167,33 @@ def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     of_kind = list(of_kind)
     one, other = (sum(row[f"{side}_ms_per_batch"] or 0.0 for row in of_kind) for side in "ab")
     difference = sum(row["difference_ms"] for row in of_kind)
-    return dict(zip(SUMMARY_COLUMNS, (name, len(of_kind), one, other, difference), strict=True))
+    return dict(zip(names_of(SUMMARY_METRICS), (name, len(of_kind), one, other, difference), strict=True))
 
 
 # --- the terminal -------------------------------------------------------------------------------------
 
 
-def parts(shown: Rows, totals: Rows, said: tuple[str, str], columns: Sequence[Column]) -> list[Part]:
+def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Column]) -> list[Part]:
     """The total and what it is made of, then the kernels that differ most.
 
     Args:
         said: the title, and what a and b are.
-        columns: those that name a kernel.
+        naming: the columns that name a kernel.
     """
 
     title, caption = said
 
-    def get(name: str) -> Any:
-        return lambda row: row[name]
-
-    def signed(row: Mapping[str, Any]) -> str:
-        return f"{row['difference_ms']:+.3f}"
-
-    def calls(name: str) -> Any:
-        return lambda row: with_places(row[name], 1)
-
-    of_totals = [
-        Column("kernels that are", get("change"), left=True),
-        Column("how\nmany", get("kernels")),
-        Column("a, ms a\nbatch", get("a_ms")),
-        Column("b, ms a\nbatch", get("b_ms")),
-        Column("b - a\nms", signed),
-    ]
-    of_kernels = [
-        *columns,
-        Column("change", get("change"), left=True),
-        Column("a, ms a\nbatch", get("a_ms_per_batch")),
-        Column("b, ms a\nbatch", get("b_ms_per_batch")),
-        Column("b - a\nms", signed),
-        Column("a, calls\na batch", calls("a_calls_per_batch")),
-        Column("b, calls\na batch", calls("b_calls_per_batch")),
-    ]
+    figures = (
+        "change",
+        "a_ms_per_batch",
+        "b_ms_per_batch",
+        "difference_ms",
+        "a_calls_per_batch",
+        "b_calls_per_batch",
+    )
+    of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
-        Part(f"{title}: the difference", totals, of_totals, f"{_caption(totals)}\n{caption}"),
+        Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{_caption(totals)}\n{caption}"),
         Part("Those that differ most", shown, of_kernels),
     ]
 

@@ -13,7 +13,7 @@ from typing import Any
 from profiling.cost.classify import short_name
 
 # Our column -> a tool's name for it, and what makes percent of its unit.
-METRICS: dict[str, dict[str, float]] = {
+COUNTERS: dict[str, dict[str, float]] = {
     "achieved_occupancy_pct": {
         "sm__warps_active.avg.pct_of_peak_sustained_active": 1, "Achieved Occupancy": 1,
         "achieved_occupancy": 100,
@@ -35,12 +35,12 @@ METRICS: dict[str, dict[str, float]] = {
     "instructions": {"Hardware Event Count:INST_RETIRED.ANY": 1, "Instructions Retired": 1},
     "cycles": {"Hardware Event Count:CPU_CLK_UNHALTED.THREAD": 1, "Clockticks": 1},
 }  # fmt: skip
-_COLUMN = {name: (column, factor) for column, names in METRICS.items() for name, factor in names.items()}
+_COLUMN = {name: (column, factor) for column, names in COUNTERS.items() for name, factor in names.items()}
 _EVENT = re.compile(r"(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+)", re.DOTALL)
 
 
 def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Short name of a kernel -> column of :data:`METRICS` -> its mean over all launches.
+    """Short name of a kernel -> column of :data:`COUNTERS` -> its mean over all launches.
 
     Args:
         events: rows of ``atomics``, with ``event``, ``count`` and ``mean``.

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.kernels import costs
+from analysis.results.query import query
 from analysis.results.study import Source, Study
-from analysis.statistics.estimates import mean_inside_run
+from analysis.statistics import inside_run
 from jobs.run import Run, fields_of
 from profiling.errors import UserError, did_you_mean
 
@@ -46,7 +46,7 @@ def timed(study: Study, wanted: str | None = None) -> Source:
         return found[ids.index(wanted)]
     chosen = next((source for source in found if counting(study, source)), found[0])
     if len({_point(source) for source in found}) > 1:
-        study.find(
+        study.note(
             f"of several points that were timed these are the kernels of {chosen.id}; "
             "python -m analysis.hotspots DIR --run ID shows another's"
         )
@@ -73,13 +73,13 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
     Over the recorded batches of the run; none where they are too few.
     """
     paths = {"kernels": timing.tables("kernels"), "batches": timing.tables("batches")}
-    rows = costs.query(study, timing, _SUMS, **paths) or []
+    rows = study.use(timing, lambda timing: query(study, timing, _SUMS, **paths)) or []
     places = {batch: place for place, batch in enumerate(sorted({row[2] for row in rows}))}
     series: dict[tuple[str, str], np.ndarray] = {}
     for name, kind, batch, milliseconds in rows:
         # A batch that did not launch a kernel spent no time in it.
         series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    found = {key: mean_inside_run(values) for key, values in series.items()}
+    found = {key: inside_run.of_mean(values) for key, values in series.items()}
     return {key: (one.low, one.high) for key, one in found.items() if not one.note}
 
 

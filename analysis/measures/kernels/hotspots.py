@@ -1,16 +1,16 @@
-"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
-
-The columns are explained in analysis/hotspots.py.
-"""
+"""Which kernels take the time, and what bounds each? From a timing run and one that read counters."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from analysis.display.metrics import CONFIDENCE
-from analysis.display.terminal import Column, Rows, digits, with_interval, with_places
-from analysis.measures.kernels import costs, hotspot_runs, roofline
-from analysis.measures.kernels.hotspot_counters import METRICS, by_kernel
-from analysis.measures.kernels.of_run import kernels_of
+from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, filled, names_of, picked
+from analysis.display.numbers import digits, shortened
+from analysis.measures.kernels import hotspot_runs, roofline
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.hotspot_counters import by_kernel
+from analysis.measures.kernels.of_run import BY, kernels_of
+from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.cost.classify import classify
 from profiling.errors import UserError
@@ -18,17 +18,35 @@ from profiling.readers.ncu_csv import TENSOR_KERNEL
 from profiling.tables import APART
 
 COUNTED = (
-    "achieved_occupancy_pct",
-    "ipc",
-    "load_efficiency_pct",
-    "store_efficiency_pct",
-    "dram_utilization_pct",
+    Metric("achieved_occupancy_pct", "warps that were resident, of those that fit", "occup.\n%", places=0),
+    Metric("ipc", "instructions a cycle (of a multiprocessor; of a core)", "IPC", places=2),
+    Metric(
+        "load_efficiency_pct",
+        "bytes that loads asked for over bytes of the sectors that were moved",
+        "load\neff. %",
+        places=0,
+    ),
+    Metric("store_efficiency_pct", "the same of stores", "store\neff. %", places=0),
+    Metric("dram_utilization_pct", "throughput of the device's memory over its peak", "DRAM\n%", places=0),
 )
-COLUMNS = (
-    "kernel", "class", "ms_per_batch", "ms_per_batch_low", "ms_per_batch_high", "share_pct",
-    "calls_per_batch", "mean_us", "cpu_s", *COUNTED, "tensor_cores", "intensity_flop_per_byte", "bound",
-    "roof_pct", "roof_of_measured_pct", "counters", "why",
-)  # fmt: skip
+METRICS = (
+    replace(BY["kernel"], show=shortened),
+    BY["class"],
+    Metric("ms_per_batch", "time a batch; its interval is over the run's batches", "ms a batch", CONFIDENCE),
+    *picked(kernels.METRICS, "share_pct", "calls_per_batch", "mean_us"),
+    Metric("cpu_s", "of a function that VTune measured: its CPU time in the whole run", "CPU\ns"),
+    *COUNTED,
+    Metric(
+        "tensor_cores",
+        "used, not used, or by its name (their instructions were not counted)",
+        text=True,
+    ),
+    *roofline.METRICS,
+    Metric("counters", "the tool that counted; empty: none did", text=True),
+    Metric("why", "what bounds it, in a sentence", "bound by", text=True),
+)
+_NAMES = names_of(METRICS)
+COLUMNS = {"Columns, a row a kernel (an operator, on a CPU), the longest first:": METRICS}
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
@@ -98,7 +116,7 @@ def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
 
 
 def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
-    """The answer's rows (the columns: analysis/hotspots.py), and their caption.
+    """The answer's rows with :data:`METRICS`, and their caption.
 
     Args:
         wanted: id of the run under the torch profiler; see ``hotspot_runs.timed``.
@@ -121,7 +139,7 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
         return made + _functions(study, source, counters, top), caption
     missing = [row["kernel"] for row in made if not row["counters"]]
     if source and missing:
-        study.find(
+        study.note(
             f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
         )
     return made, caption
@@ -130,9 +148,10 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
 def _table(study: Study, source: Source, name: str) -> Rows:
     paths = source.tables(name)
     if not paths:
-        study.find(f"{source.id}: {source.fields['profile']} left no {name}")
+        study.note(f"{source.fields['profile']} left no {name}", source)
         return []
-    found = costs.query(study, source, "select * from read_parquet($paths)", paths=paths)
+    sql = "select * from read_parquet($paths)"
+    found = study.use(source, lambda source: query(study, source, sql, paths=paths))
     names = [column[0] for column in study.connection.description or ()]
     return [dict(zip(names, values, strict=True)) for values in found or []]
 
@@ -147,10 +166,10 @@ def _row(
     tensor = counted.get("tensor_instructions")
     by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
     made = {
-        **row,
+        **{name: value for name, value in row.items() if name in _NAMES},
         "ms_per_batch_low": low,
         "ms_per_batch_high": high,
-        **{name: counted.get(name) for name in COUNTED},
+        **{name: counted.get(name) for name in names_of(COUNTED)},
         "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
         "counters": tool if counted else "",
     }
@@ -164,7 +183,7 @@ def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str,
     made = []
     for name in sorted(spent, key=lambda name: -spent[name])[:top]:
         row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
-        row |= {column: counters.get(name, {}).get(column) for column in METRICS}
+        row |= {column: counters.get(name, {}).get(column) for column in names_of(COUNTED)}
         slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
         known = f"{row['ipc']:.2f} instructions a cycle" if row["ipc"] is not None else ""
         made.append(
@@ -174,35 +193,7 @@ def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str,
 
 
 def shown(made: Rows) -> list[Column]:
-    """The terminal's columns: those that some row has."""
-
-    def named(row: Mapping[str, Any]) -> str:
-        return row["kernel"] if len(row["kernel"]) <= 40 else row["kernel"][:17] + "..." + row["kernel"][-20:]
-
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    def interval(row: Mapping[str, Any]) -> str | None:
-        low, high = row.get("ms_per_batch_low"), row.get("ms_per_batch_high")
-        return with_interval(row.get("ms_per_batch"), low, high)
-
-    def rounded(name: str, places: int) -> Any:
-        return lambda row: with_places(row.get(name), places)
-
-    figures = {
-        "ms_per_batch": Column(f"ms a batch\n[{CONFIDENCE}]", interval),
-        "share_pct": Column("share\n%", rounded("share_pct", 1)),
-        "calls_per_batch": Column("calls a\nbatch", rounded("calls_per_batch", 1)),
-        "cpu_s": Column("CPU\ns", get("cpu_s")),
-        "achieved_occupancy_pct": Column("occup.\n%", rounded("achieved_occupancy_pct", 0)),
-        "ipc": Column("IPC", rounded("ipc", 2)),
-        "load_efficiency_pct": Column("load\neff. %", rounded("load_efficiency_pct", 0)),
-        "store_efficiency_pct": Column("store\neff. %", rounded("store_efficiency_pct", 0)),
-        "dram_utilization_pct": Column("DRAM\n%", rounded("dram_utilization_pct", 0)),
-        "tensor_cores": Column("tensor\ncores", get("tensor_cores")),
-        "intensity_flop_per_byte": Column("FLOP a\nbyte", get("intensity_flop_per_byte")),
-        "roof_pct": Column("of roof\n%", rounded("roof_pct", 1)),
-        "roof_of_measured_pct": Column("of measured\nroof %", rounded("roof_of_measured_pct", 1)),
-    }
-    known = [column for name, column in figures.items() if any(row.get(name) is not None for row in made)]
-    return [Column("kernel", named, left=True, key=True), *known, Column("bound by", get("why"), left=True)]
+    """The tables' columns: those that some row has."""
+    left_out = ("class", "mean_us", "bound", "counters")
+    every = columns([metric for metric in METRICS if metric.name not in left_out])
+    return filled(every, made)

@@ -1,7 +1,4 @@
-"""What kernels does one run have in its attributed batches?
-
-The columns are explained in analysis/kernels.py.
-"""
+"""What kernels does one run have in its attributed batches?"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,11 +6,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels import costs, roofline
 from analysis.results import borrowed
 from analysis.results.launches import batches_of
-from analysis.results.study import Source, Study
+from analysis.results.query import note_untimed, note_without_kernels, query
+from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError
 from profiling.tools import pyprof
 from profiling.workers import cores, in_threads
@@ -25,6 +23,13 @@ GROUPS = {
     "operator": "operator",
     "layer": "layer",
     "direction": "direction",
+}
+BY = {
+    "kernel": Metric("kernel", "short name", text=True, key=True),
+    "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", "pass", text=True, key=True),
 }
 DEFAULT_BY = ("kernel", "class", "direction")
 
@@ -56,36 +61,39 @@ select (select count(*) from recorded),
 def kernels_of(
     study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
 ) -> Rows:
-    """The kernels of a run, largest first; none, and a finding or a failed run says why, if it has none.
+    """The kernels of a run, largest first; none, and the log says why, if it has none or cannot be used.
 
     Args:
         by: of :data:`GROUPS`; a value that the tool did not record is None.
     """
-    return next(kernels_of_each(study, [source], direction, by))
+    return next((rows for _, rows in kernels_of_each(study, [source], direction, by)), [])
 
 
 def kernels_of_each(
     study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> Iterator[Rows]:
-    """:func:`kernels_of` each run, in order; tables of PyProf are read by several threads."""
+) -> Iterator[tuple[Source, Rows]]:
+    """Each run that can be used with its kernels; tables of PyProf are read by several threads."""
     by = tuple(by)
     tables = [source for source in sources if source.kind == "pyprof"]
     batches = batches_of(study, tables)
+    tables = study.usable(tables)
     ahead = _read_ahead(study)
     begun = {source.path: ahead.get((source.path, direction, by)) for source in tables}
-    each = (
+    given = (
         (source.path, batches.get(source.path), direction, by, study.connection)
         for source in tables
         if begun[source.path] is None
     )
-    read = in_threads(lambda given: _grouped(*given), each)
-    for source in sources:
+    in_turn = in_threads(lambda one: _grouped(*one), given)
+
+    def rows_of(source: Source) -> Rows:
         if source.kind != "pyprof":
-            yield _rows(study, source, by, _run_rows(study, source, _sql(direction, by)))
-            continue
+            return _rows(study, source, by, _run_launches(study, source, _sql(direction, by)))
         future = begun[source.path]
-        found = next(read) if future is None else future.result()
-        yield _rows(study, source, by, _pyprof_rows(study, source, batches.get(source.path), found))
+        launches = next(in_turn) if future is None else future.result()
+        return _rows(study, source, by, _table_launches(study, source, batches.get(source.path), launches))
+
+    yield from study.each(sources, rows_of)
 
 
 def _read_ahead(study: Study) -> dict[tuple[Path, str | None, tuple[str, ...]], Future[Any]]:
@@ -126,7 +134,7 @@ def _rows(study: Study, source: Source, by: Sequence[str], rows: tuple[int, list
     batches, launches = rows
     for place, name in enumerate(by):
         if launches and all(row[place] is None for row in launches):
-            study.find(f"{source.id}: its tool says of no kernel which {name} it is of")
+            study.note(f"its tool says of no kernel which {name} it is of", source)
     bound = costs.bound_of(study, source)
     return [_row(row, by, batches, bound) for row in launches]
 
@@ -179,32 +187,30 @@ def _grouped(
     return found
 
 
-def _pyprof_rows(
+def _table_launches(
     study: Study, source: Source, batches: pyprof.TableBatches | None, found: list[tuple] | UserError | None
 ) -> tuple[int, list[tuple]] | None:
     if isinstance(found, UserError):
-        study.fail(source, str(found))
-        return None
+        raise Unusable(source, str(found))
     if batches is None or found is None:
         if batches is not None:
-            study.find(f"{source.id}: no batch in it has an attributed backward pass")
+            study.note("no batch in it has an attributed backward pass", source)
         return None
     return batches.backward, found
 
 
-def _run_rows(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
+def _run_launches(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     launches = (
         f"(select * from {borrowed.launches(study, source)} semi join "
         "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
     )
     paths = {"kernels": kernels, "batches": batches}
-    count = costs.query(study, source, _COUNTED, **paths)
-    if count is None or not count[0][0]:
+    ((recorded, attributed),) = query(study, source, _COUNTED, **paths)
+    if not recorded:
         return None
-    recorded, attributed = count[0]
-    costs.find_without_kernels(study, source, attributed - recorded, attributed)
-    found = costs.query(study, source, sql.format(launches=launches, counted="true"), **paths)
-    costs.find_untimed(study, source)
+    note_without_kernels(study, source, attributed - recorded, attributed)
+    found = query(study, source, sql.format(launches=launches, counted="true"), **paths)
+    note_untimed(study, source)
     # One rank of DataParallel has the kernels of all its GPUs.
-    return None if found is None else (recorded * source.gpus_per_rank, found)
+    return recorded * source.gpus_per_rank, found

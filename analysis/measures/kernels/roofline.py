@@ -11,10 +11,28 @@ tensors stay in a cache can pass 100 % of the roof of the memory.
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.display.metrics import Metric, names_of
 from analysis.measures.kernels.costs import Bound
 from profiling.tables import IS_MODEL
 
-COLUMNS = ("intensity_flop_per_byte", "bound", "roof_pct", "roof_of_measured_pct")
+METRICS = (
+    Metric(
+        "intensity_flop_per_byte",
+        "FLOPs over bytes, of the model's launches whose bytes are known",
+        "FLOP a\nbyte",
+    ),
+    Metric(
+        "bound", "compute or bandwidth: which of the two roofs is above that intensity", "bound by", text=True
+    ),
+    Metric("roof_pct", "the least time by the datasheet's roofline over theirs", "of roof\n%", places=1),
+    Metric(
+        "roof_of_measured_pct",
+        "the same by the peaks measured on this machine",
+        "of measured\nroof %",
+        places=1,
+    ),
+)
+COLUMNS = tuple(names_of(METRICS))
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 # From here on it is not that roof that bounds: clocks and measured peaks are some per cent off, and no more.
 ABOVE_PCT = 110.0

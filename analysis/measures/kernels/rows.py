@@ -1,15 +1,13 @@
-"""Which kernels take the time, and how well do they use the device?
+"""Which kernels take the time, and how well do they use the device?"""
 
-The columns are explained in analysis/kernels.py.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
-from analysis.display.terminal import Column, Rows
+from analysis.display.metrics import Column, Metric, Rows, columns, picked
+from analysis.display.numbers import shortened, with_places
 from analysis.measures.kernels import roofline
-from analysis.measures.kernels.of_run import DEFAULT_BY, kernels_of_each
+from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
 from analysis.results.load import no_result
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
@@ -18,24 +16,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
-MEASURES = (
-    "calls_per_batch", "ms_per_batch", "share_pct", "min_us", "mean_us", "max_us", "gflop_per_batch",
-    "mbyte_per_batch", "flops_efficiency_pct", "bandwidth_efficiency_pct", "flops_efficiency_of_measured_pct",
-    "bandwidth_efficiency_of_measured_pct", *roofline.COLUMNS,
-)  # fmt: skip
-COLUMNS = (*DEFAULT_BY, *MEASURES)
+RUN = Metric("run", "its id, where there are several", text=True, key=True)
+METRICS = (
+    Metric("calls_per_batch", "launches a batch", "calls a\nbatch", places=1),
+    Metric("ms_per_batch", "their time, a batch", "ms a\nbatch"),
+    Metric("share_pct", "of the time of all kernels", places=1),
+    Metric("min_us", "of a launch, the shortest"),
+    Metric("mean_us", "of a launch", places=1),
+    Metric("max_us", "of a launch, the longest"),
+    Metric("gflop_per_batch", "credited FLOPs, 1e9 a batch", "GFLOP a\nbatch"),
+    Metric("mbyte_per_batch", "bytes, 1e6 a batch", "MB a\nbatch"),
+    Metric("flops_efficiency_pct", "FLOP rate over the datasheet's peak", "FLOPS\neff. %", places=2),
+    Metric(
+        "bandwidth_efficiency_pct",
+        "bytes a second over the datasheet's bandwidth",
+        "bandw.\neff. %",
+        places=2,
+    ),
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate over the peak measured on this machine"),
+    Metric("bandwidth_efficiency_of_measured_pct", "bytes a second over the measured bandwidth"),
+    *roofline.METRICS,
+)
 
 
 def table(study: Study, run: str | None = None, direction: str | None = None) -> "pd.DataFrame":
     """The kernels of ``run`` (an id), or of all runs that have some, largest first.
 
-    Columns: the columns: analysis/kernels.py.
+    Columns: what they are grouped by, then :data:`METRICS`.
 
     Raises:
         UserError: no run has kernels, or none of this id.
     """
-    made, columns = rows(study, run, direction)
-    return output.to_frame(made, columns)
+    return output.to_frame(*rows(study, run, direction))
 
 
 def with_kernels(study: Study) -> list[Source]:
@@ -45,7 +57,7 @@ def with_kernels(study: Study) -> list[Source]:
 
 def rows(
     study: Study, run: str | None = None, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> tuple[Rows, list[str]]:
+) -> tuple[Rows, list[Metric]]:
     """The corrected answer's rows and columns; see :func:`table`."""
     sources = with_kernels(study)
     if run is not None:
@@ -54,29 +66,37 @@ def rows(
         which = f"run {run} of {study.path}" if run else str(study.path)
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
     made = []
-    for source, found in zip(sources, kernels_of_each(study, sources, direction, by), strict=True):
-        made += [{"run": source.id, **row} for row in found]
+    for source, kernels in kernels_of_each(study, sources, direction, by):
+        made += [{"run": source.id, **row} for row in kernels]
     if not made:
         raise UserError(nothing(study, direction))
-    return made, [*(["run"] if len(sources) > 1 else []), *by, *MEASURES]
+    return made, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
 
 
 def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
     which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
-    return " ".join([f"{study.path} has {which}", *(f"({finding})" for finding in study.findings[:1])])
+    return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
 
 
 def naming(by: Sequence[str]) -> list[Column]:
-    """The terminal's columns of what kernels are grouped by."""
+    """The tables' columns of what kernels are grouped by."""
 
-    def named(name: str) -> Any:
-        def text(row: Any) -> str:
-            value = row[name] or "(not known)"
-            return value if len(value) <= 40 else value[:17] + "..." + value[-20:]
+    def printed(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: shortened(row[name] or "(not known)")
 
-        return text
+    return [BY[name].column(printed=printed(name)) for name in by]
 
-    headers = {"direction": "pass"}
-    return [Column(headers.get(name, name), named(name), left=True, key=True) for name in by]
+
+def shown() -> list[Column]:
+    """The terminal's columns of figures: what fits into 110 beside names."""
+    known = columns(
+        METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "flops_efficiency_pct", "bound"
+    )
+    roof, of_measured = picked(METRICS, "roof_pct", "roof_of_measured_pct")
+
+    def value(row: Mapping[str, Any]) -> float | None:
+        return row[roof.name] if row[roof.name] is not None else row[of_measured.name]
+
+    return [*known, Column("roof\n%", value, printed=lambda row: with_places(value(row), 1), help=roof.said)]

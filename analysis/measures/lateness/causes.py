@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.display.terminal import digits
-from analysis.measures.kernels.costs import query_arrays
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
 from profiling.tables import IS_MODEL
 
@@ -60,25 +60,25 @@ class KernelTimes:
 
 def kernel_times(study: Study, source: Source) -> KernelTimes | None:
     """How a run's ranks compare in the same kernels; None if no run of its point recorded them."""
-    alike = [
+    if source.fields["profile"] != "none" and (own := _times_of(study, source)) is not None:
+        return own
+    others = [
         other
         for other in study.of_kind("run")
-        if other.fields["profile"] != "none"
+        if other is not source
+        and other.fields["profile"] != "none"
         and all(other.fields[name] == source.fields[name] for name in POINT_FIELDS)
     ]
-    for one in sorted(alike, key=lambda other: other is not source):
-        found = _times_of(study, one, one is not source)
-        if found is not None:
-            return found
-    return None
+    each = study.each(others, lambda other: _times_of(study, other, borrowed=True))
+    return next((times for _, times in each), None)
 
 
-def _times_of(study: Study, source: Source, borrowed: bool) -> KernelTimes | None:
+def _times_of(study: Study, source: Source, borrowed: bool = False) -> KernelTimes | None:
     kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
     if len(kernels) != ranks or len(batches) != ranks:
         return None
     rows = query_arrays(study, source, _KERNELS, kernels=kernels, batches=batches)
-    return None if rows is None else compare(rows, ranks, borrowed)
+    return compare(rows, ranks, borrowed)
 
 
 def compare(rows: Mapping[str, np.ndarray], ranks: int, borrowed: bool = False) -> KernelTimes | None:

@@ -1,15 +1,23 @@
-"""Who is slow?
-
-The columns are explained in analysis/stragglers.py.
-"""
+"""Who is slow?"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE
-from analysis.display.terminal import Column, Rows, digits, with_interval
+from analysis.display.metrics import (
+    BATCH,
+    CONFIDENCE,
+    OF_A_RUN,
+    RANK,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    telling,
+)
+from analysis.display.numbers import digits
 from analysis.measures.anatomy.collectives import matched_of, ranks_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
@@ -24,19 +32,82 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.clocks import Calls
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
-from jobs.run import Run
+from analysis.statistics import inside_run
 from profiling.errors import UserError
 
-COLUMNS = (
-    "rank", "node", "told_by", "judged_batches", "batch_ms", "lateness_ms", "lateness_ms_low",
-    "lateness_ms_high", "mean_lateness_ms", "late_pct", "last_pct", "held_up_ms", "chance", "verdict",
-    "cause", "evidence",
-)  # fmt: skip
-BATCH_COLUMNS = (
-    "rank", "node", "batch_index", "lateness_ms", "behind_ms", "late",
-    *(f"{name}_longer_ms" for name in PARTS),
-)  # fmt: skip
+_NODE = Metric("node", "the host it ran on", text=True, key=True)
+METRICS = (
+    RANK,
+    _NODE,
+    Metric(
+        "told_by",
+        "collectives, or stages of the batches (see analysis/measures/lateness/lateness.py)",
+        text=True,
+    ),
+    Metric("judged_batches", "how many batches tell", "batches"),
+    Metric("batch_ms", "median duration of a batch of the job"),
+    Metric(
+        "lateness_ms",
+        "how long the others waited for it: median of the batches, with its interval inside the run; below "
+        "0: it waited",
+        "lateness, ms\nmedian",
+        CONFIDENCE,
+    ),
+    Metric(
+        "mean_lateness_ms",
+        "the mean: a rank that is late only at times has a median near 0",
+        "mean\nms",
+        significant=3,
+    ),
+    Metric("late_pct", "share of the batches in which it was late", places=0),
+    Metric("last_pct", "share in which it came last", places=0),
+    Metric(
+        "held_up_ms",
+        "how long it alone held up all others, a batch: the last less the second last",
+        "alone\nms",
+        significant=3,
+    ),
+    Metric("chance", "how probable it is that some rank of equal ranks is late as often", significant=2),
+    Metric(
+        "verdict",
+        "straggler, may be chance, too few batches, nobody waited, clock, no: see "
+        "analysis/measures/lateness/verdicts.py; only stragglers are named",
+        text=True,
+    ),
+    Metric(
+        "cause",
+        "of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are), host (the same kernels "
+        "take as long, but come late), or what is not told apart",
+        text=True,
+    ),
+    Metric("evidence", "the figures that say so", text=True),
+)
+BATCH_METRICS = (
+    RANK,
+    _NODE,
+    BATCH,
+    Metric("lateness_ms", "how long the others waited for it", "lateness", significant=3),
+    Metric("behind_ms", "how far it was behind them, waited for or not", "behind", significant=3),
+    Metric(
+        "late",
+        "whether they waited for 2 % of a batch or more",
+        show=lambda late: "late" if late else "",
+        text=True,
+    ),
+    *(
+        Metric(
+            f"{name}_longer_ms",
+            f"what its {name} stage took longer than the others'",
+            f"{name}\nlonger",
+            significant=3,
+        )
+        for name in PARTS
+    ),
+)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, then": METRICS,
+    "With --by batch:": BATCH_METRICS,
+}
 
 
 def runs_of(study: Study) -> list[Source]:
@@ -52,45 +123,47 @@ def runs_of(study: Study) -> list[Source]:
 
 
 def lateness_of(study: Study, source: Source) -> Lateness | None:
-    """A run's lateness; None, and a finding (or the run is taken out), if its tables do not tell."""
+    """A run's lateness; None, and a note says so, if its tables do not tell.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
     series = series_of(study, source)
-    if series is None:
-        return None
     found = None
     if source.fields["profile"] != "none":
         calls: list[Calls] = ranks_of(study, source)
-        if source not in study.sources:
-            return None
         if any(len(one.kind) for one in calls):
             matched = matched_of(study, source, calls)
             found = of_collectives(calls, matched, series) if matched is not None else None
     found = found or of_stages(series)
     if found is None:
-        study.find(f"{source.id}: no steady batch after another, so who was late is not known")
+        study.note("no steady batch after another, so who was late is not known", source)
     return found
 
 
 def rows(study: Study, by_batch: bool = False) -> Rows:
-    """The answer's rows; the columns: analysis/stragglers.py.
+    """The answer's rows; with :data:`METRICS` or :data:`BATCH_METRICS`.
 
     Raises:
         UserError: no run has several ranks with batches.
     """
     made: Rows = []
-    for source in runs_of(study):
+
+    def rows_of_run(source: Source) -> Rows | None:
         lateness = lateness_of(study, source)
-        if lateness is not None:
-            of_run = rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
-            made += [
-                {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in of_run
-            ]
+        if lateness is None:
+            return None
+        return rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
+
+    for source, ranks in study.each(runs_of(study), rows_of_run):
+        made += [{"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks]
     if not made:
         raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
     return made
 
 
 def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
-    """A row a rank and batch of a run, with :data:`BATCH_COLUMNS`."""
+    """A row a rank and batch of a run, with :data:`BATCH_METRICS`."""
     nodes = source.hosts
     return [
         {
@@ -108,7 +181,7 @@ def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
 
 
 def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
-    """A row a rank of a run, with :data:`COLUMNS`."""
+    """A row a rank of a run, with :data:`METRICS`."""
     nodes = source.hosts
     judged = judge(lateness, nodes)
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
@@ -135,7 +208,7 @@ def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[in
 
 def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     late = lateness.late_ns[rank] / 1e6
-    median = estimates.inside_run(late)
+    median = inside_run.of_median(late)
     return {
         "told_by": lateness.told_by,
         "judged_batches": len(late),
@@ -185,40 +258,17 @@ CAPTION = (
 )
 
 
-def keys(made: Rows) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    names = [
-        name for name in (*Run.model_fields, "repetition") if len({str(row.get(name)) for row in made}) > 1
-    ]
-    return [
-        *(Column(name, get(name), left=isinstance(made[0][name], str), key=True) for name in names),
-        Column("rank", get("rank"), key=True),
-        Column("node", get("node"), left=True, key=True),
-    ]
+def columns_of(by_batch: bool = False) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*OF_A_RUN, *(BATCH_METRICS if by_batch else METRICS)]
 
 
-def shown(made: Rows) -> list[Column]:
-    """The terminal's columns."""
-
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    return [
-        *keys(made),
-        Column("told by", get("told_by"), left=True),
-        Column("batches", get("judged_batches")),
-        Column("batch\nms", get("batch_ms")),
-        Column(
-            f"lateness, ms\nmedian [{CONFIDENCE}]",
-            lambda row: with_interval(row["lateness_ms"], row["lateness_ms_low"], row["lateness_ms_high"]),
-        ),
-        Column("mean\nms", lambda row: digits(row["mean_lateness_ms"], 3)),
-        Column("late\n%", lambda row: f"{row['late_pct']:.0f}"),
-        Column("last\n%", lambda row: f"{row['last_pct']:.0f}"),
-        Column("alone\nms", lambda row: digits(row["held_up_ms"], 3)),
-        Column("chance", lambda row: digits(row["chance"], 2)),
-        Column("verdict", get("verdict"), left=True),
-        Column("cause", get("cause"), left=True),
-    ]
+def shown(made: Rows, by_batch: bool = False) -> list[Column]:
+    """The tables' columns."""
+    names = telling(made)
+    if by_batch:
+        # Whether it was late stands last.
+        wanted = sorted(BATCH_METRICS, key=lambda metric: metric.name == "late")
+    else:
+        wanted = [metric for metric in METRICS if metric.name != "evidence"]
+    return columns([*fields(names), *wanted])

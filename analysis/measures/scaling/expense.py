@@ -1,14 +1,12 @@
-"""What did it cost: memory, energy, start-up, node-hours?
-
-The columns are explained in analysis/expense.py.
-"""
+"""What did it cost: memory, energy, start-up, node-hours?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from analysis.display.terminal import Column, Rows, sortable
+from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
+from analysis.display.numbers import sortable
 from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED
 from analysis.results.study import Source, Study
 from jobs import store
@@ -17,13 +15,61 @@ from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
 
-MEMORY = ("memory_gb", "memory_rank", "least_memory_gb", "device_memory_gb", "device_reserved_gb")
-ENERGY = ("device_j_per_image", "processors_j_per_image", "device_w", "processors_w", "energy_note")
-TIME = ("startup_s", "first_batch_s", "node_hours", "failed_node_hours")
-OF_A_RANK = (
-    "rank", "hostname", "runs", "metered_on", "memory_gb", "device_memory_gb", "device_reserved_gb",
-    "device_j_per_image", "device_w", "startup_s", "first_batch_s",
-)  # fmt: skip
+_METERED = (
+    Metric("runs", "how many"),
+    Metric(
+        "metered_on",
+        "which: unprofiled, or profiled where there are no others; memory, energy and start-up are of these",
+        text=True,
+    ),
+)
+_MEMORY = Metric("memory_gb", "most resident memory of a rank")
+_ON_DEVICE = (
+    Metric("device_memory_gb", "most memory of tensors on a GPU", "tensors\nGB"),
+    Metric("device_reserved_gb", "taken for them", "reserved\nGB"),
+)
+_DEVICE = (
+    Metric(
+        "device_j_per_image",
+        "energy of all GPUs (NVML, whole boards) over all images, joules",
+        "GPU\nJ/image",
+    ),
+    Metric("device_w", "mean power of a GPU", "a GPU\nW"),
+)
+_START = (
+    Metric("startup_s", "process start to first batch, slowest rank, median of runs", "start-\nup, s"),
+    Metric("first_batch_s", "that batch", "first\nbatch, s"),
+)
+METRICS = (
+    *_METERED,
+    _MEMORY,
+    Metric("memory_rank", "and which rank", "of\nrank"),
+    Metric("least_memory_gb", "the least of a rank"),
+    *_ON_DEVICE,
+    _DEVICE[0],
+    Metric(
+        "processors_j_per_image",
+        "the same of all nodes' processors (RAPL), whoever used them",
+        "processors\nJ/image",
+    ),
+    _DEVICE[1],
+    Metric("processors_w", "mean power of a node's processors", "a node's\nprocessors, W"),
+    Metric("energy_note", "why an energy is not there", text=True),
+    *_START,
+    Metric("node_hours", "nodes x wall time of runs that count", "node-\nhours"),
+    Metric("failed_node_hours", "of those that do not", "failed"),
+)
+RANK_METRICS = (
+    RANK,
+    Metric("hostname", "of its node", text=True),
+    *_METERED,
+    _MEMORY,
+    *_ON_DEVICE,
+    *_DEVICE,
+    *_START,
+)
+COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
+_NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
 _OLD = "its ranks recorded no energy (an older release did not meter)"
 Kept = tuple[Source, Manifest]
 
@@ -45,12 +91,12 @@ def spent(study: Study) -> list[Spent]:
     found = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
         if not (directory / store.MANIFEST).is_file():
-            study.find(f"{directory.name}: what it took is not known, it has not ended")
+            study.note(f"{directory.name}: what it took is not known, it has not ended")
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError as error:
-            study.find(f"{directory.name}: what it took is not known ({error})")
+            study.note(f"{directory.name}: what it took is not known ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
         found.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
@@ -177,7 +223,7 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 ["batch_index", "start_ns", "end_ns"],
             )
         except UserError as error:
-            study.find(f"{source.id}: the first batch of rank {report.rank} is not known ({error})")
+            study.note(f"the first batch of rank {report.rank} is not known ({error})", source)
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:
@@ -225,22 +271,13 @@ def caption(made: Rows, runs: Sequence[Spent]) -> str:
     return "\n".join(lines)
 
 
+def columns_of(by_rank: bool = False) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*fields(POINT_FIELDS), *(RANK_METRICS if by_rank else METRICS)]
+
+
 def shown(made: Rows) -> list[Column]:
-    """The columns that a reader sees: fields that vary, and figures that are known."""
-
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
-    heads = {
-        "rank": "rank", "runs": "runs", "memory_gb": "memory\nGB", "memory_rank": "of\nrank",
-        "device_memory_gb": "tensors\nGB", "device_reserved_gb": "reserved\nGB",
-        "device_j_per_image": "GPU\nJ/image", "processors_j_per_image": "processors\nJ/image",
-        "device_w": "a GPU\nW", "processors_w": "a node's\nprocessors, W", "startup_s": "start-\nup, s",
-        "first_batch_s": "first\nbatch, s", "node_hours": "node-\nhours", "failed_node_hours": "failed",
-    }  # fmt: skip
-    columns = [
-        *(Column(name, get(name), left=any(isinstance(row[name], str) for row in made)) for name in varying),
-        *(Column(head, get(name)) for name, head in heads.items()),
-    ]
-    return [column for column in columns if any(column.value(row) is not None for row in made)]
+    """The tables' columns: fields that vary, and figures that are known."""
+    figures = RANK_METRICS if "rank" in made[0] else METRICS
+    wanted = [metric for metric in figures if metric.name not in _NOT_SHOWN]
+    return filled(columns([*fields(telling(made, Run.model_fields)), *wanted]), made)

@@ -1,7 +1,4 @@
-"""Which setting matters?
-
-The columns are explained in analysis/factors.py.
-"""
+"""Which setting matters?"""
 
 import itertools
 import math
@@ -11,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE
-from analysis.display.terminal import Column, Rows, with_interval
+from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
+from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
 from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.measures.tau import applications as tau
@@ -30,10 +27,45 @@ from analysis.statistics.variance import (
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError
 
-COLUMNS = (
-    "factor", "levels", "best_level", "effect_pct", "effect_pct_low", "effect_pct_high", "signal_to_noise_db",
-    "rank_by_signal", "omega_squared", "omega_squared_low", "omega_squared_high", "f_value", "p_value",
-)  # fmt: skip
+METRICS = (
+    Metric("factor", "a field of a run, or two together (loader x grad)", text=True),
+    Metric("levels", "values that it takes", text=True),
+    Metric(
+        "best_level",
+        "the one with the highest adjusted mean; empty: the effect is not significant (p_value above 0.05, "
+        "or not known)",
+        text=True,
+    ),
+    Metric(
+        "effect_pct",
+        "how far the adjusted mean responses of its best and its worst level are apart, over the mean of all "
+        "(the interval: Tukey and Kramer's, which allows for having chosen the two); adjusted: of the fitted "
+        "model, all levels of the other factors weighing alike, since plain means of levels mix factors that "
+        "are not crossed; empty: the runs do not tell it from another factor",
+        "effect, %",
+        CONFIDENCE,
+        places=2,
+    ),
+    Metric(
+        "signal_to_noise_db",
+        "Taguchi, larger is better (the reference's): range over its levels of the mean signal-to-noise "
+        "ratio, -10 log10(mean 1/y^2) over repetitions, by plain means as the reference's",
+        "signal to\nnoise, dB",
+    ),
+    Metric("rank_by_signal", "its place by that"),
+    Metric(
+        "omega_squared",
+        "share of the response's variance that is its own (analysis of variance, type II; Hays 1963; an "
+        "estimate below 0 is 0; the interval: of the noncentrality; it takes the runs of all configurations "
+        "to scatter alike)",
+        "omega squared",
+        CONFIDENCE,
+        places=3,
+    ),
+    Metric("f_value", "of its F test"),
+    Metric("p_value", "of its F test, corrected for the number of tests (Holm 1979)", "p", show=probability),
+)
+COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.
 SIGNIFICANCE = 0.05
 # In these the runs of one configuration may differ.
@@ -240,25 +272,7 @@ def caption(cells: Sequence[Cell], made: Rows) -> str:
 
 
 def shown() -> list[Column]:
-    """The columns that a reader wants first."""
-
-    def effect(row: Mapping[str, Any]) -> str:
-        if row["effect_pct"] is None:
-            return ""
-        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
-
-    def share(row: Mapping[str, Any]) -> str:
-        return with_interval(row["omega_squared"], row["omega_squared_low"], row["omega_squared_high"], 3)
-
-    def p_value(row: Mapping[str, Any]) -> str:
-        value = row["p_value"]
-        return "-" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-    return [
-        Column("factor", lambda row: row["factor"], left=True),
-        Column("best level", lambda row: row["best_level"], left=True),
-        Column(f"effect, %\n[{CONFIDENCE}]", effect),
-        Column("signal to\nnoise, dB", lambda row: row["signal_to_noise_db"]),
-        Column(f"omega squared\n[{CONFIDENCE}]", share),
-        Column("p", p_value),
-    ]
+    """The tables' columns."""
+    return columns(
+        METRICS, "factor", "best_level", "effect_pct", "signal_to_noise_db", "omega_squared", "p_value"
+    )

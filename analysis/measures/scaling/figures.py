@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.measures.batches.series import STAGES
-from analysis.measures.scaling.loss import LOSS_COLUMNS, loss_of
+from analysis.measures.scaling.loss import LOSS_COLUMNS, Anatomies, loss_of
 from analysis.measures.scaling.points import NAN, Point, Scaling
 from analysis.measures.scaling.use import use_of_device
 from analysis.statistics import estimates
@@ -28,10 +28,17 @@ TIME_COLUMNS = (
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 
-def figures(points: Sequence[Point], scaling: Scaling = "weak") -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of measures.use)."""
-    row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points)}
-    return row | _stages(points) | use_of_device(points)
+def figures(
+    points: Sequence[Point], scaling: Scaling = "weak", anatomies: Anatomies | None = None
+) -> dict[str, Any]:
+    """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of measures.use).
+
+    Args:
+        anatomies: of the points and their baselines; without them nothing is known of the parts of a loss.
+    """
+    known = anatomies or {}
+    row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points, known)}
+    return row | _stages(points) | use_of_device(points, known)
 
 
 def above_ideal(row: Mapping[str, Any]) -> bool:
@@ -82,10 +89,10 @@ def _ends(resampled: np.ndarray | None, factor: float = 1.0) -> tuple[float, flo
     return estimates.interval(resampled * factor) if resampled is not None else (NAN, NAN)
 
 
-def _against_base(points: Sequence[Point]) -> dict[str, Any]:
+def _against_base(points: Sequence[Point], anatomies: Anatomies) -> dict[str, Any]:
     # Base points are 100 % by definition: in a group they would make the others look better by being there.
-    points = [point for point in points if point.base not in (None, point)] or points
-    bases = [point.base or point for point in points]
+    points = [point for point in points if point.baseline] or points
+    bases = [point.base for point in points]
     row: dict[str, Any] = {
         "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",
         "base_world_size": bases[0].world_size if len({base.world_size for base in bases}) == 1 else None,
@@ -101,7 +108,7 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     growth = growths.pop() if len(growths) == 1 else NAN
     for end in ("", "_low", "_high"):
         row[f"speedup{end}"] = row[f"scaling_efficiency_pct{end}"] / 100 * growth
-    row |= loss_of(points, row["scaling_efficiency_pct"])
+    row |= loss_of(points, row["scaling_efficiency_pct"], anatomies)
     row["loss_pct_low"] = 100 - row["scaling_efficiency_pct_high"]
     row["loss_pct_high"] = 100 - row["scaling_efficiency_pct_low"]
     return row

@@ -8,23 +8,20 @@ cancels. The rest of the unprofiled growth, of either sign, is not attributed, a
 Exposed communication is made of transfer, since the last rank had come to a collective, and of the wait for
 that rank, where the collectives of all ranks are known.
 
-Intervals of parts are of the batches inside the profiled runs (block bootstrap). How much such runs differ
-from each other is not in them: a sweep has too few of them to tell.
+Intervals of parts are of the batches inside the profiled runs, as those of a mean (Student's t, for as many
+as are independent). How much such runs differ from each other is not in them: a sweep has too few to tell.
 """
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import of_source
+from analysis.measures.scaling.points import Point
 from analysis.results.study import Source, Study
-from analysis.statistics import estimates
-
-if TYPE_CHECKING:
-    from analysis.measures.scaling.points import Point
+from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
@@ -36,23 +33,30 @@ LOSS_COLUMNS = (
     *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
     *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
 )  # fmt: skip
-_RESAMPLES = 500
-_FEWEST_BATCHES = 4  # of which blocks can be resampled
+_RESAMPLES = 2000
 
 
-def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
-    """Give points of several ranks, and those they are compared with, the anatomy of profiled batches."""
-    compared = [one for point in points if point.base not in (None, point) for one in (point, point.base)]
-    for one in (*(point for point in points if point.world_size > 1), *compared):
-        if one is not None and one.anatomy is None:
-            found = [parts for source, _ in one.profiled if (parts := _of_run(study, source))]
-            # What one run does not know is not known of the point.
-            names = [name for name in _READ if all(name in parts for parts in found)]
-            one.anatomy = {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
+# Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
+Anatomies = Mapping[Point, Mapping[str, np.ndarray]]
+
+
+def anatomies_of(study: Study, points: Sequence[Point]) -> Anatomies:
+    """What is known of points of several ranks, and of those they are compared with; empty: nothing is."""
+    compared = [one for point in points if point.baseline for one in (point, point.baseline)]
+    asked = dict.fromkeys((*(point for point in points if point.world_size > 1), *compared))
+    return {point: _mean_anatomy(study, point) for point in asked}
+
+
+def _mean_anatomy(study: Study, point: Point) -> dict[str, np.ndarray]:
+    runs = [source for source, _ in point.profiled]
+    anatomies = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
+    # What one run does not know is not known of the point.
+    names = [name for name in _READ if anatomies and all(name in parts for parts in anatomies)]
+    return {name: np.mean([parts[name] for parts in anatomies], axis=0) for name in names}
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
-    """Mean duration of each part in a batch of a rank, ns: as it was, then of resampled batches.
+    """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
     Empty: no attributed batch has kernels.
     """
@@ -65,15 +69,18 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     found = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
-            took = _by_batch(ranks, f"{name}_ns")
-            again = (
-                estimates.block_resamples(took, lambda values: values.mean(axis=-1), _RESAMPLES, seed)
-                if len(took) >= _FEWEST_BATCHES
-                else np.full(_RESAMPLES, np.nan)
-            )
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
+            again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
+    """By how much the mean of batches may be off, drawn; NaN where they are too few to tell."""
+    error = inside_run.error_of_mean(took)
+    if error is None:
+        return np.full(_RESAMPLES, np.nan)
+    return error[0] * np.random.default_rng(seed).standard_t(error[1], _RESAMPLES)
 
 
 def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
@@ -83,22 +90,27 @@ def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarra
     return np.bincount(which, weights=took) * len(STAGES) / rows
 
 
-def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float | str | None]:
+def loss_of(
+    points: Sequence[Point], efficiency_pct: float, anatomies: Anatomies
+) -> dict[str, float | str | None]:
     """The loss of a point, or of a group of them, in percentage points (:data:`LOSS_COLUMNS`).
 
     Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are None where a point or
     its base has no anatomy, and the note says which.
+
+    Args:
+        anatomies: of the points and their baselines, as far as they are known.
     """
     row: dict[str, float | str | None] = dict.fromkeys(LOSS_COLUMNS)
     lost = row["loss_pct"] = 100 - efficiency_pct
-    pairs = [(point, point.base) for point in points if point.base is not None and point.base is not point]
-    row["loss_note"] = _note(pairs)
+    pairs = [(point, point.baseline) for point in points if point.baseline]
+    row["loss_note"] = _note(pairs, anatomies)
     if not pairs or row["loss_note"]:
         return row
     taken_ns = sum(_batch_ns(point) for point in points)
-    names = [name for name in _KEPT if all(name in (one.anatomy or {}) for pair in pairs for one in pair)]
+    names = [name for name in _KEPT if all(name in anatomies.get(one, {}) for pair in pairs for one in pair)]
     for name in names:
-        grown = 100 * np.sum([_growth_ns(name, *pair) for pair in pairs], axis=0) / taken_ns
+        grown = 100 * np.sum([_growth_ns(name, *pair, anatomies) for pair in pairs], axis=0) / taken_ns
         row[f"loss_{name}_pct"] = float(grown[0])
         for end, bound in zip(_ENDS, estimates.interval(grown[1:]), strict=True):
             row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
@@ -106,10 +118,10 @@ def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float
     return row
 
 
-def _note(pairs: Sequence[tuple["Point", "Point"]]) -> str:
+def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     """Why the parts of the loss are not known; empty: they are."""
-    bases = {base.label for _, base in pairs if not base.anatomy}
-    own = {point.label for point, _ in pairs if not point.anatomy}
+    bases = {base.label for _, base in pairs if not anatomies.get(base)}
+    own = {point.label for point, _ in pairs if not anatomies.get(point)}
     lacking = [
         f"at {what} ({', '.join(sorted(labels))})"
         for what, labels in (("the base point", bases), ("this point", own))
@@ -118,12 +130,12 @@ def _note(pairs: Sequence[tuple["Point", "Point"]]) -> str:
     return f"no profiled run with kernels {' and '.join(lacking)}" if lacking else ""
 
 
-def _growth_ns(name: str, point: "Point", base: "Point") -> np.ndarray:
-    own, ideal = point.anatomy or {}, base.anatomy or {}
+def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np.ndarray:
+    own, ideal = anatomies[point], anatomies[base]
     work = (point.images / point.world_size) / (base.images / base.world_size)
     return own[name] - work * ideal[name]
 
 
-def _batch_ns(point: "Point") -> float:
+def _batch_ns(point: Point) -> float:
     """A batch by the job's rate, of which the efficiency is."""
     return point.images / point.rate.value * 1e9

@@ -4,12 +4,13 @@ Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed l
 in analysis/scaled.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.display.terminal import digits
+from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.points import UNPROFILED, Point
 from analysis.statistics import estimates
 
@@ -31,12 +32,12 @@ USE_COLUMNS = (
 )  # fmt: skip
 
 
-def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
+def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, Any]:
     """The figures of a point, or of a group of them (:data:`USE_COLUMNS`)."""
     profiled = [point for point in points if point.profiled]
     row: dict[str, Any] = {
         "profiled_runs": sum(len(point.profiled) for point in points),
-        **_perturbation(profiled),
+        **perturbation(profiled),
         "device_name": ", ".join(sorted({point.bound.device for point in points})),
     }
     for name, attribute, unit in (
@@ -52,19 +53,19 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     if points and all(point.cost for point in points):
         row |= _costs(points)
         row["use_note"] = _above_kernels(points, row["kernel_ms"])
-    return row | _communication(points)
+    return row | _communication([anatomies.get(point, {}) for point in points])
 
 
-def _communication(points: Sequence[Point]) -> dict[str, Any]:
+def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
 
     A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
     """
     names = ("exposed_communication", "overlapped_communication")
-    found = [[(point.anatomy or {}).get(name, [0.0])[0] for name in names] for point in points]
-    if not found or not all(map(any, found)):
+    means = [[anatomy[name][0] if name in anatomy else 0.0 for name in names] for anatomy in anatomies]
+    if not means or not all(map(any, means)):
         return {}
-    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
+    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(means, axis=0), strict=True)}
 
 
 def _recorded(point: Point) -> list[np.ndarray]:
@@ -84,28 +85,38 @@ def _recorded_ns(point: Point) -> float:
     return float(np.median([np.median(run) for run in runs])) if runs else float("nan")
 
 
-def _perturbation(points: Sequence[Point]) -> dict[str, Any]:
+def perturbation(points: Sequence[Point]) -> dict[str, Any]:
     """Duration of a batch that the profiler recorded over that of the unprofiled twin, with its interval."""
     recorded = twins = 0.0
-    drawn: list[tuple[np.ndarray, np.ndarray | None]] = []
+    drawn: list[tuple[estimates.Drawn, estimates.Drawn]] = []
     for point in points:
         runs = _recorded(point)
         if not runs or point.timed_by != UNPROFILED:
             continue
         recorded += _recorded_ns(point)
         twins += point.batch.value
-        if point.scatter.freedom:
-            # One profiled run alone is taken to scatter as its unprofiled twins do.
-            between = point.scatter if len(runs) == 1 else None
-            own = estimates.run_resamples(runs, seed=point.seed + 1, between=between)
-            drawn.append((own, point.batch_resamples))
+        # How much profiled runs differ takes two: they may differ more than unprofiled ones do.
+        if point.batch_drawn is not None and len(runs) > 1:
+            drawn.append((estimates.draw_runs(runs, seed=point.seed + 1), point.batch_drawn))
     low = high = None
-    known = [(own, twin) for own, twin in drawn if twin is not None]
-    if known and len(known) == len(points):
-        sums = [np.sum(durations, axis=0) for durations in zip(*known, strict=True)]
-        low, high = estimates.interval(sums[0] / sums[1])
+    if drawn and len(drawn) == len(points):
+        low, high = _interval_of_ratio(drawn)
     ratio = recorded / twins if twins else None
     return {"perturbation": ratio, "perturbation_low": low, "perturbation_high": high}
+
+
+def _interval_of_ratio(drawn: Sequence[tuple[estimates.Drawn, estimates.Drawn]]) -> tuple[float, float]:
+    """Of the sum of the first ones over that of the second ones."""
+    parts = [
+        (sign * one.value / sum(other.value for other in side), one)
+        for sign, side in zip((1, -1), zip(*drawn, strict=True), strict=True)
+        for one in side
+    ]
+    widening = estimates.shared_widening(parts)
+    over, under = (
+        np.sum([one.values(widening) for one in side], axis=0) for side in zip(*drawn, strict=True)
+    )
+    return estimates.interval(over / under)
 
 
 def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:

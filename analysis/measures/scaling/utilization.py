@@ -1,21 +1,26 @@
-"""How busy was each GPU, and what did more of them gain?
+"""How busy was each GPU, and what did more of them gain?"""
 
-The columns are explained in analysis/utilization.py.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE
-from analysis.display.terminal import Column, Rows, with_interval, with_places
+from analysis.display.metrics import (
+    CONFIDENCE,
+    OF_A_RUN,
+    RANK,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    telling,
+)
 from analysis.measures.batches.overlap import Intervals, covered, length, union
-from analysis.measures.kernels.costs import find_untimed, find_without_kernels
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.points import points_of
+from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import tables
@@ -24,12 +29,51 @@ from profiling.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OF_RANK = (
-    "rank", "gpu", "device_name", "attributed_batches", "profiled_ms", "gpu_utilization_pct",
-    "sm_efficiency_pct", "achieved_occupancy_pct", "communication_pct",
-)  # fmt: skip
-OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
-COLUMNS = ("id", *Run.model_fields, *OF_RANK, *OF_RUN, "unknown")
+METRICS = (
+    RANK,
+    Metric(
+        "gpu",
+        "its index; -1: the CPU",
+        "GPU",
+        show=lambda index: "CPU" if index < 0 else str(index),
+        key=True,
+    ),
+    Metric("device_name", "as the rank reports it", text=True),
+    Metric(
+        "attributed_batches",
+        "batches that the profiler recorded, with kernels; the next five figures are of their time only",
+    ),
+    Metric("profiled_ms", "their time"),
+    Metric("gpu_utilization_pct", "of it, in which at least one kernel runs", "GPU\nutil. %", places=1),
+    Metric(
+        "sm_efficiency_pct",
+        "estimated: of the multiprocessors, how many have a block, mean over it",
+        "est. SM\neff. %",
+        places=1,
+    ),
+    Metric(
+        "achieved_occupancy_pct",
+        "estimated: warps of those that would fit, mean over kernels weighted by time",
+        "est.\noccup. %",
+        places=1,
+    ),
+    Metric("communication_pct", "collectives in the summed time of kernels", "comm. of\nkernels %", places=1),
+    Metric(
+        "images_per_s",
+        "of all ranks, by the slowest rank's time, of the run's configuration (unprofiled runs count, if "
+        "there are any)",
+    ),
+    Metric(
+        "speedup",
+        "over one GPU of the same configuration (in a sweep of strong scaling, of the same global batch)",
+        "speed-up",
+        CONFIDENCE,
+        places=2,
+    ),
+    Metric("unknown", "why a figure is not known", text=True),
+)
+COLUMNS = {"Columns: id, the fields of the run, then": METRICS}
+_OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
 ON_CPU = "a CPU has no multiprocessors: utilisation, SM efficiency and occupancy are a GPU's"
@@ -138,7 +182,7 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
     rank = int(directory.name.rpartition("_")[2])
     nowhere = table["device"].null_count
     if nowhere:
-        study.find(f"{source.id}: kernels of rank {rank} that name no device are left out: {nowhere}")
+        study.note(f"kernels of rank {rank} that name no device are left out: {nowhere}", source)
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if found else 0, bool)
     for kernels in found.values():
@@ -165,10 +209,9 @@ def rows(study: Study) -> Rows:
     """
     of_run = _speedups(study)
     made: Rows = []
-    for source in list(study.of_kind("run")):
-        if source.fields["profile"] != "none":
-            made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})}
-                     for row in _of_run(study, source)]  # fmt: skip
+    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
+    for source, ranks in study.each(profiled, lambda source: _of_run(study, source)):
+        made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not made:
         raise UserError(
             f"{study.path} holds no kernel of a recorded batch with its time: it needs a run under a "
@@ -180,21 +223,16 @@ def rows(study: Study) -> Rows:
 def _of_run(study: Study, source: Source) -> Rows:
     found: Rows = []
     without = recorded = 0
-    try:
-        for directory in (path.parent for path in source.tables("kernels")):
+    for directory in (path.parent for path in source.tables("kernels")):
+        with reading(source):
             rows_of_it, busy = _of_rank(study, source, directory)
-            found += rows_of_it
-            # A batch in which nothing ran was not idle, but not recorded.
-            without, recorded = without + int((~busy).sum()), recorded + len(busy)
-    except UserError as error:
-        study.fail(source, str(error))
-        return []
-    find_untimed(study, source)
-    find_without_kernels(study, source, without, recorded)
+        found += rows_of_it
+        # A batch in which nothing ran was not idle, but not recorded.
+        without, recorded = without + int((~busy).sum()), recorded + len(busy)
+    note_untimed(study, source)
+    note_without_kernels(study, source, without, recorded)
     if not found:
-        study.find(
-            f"{source.id}: no kernel in a recorded batch has a time and a device: utilisation is not known"
-        )
+        study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
     named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
     return [{**row, "device_name": named.get(row["rank"])} for row in found]
 
@@ -206,9 +244,9 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
         all_of = figures.figures([point])
         row = {"images_per_s": all_of["images_per_s"]}
         if all_of["base_world_size"] == 1:
-            row |= {name: all_of[name] for name in OF_RUN if name in all_of}
+            row |= {name: all_of[name] for name in _OF_RUN if name in all_of}
         else:
-            study.find(f"{point.label}: no run of this configuration on one GPU, so no speedup")
+            study.note(f"{point.label}: no run of this configuration on one GPU, so no speedup")
         for source, _ in (*point.timed, *point.profiled):
             made[source.id] = row
     return made
@@ -220,31 +258,16 @@ CAPTION = (
 )
 
 
-def shown(made: Sequence[dict[str, Any]]) -> list[Column]:
-    """The terminal's columns."""
-
-    def percent(name: str) -> Any:
-        return lambda row: with_places(row.get(name), 1)
-
-    varying = [name for name in Run.model_fields if len({str(row.get(name)) for row in made}) > 1]
-    return [
-        *(_field(name) for name in varying),
-        Column("rank", lambda row: row.get("rank"), key=True),
-        Column("GPU", lambda row: row["gpu"] if row["gpu"] >= 0 else "CPU", key=True),
-        Column("GPU\nutil. %", percent("gpu_utilization_pct")),
-        Column("est. SM\neff. %", percent("sm_efficiency_pct")),
-        Column("est.\noccup. %", percent("achieved_occupancy_pct")),
-        Column("comm. of\nkernels %", percent("communication_pct")),
-        Column("images\n/s", lambda row: row.get("images_per_s")),
-        Column(
-            f"speed-up\n[{CONFIDENCE}]",
-            lambda row: with_interval(row.get("speedup"), row.get("speedup_low"), row.get("speedup_high"), 2),
-        ),
-    ]
+def columns_of() -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*OF_A_RUN[:-1], *METRICS]
 
 
-def _field(name: str) -> Column:
-    return Column(name.replace("_", "\n"), lambda row: row.get(name), key=True)
+def shown(made: Rows) -> list[Column]:
+    """The tables' columns."""
+    left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
+    wanted = [metric for metric in METRICS if metric.name not in left_out]
+    return columns([*fields(telling(made, Run.model_fields)), *wanted])
 
 
 def notes_of(made: Rows) -> list[str]:

@@ -7,16 +7,15 @@ of a batch.
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.display.terminal import Rows, sortable
 from analysis.measures.tau import published_formulas
-from analysis.results.study import Failure, Study
+from analysis.results.study import Source, Study, Unusable
 from jobs.run import ID_FIELDS, Run
-from profiling.errors import UserError, no_command
+from profiling.errors import no_command
 
 TAU_COLUMNS = (
     "repetitions", "repetitions_kept", "application_s", "epoch_duration_s", "base_nodes",
@@ -40,42 +39,42 @@ _OF_A_RUN = ("attribute_from", "seed")
 Key = tuple[Any, ...]  # the values of ID_FIELDS
 
 
-def applications(study: Study, path: Path, rank_0_only: bool = False) -> dict[Key, np.ndarray]:
+def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict[Key, np.ndarray]:
     """Application times of a TAU table in s, one a repetition, by the values of ID_FIELDS.
 
     Args:
         rank_0_only: of GPU 0, thread 0; else the maximum over ranks.
 
     Raises:
-        UserError: the table is damaged, or holds no `.tau application`.
+        Unusable: the table is damaged, or holds no `.tau application`.
     """
     where = "and gpu = 0 and thread = 0" if rank_0_only else ""
     sql = (
-        f"select {fields_of_table(study, path)}, run, max(inc_time) / 1e6 from {table_of(study, path)} "
+        f"select {fields_of_table(study, table)}, run, max(inc_time) / 1e6 from {table_of(study, table)} "
         f"where function = '.tau application' and inc_time > 0 {where} group by all order by all"
     )
-    rows = query_table(study, path, sql)
+    rows = query_table(study, table, sql)
     if not rows:
-        raise UserError(f"{path} holds no timer '.tau application', so it says nothing of a run's duration")
+        raise Unusable(table, "holds no timer '.tau application', so it says nothing of a run's duration")
     found: dict[Key, list[float]] = {}
-    for *key, _run, seconds in with_known_size(study, path, rows):
+    for *key, _run, seconds in with_known_size(study, table, rows):
         found.setdefault(tuple(key), []).append(float(seconds))
     return {key: np.array(values) for key, values in found.items()}
 
 
-def table_of(study: Study, path: Path) -> str:
+def table_of(study: Study, table: Source) -> str:
     """A TAU table as a relation whose figures are numbers, however they were written; NaN is null."""
     numbers = [
         f"nullif(try_cast({name} as double), 'nan'::double) as {name}"
         for name in _FIGURES
-        if name in _columns_in(study, path)
+        if name in _columns_in(study, table)
     ]
     return f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
 
 
-def fields_of_table(study: Study, path: Path) -> str:
+def fields_of_table(study: Study, table: Source) -> str:
     """What to select of a TAU table for the values of ID_FIELDS; a number that is none is null."""
-    have = _columns_in(study, path)
+    have = _columns_in(study, table)
     written = []
     for name in ID_FIELDS:
         value = f'"{_COLUMNS[name]}"' if _COLUMNS[name] in have else "null"
@@ -83,42 +82,42 @@ def fields_of_table(study: Study, path: Path) -> str:
     return ", ".join(written)
 
 
-def with_known_size(study: Study, path: Path, rows: Sequence[tuple]) -> list[tuple]:
+def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[tuple]:
     """The rows (which begin with the values of ID_FIELDS) that say how large their run was."""
     needed = [ID_FIELDS.index(name) for name in _NEEDED]
     known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
     if len(known) < len(rows):
-        study.find(
-            f"{path.name}: {len(rows) - len(known)} runs do not say nodes, gpus_per_node or batch; "
+        study.note(
+            f"{table.id}: {len(rows) - len(known)} runs do not say nodes, gpus_per_node or batch; "
             "they are left out"
         )
     return known
 
 
-def _columns_in(study: Study, path: Path) -> set[str]:
-    return {name for (name,) in query_table(study, path, "select name from parquet_schema($path)")}
+def _columns_in(study: Study, table: Source) -> set[str]:
+    return {name for (name,) in query_table(study, table, "select name from parquet_schema($path)")}
 
 
-def query_table(study: Study, path: Path, sql: str) -> list[tuple]:
+def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
     import duckdb
 
     try:
-        return study.ask(sql, {"path": str(path)})
+        return study.ask(sql, {"path": str(table.path)})
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
-        raise UserError(f"{path} is a damaged or truncated TAU table ({why}); fetch it again") from None
+        raise Unusable(table, f"is a damaged or truncated TAU table ({why}); fetch it again") from None
 
 
-def batches_of(study: Study, path: Path) -> int:
+def batches_of(study: Study, table: Source) -> int:
     """How many batches the runs of a TAU table did: 1 (`batch1_...`, runs that measure start-up) or 50.
 
     The tables do not say it. Where the name does not either, Horovod's coordinator does: it gathers at least
     once a batch, so fewer than 50 gathers are not 50 batches.
     """
-    if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", path.name):
+    if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    sql = f"select min(calls) from {table_of(study, path)} where function = 'mpi_gather'"
-    ((gathers,),) = query_table(study, path, sql)
+    sql = f"select min(calls) from {table_of(study, table)} where function = 'mpi_gather'"
+    ((gathers,),) = query_table(study, table, sql)
     return 1 if gathers is not None and gathers < published_formulas.BATCHES else published_formulas.BATCHES
 
 
@@ -131,17 +130,16 @@ def timed_and_started(
     """
     timed: dict[Key, np.ndarray] = {}
     started: dict[Key, np.ndarray] = {}
-    for path in list(study.tau_intervals):
-        try:
-            into = started if batches_of(study, path) == 1 else timed
-            for key, seconds in applications(study, path, rank_0_only).items():
-                into[key] = np.concatenate([into.get(key, np.array([])), seconds])
-        except UserError as error:
-            study.tau_intervals.remove(path)
-            study.failed.append(Failure(path.name, str(error).removeprefix(f"{path} "), "unreadable"))
-            continue
-        if into is started:
-            study.find(f"{path.name}: 1-batch runs measure start-up; they give no epoch duration")
+
+    def of_table(table: Source) -> tuple[int, dict[Key, np.ndarray]]:
+        return batches_of(study, table), applications(study, table, rank_0_only)
+
+    for table, (batches, seconds_by_key) in study.each(study.tau_intervals, of_table):
+        into = started if batches == 1 else timed
+        for key, seconds in seconds_by_key.items():
+            into[key] = np.concatenate([into.get(key, np.array([])), seconds])
+        if batches == 1:
+            study.note(f"{table.id}: 1-batch runs measure start-up; they give no epoch duration")
     return timed, started
 
 

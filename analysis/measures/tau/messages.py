@@ -1,20 +1,18 @@
 """What did MPI cost, as TAU saw it?
 
 From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
-configuration, with the medians and the central 95 % of repetitions (columns ``..._low`` and ``..._high``;
-percentiles, not confidence intervals: they say how much runs differ).
-
-    mpi_s            inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks, s
-    messages         how many messages these four functions sent, summed over ranks
-    volume_mb        the bytes of these messages, 1e6
+configuration.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Answer, Column, Part, Rows, sortable, with_interval
-from analysis.measures.kernels.costs import query_arrays
+from analysis.display.metrics import Metric, Rows, columns, fields, telling
+from analysis.display.numbers import sortable
+from analysis.display.terminal import Answer, Part
 from analysis.measures.tau.applications import (
     batches_of,
     fields_of_table,
@@ -23,7 +21,8 @@ from analysis.measures.tau.applications import (
     with_known_size,
 )
 from analysis.results.load import no_result
-from analysis.results.study import Failure, Source, Study
+from analysis.results.query import query_arrays
+from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS
 from profiling.errors import UserError, no_command
 
@@ -35,7 +34,29 @@ _EVENTS = {
     "mpi_allgather": "Message size for all-gather",
 }
 FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
-FIGURES = ("mpi_s", "messages", "volume_mb")
+_OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
+METRICS = (
+    Metric("repetitions", "how many runs", "runs"),
+    Metric(
+        "mpi_s",
+        "inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks",
+        "MPI, s",
+        _OVER_RUNS,
+    ),
+    Metric(
+        "messages",
+        "how many messages these four functions sent, summed over ranks",
+        "messages",
+        _OVER_RUNS,
+    ),
+    Metric("volume_mb", "the bytes of these messages, 1e6", "MB", _OVER_RUNS),
+)
+FIGURES = tuple(metric.name for metric in METRICS[1:])
+COLUMNS = {
+    "For TAU tables, and runs under TAU: the ten fields of a run's id, world_size, then (medians and the "
+    "central 95 % of repetitions: percentiles, which say how much runs differ, no confidence "
+    "intervals):": METRICS
+}
 
 _TIME = """
 select {fields}, run, sum(inc_time) / 1e6 from {table}
@@ -76,48 +97,45 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, sql in _OWN.items():
         paths = source.tables(name)
-        columns = query_arrays(study, source, sql, paths=paths) if paths else None
-        known = {figure: float(values[0]) for figure, values in (columns or {}).items()}
+        columns = query_arrays(study, source, sql, paths=paths) if paths else {}
+        known = {figure: float(values[0]) for figure, values in columns.items()}
         found |= {figure: value for figure, value in known.items() if np.isfinite(value)}
     return found
 
 
+def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
+    """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
+    if table.kind == "tau_intervals" and batches_of(study, table) == 1:
+        study.note(f"{table.id}: runs of one batch measure start-up; their messages are left out")
+        return None
+    relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
+    rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))
+    return with_known_size(study, table, rows)
+
+
 def rows(study: Study) -> Rows:
-    """A row a configuration of TAU tables and of runs under TAU; see this file's docstring.
+    """A row a configuration of TAU tables and of runs under TAU; with :data:`METRICS`.
 
     Raises:
         UserError: no table can be read, or none says anything of MPI.
     """
     found: dict[tuple, dict[str, list[float]]] = {}
-    for paths, query, names in (
+
+    def add(key: tuple, figures: Mapping[str, float | None]) -> None:
+        for name, figure in figures.items():
+            if figure is not None:
+                found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+
+    for tables, sql, names in (
         (study.tau_intervals, _TIME, FIGURES[:1]),
         (study.tau_atomics, _SIZES, FIGURES[1:]),
     ):
-        for path in list(paths):
-            try:
-                if paths is study.tau_intervals and batches_of(study, path) == 1:
-                    study.find(
-                        f"{path.name}: runs of one batch measure start-up; their messages are left out"
-                    )
-                    continue
-                sql = query.format(
-                    fields=fields_of_table(study, path), table=table_of(study, path), functions=FUNCTIONS,
-                    events=EVENTS,
-                )  # fmt: skip
-                table = with_known_size(study, path, query_table(study, path, sql))
-            except UserError as error:
-                paths.remove(path)
-                study.failed.append(Failure(path.name, str(error), "unreadable"))
-                continue
-            for values in table:
-                key, figures = values[: len(ID_FIELDS)], values[len(ID_FIELDS) + 1 :]
-                for name, figure in zip(names, figures, strict=True):
-                    if figure is not None:
-                        found.setdefault(key, {}).setdefault(name, []).append(float(figure))
-    for source in _own_runs(study):
-        key = tuple(source.fields[name] for name in ID_FIELDS)
-        for name, figure in _of_own(study, source).items():
-            found.setdefault(key, {}).setdefault(name, []).append(figure)
+        for _, runs in study.each(tables, partial(_of_table, study, sql)):
+            for run in runs:
+                key, figures = run[: len(ID_FIELDS)], run[len(ID_FIELDS) + 1 :]
+                add(key, dict(zip(names, figures, strict=True)))
+    for source, known in study.each(_own_runs(study), partial(_of_own, study)):
+        add(tuple(source.fields[name] for name in ID_FIELDS), known)
     if not found and study.failed:
         raise UserError(no_result(study))
     if not found:
@@ -139,26 +157,9 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     made = rows(study)
-    figures = [f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")]
-    columns = [*ID_FIELDS, "world_size", "repetitions", *figures]
-    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, _shown(made))
-    return Answer(made, columns, parts=[part])
-
-
-def _shown(made: Rows) -> list[Column]:
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
-
-    def spread(name: str) -> Any:
-        return lambda row: with_interval(row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high"))
-
-    varying = [name for name in ID_FIELDS if len({str(row.get(name)) for row in made}) > 1]
-    return [
-        *(Column(name, get(name), left=isinstance(made[0].get(name), str)) for name in varying),
-        Column("MPI, s", spread("mpi_s")),
-        Column("messages", spread("messages")),
-        Column("MB", spread("volume_mb")),
-    ]
+    shown = columns([*fields(telling(made, ID_FIELDS)), *METRICS[1:]])
+    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, shown)
+    return Answer(made, [*fields((*ID_FIELDS, "world_size")), *METRICS], parts=[part])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""What is a section of the report to the rest? An id, a heading, when it applies and how it is built.
+
+A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.SECTIONS` puts it on
+the page.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from analysis.display.terminal import Rows
+from analysis.published import by_method
+from analysis.report.render import Chart, Section, TableView
+from analysis.report.views import FACTORS, varied
+from analysis.results.study import Study
+from profiling.errors import UserError
+
+_SIZE = ("nodes", "gpus_per_node", "world_size")
+T = TypeVar("T")
+
+
+class Context:
+    """What sections are built from: a study, and what several of them read of it.
+
+    Attributes:
+        study: whose page it is.
+        rows: of analysis.scaled.
+        own: those of them that are of runs of our own.
+        others: those of tables that the reference published.
+        factors: the fields of ``Run`` that vary, but for the world size: by these the page is filtered.
+        lines: the factors that may tell lines of a chart apart: not the batch size of a GPU where that of the
+            job is constant.
+        series: those of ``lines`` that tell one line against ranks from another: not the number of ranks.
+
+    Raises:
+        UserError: nothing in the study can be reported.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        methods = ["corrected"] if study.sources else []
+        self.rows = by_method.rows(study, [*methods, "published"] if study.tau_intervals else methods)
+        self.own: Rows = [row for row in self.rows if row.get("scaling")]
+        self.others: Rows = [row for row in self.rows if not row.get("scaling")]
+        fields = [source.fields for source in study.sources] or self.rows
+        self.factors = varied(fields, [name for name in FACTORS if name != "world_size"])
+        jobs = {row["batch"] * row["world_size"] for row in self.own if row["scaling"] == "strong"}
+        self.lines = [name for name in self.factors if name != "batch" or len(jobs) != 1]
+        self.series = [name for name in self.lines if name not in _SIZE]
+        self._results: dict[Callable[..., Any], Any] = {}
+
+    def once(self, compute: Callable[["Context"], T]) -> T:
+        """What ``compute`` gives for this context; computed when it is first asked for."""
+        if compute not in self._results:
+            self._results[compute] = compute(self)
+        result: T = self._results[compute]
+        return result
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a section says below its heading."""
+
+    text: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[TableView] = ()
+    notes: Sequence[str] = ()
+
+
+def _always(context: Context) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class SectionKind:
+    """A section as it can be of any study.
+
+    Attributes:
+        id: the anchor that sentences of the opening link to.
+        heading: its question.
+        build: its content. What it raises as UserError becomes the section's sentence.
+        applies: whether the page has it; where it does not, nobody would look for it.
+    """
+
+    id: str
+    heading: str
+    build: Callable[[Context], Content]
+    applies: Callable[[Context], bool] = _always
+
+    def section(self, context: Context) -> Section | None:
+        """The section of a study's page; None where it does not apply."""
+        content = content_or_why(self._content, context)
+        return Section(self.id, self.heading, **vars(content)) if content else None
+
+    def _content(self, context: Context) -> Content | None:
+        return self.build(context) if self.applies(context) else None
+
+
+def content_or_why(build: Callable[[Context], Content | None], context: Context) -> Content | None:
+    """What ``build`` gives, or in a sentence why it is not known."""
+    try:
+        return build(context)
+    except UserError as error:
+        return Content(f"Not known: {error}.")

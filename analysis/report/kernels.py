@@ -1,0 +1,195 @@
+"""Which kernels take the time, what do more ranks change in them, what bounds them, how busy are GPUs?"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.display import plots
+from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked
+from analysis.display.terminal import Part
+from analysis.measures.kernels import difference as kernel_difference
+from analysis.measures.kernels import hotspots
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.kernels.hotspot_runs import TOOLS
+from analysis.measures.kernels.of_run import BY
+from analysis.measures.scaling import utilization
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.per_point import labels_of
+from analysis.report.render import Chart
+from analysis.report.views import as_view, called, facts
+from analysis.results.study import Source
+
+TOP_KERNELS = 15  # of a chart
+TABLE_KERNELS = 40  # of a run, in the table
+TOP_CHANGES = 15
+TOP_HOTSPOTS = 5
+# In these the two runs whose kernels are compared may differ: two make the number of ranks.
+_ANY = ("nodes", "gpus_per_node", "attribute_from", "seed")
+
+
+def _top(context: Context) -> Content:
+    """The kernels that take most time: a chart of one run, a table of all."""
+    sources = kernels.with_kernels(context.study)
+    if not sources:
+        return Content("No run was profiled (profile: torch), so nothing is known of kernels.")
+    rows, _ = kernels.rows(context.study)
+    of_run: dict[str, Rows] = {}
+    for row in rows:
+        of_run.setdefault(row.get("run") or sources[0].id, []).append(row)
+    by_id = {source.id: source for source in sources}
+    shown = max(of_run, key=lambda run: _gpus(by_id[run]))
+    top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
+    every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
+    names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
+    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time a batch by kernel")
+    of_table = [
+        {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
+        for run in of_run
+        for row in of_run[run][:TABLE_KERNELS]
+    ]
+    part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
+    text = (
+        "Attributed batches only, a batch of a rank. On a CPU a kernel is an operator that calls no other. "
+        "Efficiencies are beside the datasheet's peak."
+    )
+    return Content(text, [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
+
+
+def _gpus(source: Source) -> int:
+    return (source.fields.get("nodes") or 0) * (source.fields.get("gpus_per_node") or 0)
+
+
+def _top_note(of_run: dict[str, Rows]) -> str:
+    longest = max(len(rows) for rows in of_run.values())
+    if longest <= TABLE_KERNELS:
+        return ""
+    return f"The first {TABLE_KERNELS} of each run; all of them: python -m analysis.kernels RUN --format csv"
+
+
+def _top_columns(several: bool) -> list[Column]:
+    of_run = [CONFIGURATION] if several else []
+    figures = picked(
+        kernels.METRICS, "ms_per_batch", "share_pct", "calls_per_batch", "mean_us", "gflop_per_batch",
+        "flops_efficiency_pct", "bandwidth_efficiency_pct",
+    )  # fmt: skip
+    return columns([*of_run, *(BY[name] for name in kernels.DEFAULT_BY), *figures])
+
+
+def _pair(context: Context) -> tuple[Source, Source] | None:
+    return smallest_and_largest(kernels.with_kernels(context.study))
+
+
+def _sides(context: Context) -> list[kernel_difference.Side]:
+    """Two profiled runs of a configuration with their kernels; none if none ran on two numbers of ranks."""
+    pair = context.once(_pair)
+    sides = [kernel_difference.side_of(context.study, source, None) for source in pair or ()]
+    return sides if all(side.kernels for side in sides) else []
+
+
+def _change(context: Context) -> Content:
+    """The difference of two profiled runs of a configuration."""
+    pair = context.once(_pair)
+    assert pair is not None  # else the section does not apply
+    a, b = context.once(_sides)
+    rows = kernel_difference.rows(a, b)
+    totals = kernel_difference.summary(rows, a, b)
+    fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
+    names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
+    title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
+    parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, kernels.naming(kernels.DEFAULT_BY))
+    views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
+    return Content(_change_text(totals, pair), tables=views)
+
+
+def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
+    """Two runs of one configuration whose numbers of ranks are furthest apart; None if there are none.
+
+    One rank sends no gradients: if it is the smaller one, their precision may be another.
+    """
+    known = [source for source in sources if source.world_size]
+    pairs = [
+        (a, b) for a in known for b in known if (a.world_size or 0) < (b.world_size or 0) and _alike(a, b)
+    ]
+    # Of equally far ones those that differ in nothing else.
+    return max(pairs, key=lambda pair: (_ratio(pair), not _other_gradients(pair)), default=None)
+
+
+def _alike(a: Source, b: Source) -> bool:
+    free = (*_ANY, "grad") if a.world_size == 1 else _ANY
+    return all(str(value) == str(b.fields.get(name)) for name, value in a.fields.items() if name not in free)
+
+
+def _ratio(pair: tuple[Source, Source]) -> float:
+    return (pair[1].world_size or 0) / (pair[0].world_size or 1)
+
+
+def _other_gradients(pair: tuple[Source, Source]) -> bool:
+    return pair[0].fields["grad"] != pair[1].fields["grad"]
+
+
+def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
+    of = {row["change"]: row["difference_ms"] for row in totals}
+    kinds = ", ".join(f"{kind} {of[kind]:+.2f} ms" for kind in kernel_difference.KINDS[:-1] if kind in of)
+    of_grad = ""
+    if _other_gradients(pair):
+        of_grad = (
+            f" They differ in the precision of gradients, too: {pair[1].fields['grad']} on "
+            f"{pair[1].world_size} ranks, {pair[0].fields['grad']} on one rank, which sends none."
+        )
+    text = (
+        f"From {pair[0].world_size} to {pair[1].world_size} ranks the kernels of a batch of a rank change by "
+        f"{of[kernel_difference.ALL]:+.2f} ms ({kinds or 'all the same'})"
+    )
+    if kernel_difference.BATCH not in of:
+        return f"{text}. How long a batch lasts beside them is not known of these.{of_grad}"
+    return (
+        f"{text}; what of them runs at once by {of[kernel_difference.AT_ONCE]:+.2f} ms and the time without "
+        f"a kernel by {of[kernel_difference.NO_KERNEL]:+.2f} ms: the batch, while it is recorded, by "
+        f"{of[kernel_difference.BATCH]:+.2f} ms.{of_grad}"
+    )
+
+
+def _hotspots(context: Context) -> Content:
+    """The table of analysis.hotspots, of runs that have read counters."""
+    rows, caption = hotspots.rows(context.study, TOP_HOTSPOTS)
+    text = (
+        "Times are those of the run under the torch profiler; counters those of another, in which only these "
+        "kernels were measured, run again and again. What bounds a kernel is the first that its figures "
+        "show of memory, arithmetic, calls too short, wasted bytes and latency (docs/profilers.md)."
+    )
+    view = as_view(Part("", rows, hotspots.shown(rows), caption), "hotspots-table", context.factors)
+    return Content(text, tables=[view])
+
+
+def _utilization(context: Context) -> Content:
+    """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
+    rows = utilization.rows(context.study)
+    text = (
+        "Of the time of recorded batches: how much of it a kernel runs, and, estimated from launches' sizes, "
+        "how many of the multiprocessors have a block and how many of the warps that would fit there are (by "
+        "the definitions of PyTorch's TensorBoard plugin). Speed-up is over one GPU of the same "
+        "configuration."
+    )
+    view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
+    return Content(text, tables=[view], notes=utilization.notes_of(rows))
+
+
+def _counters_read(context: Context) -> bool:
+    return any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run"))
+
+
+def _profiled(context: Context) -> bool:
+    return any(source.tables("kernels") for source in context.study.of_kind("run"))
+
+
+TOP = SectionKind(
+    "kernels", "Which kernels take the time?", _top, lambda context: bool(context.study.sources)
+)
+CHANGE = SectionKind(
+    "kernel-change",
+    "What changes in the kernels on more ranks?",
+    _change,
+    lambda context: bool(context.once(_sides)),
+)
+HOTSPOTS = SectionKind("hotspots", "Why are the hottest kernels slow?", _hotspots, _counters_read)
+UTILIZATION = SectionKind("utilization", "How busy is each GPU?", _utilization, _profiled)

@@ -1,0 +1,94 @@
+"""Where do the figures come from? What the runs cost, what of them does not count, machine and software."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.display.terminal import Part
+from analysis.measures.scaling import expense
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.views import as_view
+from analysis.results.study import Study
+from jobs.store import Facts, Manifest
+
+RANKS = 256  # rows of the table by rank
+
+
+def _cost(context: Context) -> Content:
+    """Memory, energy, start-up and node-hours."""
+    study = context.study
+    rows = expense.rows(study)
+    by_rank = expense.rows(study, by_rank=True)
+    text, *notes = expense.caption(rows, expense.spent(study)).split("\n")
+    views = [as_view(Part("", rows, expense.shown(rows)), "cost-table", context.factors)]
+    if len(by_rank) > len(rows):
+        part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
+        views.append(as_view(part, "cost-by-rank", context.factors))
+    if len(by_rank) > RANKS:
+        notes.append(f"The first {RANKS} of {len(by_rank)} ranks; analysis.expense --by rank gives all.")
+    if not any(row.get("device_memory_gb") for row in rows):
+        cpu = all(device == "cpu" for device in study.runs["device_name"])
+        notes.append(f"No memory of a GPU was recorded{': on a CPU there is none' if cpu else ''}.")
+    return Content(text, tables=views, notes=notes)
+
+
+def _left_out(context: Context) -> Content:
+    """All points that do not count, and what is to be said of those that do."""
+    study = context.study
+    failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in study.failed
+              if failure.kind != "excluded"]  # fmt: skip
+    reasons: dict[str, int] = {}
+    for failure in study.failed:
+        if failure.kind == "excluded":
+            reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
+    excluded = [f"left out: {count} points: {reason}" for reason, count in reasons.items()]
+    notes = [*failed, *excluded, *(f"note: {note}" for note in study.notes())]
+    text = (
+        "Nothing is left out silently: failed points, points excluded with the reason, and notes on the data."
+    )
+    if not notes:
+        text = "Nothing failed, nothing was left out, and there is nothing to note."
+    return Content(text, notes=notes)
+
+
+# Reference files say nothing of what their runs cost.
+COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
+LEFT_OUT = SectionKind("left-out", "What does not count, and what to know", _left_out)
+
+
+def of_study(study: Study) -> list[tuple[str, str]]:
+    """Where the figures come from: pairs of a name and its value (or values, if runs differ)."""
+    manifests = [source.manifest for source in study.sources if source.manifest]
+    facts = facts_of(study.path, manifests)
+    if manifests:
+        facts.append(("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}"))
+    if study.calibration:
+        measured = f"{study.calibration.seconds:.1f} s, {study.calibration.precision}"
+        facts.append(("peaks measured in", measured))
+    return facts
+
+
+def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
+    """What manifests say of machine, software and time."""
+    facts: dict[str, dict[str, None]] = {}
+
+    def add(name: str, value: object) -> None:
+        if value not in (None, ""):
+            facts.setdefault(name, {})[str(value)] = None
+
+    add("results", path.resolve().name)
+    for manifest in manifests:
+        dirty = " with uncommitted changes" if manifest.git_dirty else ""
+        add("revision", f"{manifest.git_revision}{dirty}" if manifest.git_revision else None)
+        add("host", manifest.host.get("hostname"))
+        add("CPU", manifest.host.get("cpu"))
+        for gpu in manifest.gpus:
+            add("GPU", gpu)
+        add("driver", manifest.driver)
+        for rank in manifest.ranks[:1] if isinstance(manifest, Manifest) else []:
+            add("backend", rank.backend)
+        for name, version in manifest.versions.items():
+            add(name, version)
+    if manifests:
+        add("started", min(manifest.started for manifest in manifests))
+        add("ended", max(manifest.ended for manifest in manifests))
+    return [(name, ", ".join(values)) for name, values in facts.items()]

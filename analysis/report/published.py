@@ -1,0 +1,73 @@
+"""What do the reference's own files say? Published scaling, counts of PyProf tables, corrections."""
+
+import pandas as pd
+
+from analysis.display import plots
+from analysis.display.terminal import Rows
+from analysis.measures.scaling import scaled_parts
+from analysis.published.explain import explain
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.render import Chart, TableView
+from analysis.report.views import as_view, called, facts, varied
+
+
+def _scaling(context: Context) -> Content:
+    """Scaling as the reference computed it."""
+    published = _published(context)
+    text = (
+        "Epoch durations and scaling efficiencies as the reference computed them, from times of the "
+        "whole application. The column on the right says how much of that time does not depend on "
+        "the batch."
+    )
+    chart = Chart("published", _chart(published), "Published scaling efficiency against ranks")
+    return Content(text, [chart], _views(published, "published"))
+
+
+def _published(context: Context) -> Rows:
+    return [row for row in context.others if row["method"] == "published" and "epoch_duration_s" in row]
+
+
+def _tables(context: Context) -> Content:
+    """Counts and coverage of PyProf tables."""
+    text = "PyProf kernel tables: batches are counted in each table, not assumed."
+    return Content(text, tables=_views(_counted(context), "counted"))
+
+
+def _counted(context: Context) -> Rows:
+    return [row for row in context.others if "fprop_batches" in row]
+
+
+def _views(rows: Rows, id: str) -> list[TableView]:
+    factors = varied(rows)
+    return [as_view(part, f"{id}-{number}", factors) for number, part in enumerate(scaled_parts.parts(rows))]
+
+
+def _chart(published: Rows) -> plots.Figure:
+    # Each has its own base point for a number of GPUs a node.
+    fields = [name for name in varied(published) if name not in ("nodes", "world_size")]
+    points = [{**row, "label": called(row, fields), "facts": facts(row, fields)} for row in published]
+    return plots.efficiency(pd.DataFrame(points))
+
+
+def _corrections(context: Context) -> Content:
+    """What each correction of the reference's method moves on these data."""
+    text = (
+        "The reference's method (SURFBoard, 2020) and ours differ in the points below; each line says what "
+        "the correction moves on these data. Numbers are those of docs/methods.md."
+    )
+    return Content(text, notes=context.once(_moved))
+
+
+def _moved(context: Context) -> list[str]:
+    """A line a correction; of studies that hold something published only."""
+    if not context.others:
+        return []
+    lines = explain(context.study, context.own)
+    return [line.strip() for line in lines[2:] if line.strip()]
+
+
+SCALING = SectionKind("scaling", "Scaling, as published", _scaling, lambda context: bool(_published(context)))
+TABLES = SectionKind("table", "The kernel tables", _tables, lambda context: bool(_counted(context)))
+CORRECTIONS = SectionKind(
+    "corrections", "What the corrections move", _corrections, lambda context: bool(context.once(_moved))
+)

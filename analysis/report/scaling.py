@@ -1,0 +1,170 @@
+"""How does it scale, what is lost, and where does a batch's time go?"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.display import plots
+from analysis.display.metrics import Column, Rows, names_of
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.scaling import scaled_parts
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.per_point import labels_of, merged, named
+from analysis.report.render import Chart
+from analysis.report.verdict import has_scaled, unscaled
+from analysis.report.views import as_view, called, facts, varied
+
+_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
+
+
+def _scaling(context: Context) -> Content:
+    """Throughput and efficiency against ranks."""
+    own = context.own
+    points = _against_ranks(own, context.series)
+    charts = [
+        Chart("throughput", plots.throughput(points), "Images a second against the number of ranks"),
+        Chart("efficiency", plots.efficiency(points), "Scaling efficiency against the number of ranks"),
+    ]
+    strong = own[0]["scaling"] == "strong"
+    text = (
+        f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
+        "constant. Bars are intervals between repeated runs, of 95 % or more; "
+        "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
+    )
+    if not has_scaled(own):
+        why = unscaled(own)
+        text = f"{why[0].upper()}{why[1:]}: throughput can be shown, scaling cannot."
+        charts = charts[:1]
+    return Content(text, charts)
+
+
+def _against_ranks(own: Rows, series: Sequence[str]) -> pd.DataFrame:
+    """The points of the charts: a row a configuration and world size, each series from its base point on.
+
+    A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
+    is repeated in each series that is compared with it.
+    """
+    points = [{**row, "label": called(row, series), "facts": facts(row, series)} for row in own]
+    sizes = {(row["label"], row["world_size"]) for row in points}
+    for row in list(points):
+        start = (row["label"], row["base_world_size"])
+        if start not in sizes and row["base_world_size"]:
+            sizes.add(start)
+            rate = row["base_images_per_s"]
+            points.append({
+                "label": row["label"], "facts": row["facts"], "world_size": row["base_world_size"],
+                "images_per_s": rate, "scaling_efficiency_pct": 100.0,
+            })  # fmt: skip
+    return pd.DataFrame(points)
+
+
+def _table(context: Context) -> Content:
+    """The figures themselves, as the terminal shows them."""
+    parts = scaled_parts.parts(context.own, with_loss=False)
+    factors = varied(context.own)
+    views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
+    text = (
+        "Batch: the duration of a step of the job, which ends when its slowest rank does; warm-up is left "
+        "out. MFU: analytic FLOPs over the whole batch and the peak. Profiled / twin: how much slower a "
+        "batch is while the profiler records it."
+    )
+    return Content(text, tables=views)
+
+
+def _lost(context: Context) -> Part | None:
+    return scaled_parts.loss_part(context.own, intervals=True)
+
+
+def _loss(context: Context) -> Content:
+    """The loss of each point by part, stacked, and the figures."""
+    part = context.once(_lost)
+    assert part is not None  # else the section does not apply
+    known = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
+    text = (
+        "Percentage points of ideal scaling, by how much each part of a profiled batch grew from the base "
+        "point; parts below 0 shrank. Exposed transfer is of gradients; exposed wait is for ranks that come "
+        "later to a collective. What unprofiled batches grew by and profiled ones did not is not "
+        "attributed. All of a bar, those below 0 taken off, is 100 % less the scaling efficiency."
+    )
+    if not known:
+        text = "Which part of a batch grew is not known: no point has profiled runs, nor has its base point."
+    charts = [_loss_chart(known, context.series, context.lines)] if known else []
+    return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
+
+
+def _loss_chart(known: Rows, series: Sequence[str], factors: Sequence[str]) -> Chart:
+    ordered = sorted(known, key=lambda row: (called(row, series), row["world_size"] or 0))
+    bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], factors)
+    figure = plots.parts(bars, _LOSS_COLOURS, "What is lost to scaling", unit="pct", of="percentage points")
+    label = "Percentage points of scaling efficiency lost, by part of the batch, a bar a point"
+    return Chart("loss", figure, label)
+
+
+def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
+    """The parts that a bar is stacked of, each time once."""
+    known = finest({name: row.get(f"loss_{name}_pct") for name in EVERY})
+    return {f"{name}_pct": value for name, value in known.items()} | {
+        "unattributed_pct": float(row["loss_unattributed_pct"])
+    }
+
+
+def _stages(context: Context) -> Content:
+    """Where a batch's time goes, by stage."""
+    own, factors = context.own, context.factors
+    text = (
+        "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
+        "communication of gradients and the wait for other ranks, since they run together."
+    )
+    figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
+    chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
+    rows = [{**row, "label": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
+    columns = [Column("configuration", _get("label"), left=True)]
+    columns += [Column(f"{name} ms", _get(f"{name}_ms")) for name in plots.STAGE_COLOURS]
+    return Content(text, [chart], [as_view(Part("", rows, columns), "stages-table", factors)])
+
+
+def _get(name: str) -> Any:
+    return lambda row: row[name]
+
+
+def _anatomy(context: Context) -> Content:
+    """Where it goes, by what runs: parts that add up."""
+    rows = merged(anatomy.rows(context.study), names_of(anatomy.METRICS))
+    figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
+    chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
+    text = (
+        "Mean of the attributed batches of all ranks and runs of a point, while the profiler records. The "
+        "parts add up to the wall time; where two things run at once, the first in the legend has the "
+        "time. Exposed communication is what no model kernel hides: transfer since the last rank has come to "
+        "the collective, before that a wait for this rank. Idle time is host-bound until the next launch."
+    )
+    whole, within = anatomy.parts(rows)
+    ids = {"anatomy-table": whole, "anatomy-within": within}
+    return Content(text, [chart], [as_view(part, id, context.factors) for id, part in ids.items()])
+
+
+def _bars(rows: Rows) -> Rows:
+    """Rows of the anatomy with each time once: split where it is known how, else whole."""
+    parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
+    names = {name for of_row in parts for name in of_row}
+    figures = names_of(anatomy.METRICS)
+    rest = [{name: value for name, value in row.items() if name not in figures} for row in rows]
+    return [
+        {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
+        for row, of_row in zip(rest, parts, strict=True)
+    ]
+
+
+def _ran(context: Context) -> bool:
+    return bool(context.own)
+
+
+SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
+TABLE = SectionKind("table", "The figures", _table, _ran)
+LOSS = SectionKind("loss", "What is lost, and where?", _loss, lambda context: context.once(_lost) is not None)
+STAGES = SectionKind("stages", "Where does a batch's time go?", _stages, _ran)
+ANATOMY = SectionKind("anatomy", "What runs during a batch?", _anatomy, _ran)

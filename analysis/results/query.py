@@ -1,0 +1,91 @@
+"""What do a run's tables hold? A damaged one makes the run unusable (:class:`Unusable`).
+
+Notes on what all questions about kernels leave out are here, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.results.study import Source, Study, Unusable
+from profiling import tables
+from profiling.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
+    import duckdb
+
+    try:
+        yield
+    except Unusable:
+        raise
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
+
+
+def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
+    """Rows of a query over a run's tables.
+
+    Raises:
+        Unusable: a table is damaged.
+    """
+    with reading(source):
+        _check_numbers(study, paths.get("batches", ()))
+        return study.ask(sql, _as_text(paths))
+
+
+def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> "dict[str, np.ndarray]":
+    """The same, as arrays by column."""
+    import numpy as np
+
+    with reading(source):
+        _check_numbers(study, paths.get("batches", ()))
+        columns = study.connection.execute(sql, _as_text(paths)).fetchnumpy()
+    return {name: np.asarray(values) for name, values in columns.items()}
+
+
+def _as_text(paths: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
+    return {name: [str(path) for path in value] for name, value in paths.items()}
+
+
+def _check_numbers(study: Study, batches: Sequence[Path]) -> None:
+    """A query joins kernels to batches by their number, and would not notice that it is wrong."""
+    right = study.kept("batches numbered right")
+    for path in [path for path in batches if path not in right]:
+        tables.read(path.parent, "batches", ["batch_index"])
+        right[path] = True
+
+
+# --- what is left out ---------------------------------------------------------------------------------
+
+
+def note_without_kernels(study: Study, source: Source, without: int, batches: int) -> None:
+    """Say how many attributed batches (of ranks that have kernels) hold no kernel: figures leave them out."""
+    if without:
+        study.note(
+            f"{without} of {batches} recorded batches hold no kernel (was the recording cut, or is its clock "
+            "another?): they are left out",
+            source,
+        )
+
+
+def note_untimed(study: Study, source: Source) -> None:
+    """Say how many launches of a run have no duration, or one below 0: nobody counts these.
+
+    Raises:
+        Unusable: a table of kernels is damaged.
+    """
+    sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
+    kernels = source.tables("kernels")
+    ((untimed,),) = query(study, source, sql, kernels=kernels) if kernels else [(0,)]
+    if untimed:
+        study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)

@@ -1,0 +1,90 @@
+"""What was loaded never changes; a run that cannot be used is left out once, in one place, for all."""
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.batches.series import all_series
+from analysis.measures.kernels.costs import costs_of
+from analysis.results.load import load
+from analysis.results.study import Source, Study, Unusable
+from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.test_bad_results import sweep, truncate
+
+
+def source_named(name: str) -> Source:
+    return Source(name, "run", {}, 0, 0, Path(name))
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study(Path("results"), tuple(map(source_named, ("one", "two", "three"))))
+
+
+def test_nothing_of_what_was_loaded_can_be_changed(study: Study) -> None:
+    with pytest.raises(FrozenInstanceError):
+        study.loaded = ()  # type: ignore[misc]
+    assert isinstance(study.loaded, tuple) and isinstance(study.sources, tuple)
+
+
+def test_a_run_that_cannot_be_used_is_left_out_while_its_set_is_read(study: Study) -> None:
+    loaded = study.loaded
+
+    def length(source: Source) -> int:
+        if source.id == "two":
+            raise Unusable(source, "its table\nis damaged")
+        return len(source.id)
+
+    assert [(one.id, answer) for one, answer in study.each(study.sources, length)] == [
+        ("one", 3),
+        ("three", 5),
+    ]
+    assert [one.id for one in study.sources] == ["one", "three"] and study.loaded is loaded
+    assert [(one.point, one.reason, one.kind) for one in study.failed] == [
+        ("two", "its table is damaged", "unreadable")
+    ]
+
+
+def test_of_a_run_that_was_left_out_nobody_asks_again(study: Study) -> None:
+    asked = []
+
+    def never(source: Source) -> None:
+        asked.append(source.id)
+        raise Unusable(source, "damaged")
+
+    for _ in range(2):
+        assert study.use(study.loaded[0], never) is None
+    assert asked == ["one"] and len(study.failed) == 1
+
+
+def test_an_answer_of_none_is_no_answer_and_no_failure(study: Study) -> None:
+    answers = study.each(study.sources, lambda one: one.id if one.id != "one" else None)
+    assert [answer for _, answer in answers] == ["two", "three"] and not study.failed
+
+
+def test_another_error_is_not_taken_for_the_runs(study: Study) -> None:
+    def broken(source: Source) -> None:
+        raise ValueError(source.id)
+
+    with pytest.raises(ValueError, match="one"):
+        study.use(study.loaded[0], broken)
+    assert len(study.sources) == 3
+
+
+def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path) -> None:
+    broken = sweep(tmp_path)
+    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch", batch=64)])
+    truncate(broken / "rank_0001" / "kernels.parquet")
+    study = load(tmp_path)
+    before = {source.id for source in study.sources}
+    assert broken.name in all_series(study)  # of its batches nothing is wrong
+    first = set(costs_of(study, study.sources))
+    assert {source.id for source in study.sources} == before - {broken.name}
+    assert first == set(costs_of(study, study.loaded)) and broken.name not in first
+    assert broken.name not in {row["id"] for row in communication.rows(study)}
+    assert broken.name not in set(anatomy.frame(study)["id"])
+    assert broken.name not in all_series(study)
+    assert [failure.point for failure in study.failed] == [broken.name]
