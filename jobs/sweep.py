@@ -43,7 +43,7 @@ def main() -> int:
     if arguments.print:
         print_for_scripts(arguments.print, directory, points)
         return EXIT_DONE
-    launcher = LAUNCHERS[arguments.launcher](site, os.environ)
+    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     execution = Execution(sweep, directory, launcher, arguments.keep_raw, arguments.pack)
     if arguments.dry_run:
         print_plan(execution, points, excluded)

@@ -14,8 +14,8 @@ from profiling.errors import UserError, did_you_mean
 from profiling.tools.base import Capture, Converted, Options, Origin, Profiler, Step, collect, rank_in
 
 __all__ = [
-    "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode", "collect",
-    "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
+    "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
+    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
 ]  # fmt: skip
 
 # name -> module and class
@@ -31,6 +31,8 @@ TOOLS: dict[str, tuple[str, str]] = {
     "vtune": ("profiling.tools.vtune", "Vtune"),
     "horovod": ("profiling.tools.horovod", "Horovod"),
 }
+# What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
+STARTED = tuple(name for name in TOOLS if name != "pyprof")
 
 
 @cache

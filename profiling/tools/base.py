@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from profiling.converted import Converted, collect
+from profiling.presence import Presence, of_program
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,10 +116,11 @@ class Profiler:
         program: that must be on the PATH; "" where the tool is a library.
         version: the arguments with which the program says which release it is.
         install: how one gets it, for :mod:`jobs.doctor`.
+        started: how a rank comes to be recorded by it, for the docs.
         modes: what it can be asked for, and in words what that records.
         gpu_only: it records what GPUs do, and nothing of a rank that computes on the CPU.
         wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
-        reads: it writes files that :meth:`stream` reads.
+        reads: the files that :meth:`stream` reads, for the docs; "" where there are none.
         may_not_start: its program sometimes ends before it has started anything.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
     """
@@ -126,12 +128,17 @@ class Profiler:
     program: ClassVar[str] = ""
     version: ClassVar[tuple[str, ...]] = ("--version",)
     install: ClassVar[str] = ""
+    started: ClassVar[str] = ""
     modes: ClassVar[Mapping[str, str]] = {"auto": ""}
     gpu_only: ClassVar[bool] = False
     wraps: ClassVar[bool] = False
-    reads: ClassVar[bool] = False
+    reads: ClassVar[str] = ""
     may_not_start: ClassVar[bool] = False
     only_rank_0_writes: ClassVar[bool] = False
+
+    def presence(self) -> Presence | None:
+        """Whether it can be used on this machine, for :mod:`jobs.doctor`; None: nothing has to be there."""
+        return of_program([self.program, *self.version], self.install) if self.program else None
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command that runs a rank under the tool; pure.

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,6 +21,7 @@ from profiling import markers
 from profiling.converted import Converted
 from profiling.errors import UserError
 from profiling.launched import read_launched
+from profiling.presence import Presence, is_importable
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
 from profiling.tables import write
 from profiling.tools.base import UNKNOWN, Origin, Profiler
@@ -246,7 +248,19 @@ class Cupti(Profiler):
 
     install = "pip install -e '.[cupti]'"
     gpu_only = True
-    reads = True
+    started = (
+        "in the process, by `cupti-python`, from `attribute_from` on; for GPUs that nvprof no longer serves"
+    )
+    reads = "its own records (`cupti.jsonl`)"
+
+    def presence(self) -> Presence:
+        """Whether CUPTI answers, which takes a GPU and a driver that fits."""
+        why = why_not()
+        if not why:
+            return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
+        installed = is_importable("cupti")
+        remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else self.install
+        return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is our own of CUPTI's records, by its first bytes."""

@@ -23,7 +23,8 @@ class Horovod(Profiler):
     """Horovod's timeline, which Horovod itself writes."""
 
     wraps = True
-    reads = True
+    started = "`HOROVOD_TIMELINE`; Horovod's rank 0 writes it, and when each rank was ready"
+    reads = "the timeline"
     only_rank_0_writes = True
     modes: ClassVar = {
         "auto": "when each tensor was negotiated and reduced",

@@ -43,7 +43,8 @@ class Ncu(SwitchedOn):
     install = "the site's CUDA module, or NVIDIA Nsight Compute"
     gpu_only = True
     wraps = True
-    reads = True
+    started = "Nsight Compute"
+    reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {
         "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
         "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",

@@ -24,7 +24,8 @@ class Nsys(SwitchedOn):
     program = "nsys"
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
-    reads = True
+    started = "`nsys profile -t cuda,nvtx,osrt,mpi`; imported and exported for you, whichever release it is"
+    reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
     # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.
     may_not_start = True
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}

@@ -34,7 +34,8 @@ class Nvprof(SwitchedOn):
     install = "in CUDA up to 11.8, for GPUs up to compute capability 7.5; newer ones: nsys or cupti"
     gpu_only = True
     wraps = True
-    reads = True
+    started = "`nvprof -o`, for GPUs up to compute capability 7.5 (metrics: 7.2)"
+    reads = "SQLite databases, CSV and plain summaries, traces, metrics"
     modes: ClassVar = {
         "auto": "every kernel, copy and marker with its times, as a database",
         "trace": "the same",

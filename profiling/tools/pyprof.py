@@ -55,7 +55,8 @@ from {TABLES} where "Module" = 'torch.nn.functional' and "Idx" is not null
 class PyProf(Profiler):
     """PyProf's kernel tables; PyProf itself is not started any more."""
 
-    reads = True
+    started = "gone; its tables are read"
+    reads = "PyProf kernel tables"
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is a PyProf kernel table: Parquet, with its columns.

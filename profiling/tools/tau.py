@@ -32,7 +32,8 @@ class Tau(Profiler):
     program = "tau_exec"
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
-    reads = True
+    started = "`tau_exec` or `tau_python`"
+    reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
         "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
         "io": "the same, and timers of reading and writing",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.converted import Converted
+from profiling.presence import Presence, is_importable
 from profiling.tables import Writer
 from profiling.tools.base import UNKNOWN, Origin, Profiler
 
@@ -37,11 +38,20 @@ _LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds witho
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
-    reads = True
+    started = "in the process, from `attribute_from` on, with shapes"
+    reads = (
+        "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
+        "estimated occupancy; allocations"
+    )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
         "memory": "the same, and every allocation: a timeline of memory",
     }
+
+    def presence(self) -> Presence:
+        """It is part of torch."""
+        here = is_importable("torch")
+        return Presence("torch", here, "part of torch" if here else "not installed")
 
     def recognise(self, path: Path, head: bytes) -> bool:
         """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""

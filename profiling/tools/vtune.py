@@ -41,7 +41,8 @@ class Vtune(Profiler):
     program = "vtune"
     install = "the site's VTune module, or Intel's oneAPI toolkit"
     wraps = True
-    reads = True
+    started = "`vtune` or `aps`"
+    reads = "report CSV"
     modes: ClassVar = {
         "auto": "where CPU time is spent, by samples (hotspots)",
         "hw-hotspots": "the same by the processor's own counters, which need permission",

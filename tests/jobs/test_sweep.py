@@ -23,7 +23,8 @@ from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
 
-HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, has_dali=True)
+WITH_DALI = frozenset({"nvidia.dali"})
+HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +56,7 @@ class Scripted(Local):
 
 
 def make_sweep(**values) -> Sweep:
-    run = {"batches": 3, "batch": 2, "loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2]}
+    run = {"batches": 3, "batch": 2, "data": ".", "loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2]}
     return Sweep.model_validate({"name": "s", "repetitions": 1, "run": run, "order_seed": 1, **values})
 
 
@@ -123,7 +124,7 @@ def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
     tmp_path, monkeypatch, capsys, misbehave, code, reason
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
-    run = {"batches": 3, "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
+    run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
     limit_s = (
         4 if misbehave == "hang" else 60
     )  # the others' points end by themselves, on a busy machine later
@@ -298,10 +299,10 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (0, {"profile": "nsys"}, None),
         (1, {"gpus_per_node": 2}, "this machine has 1"),
         (1, {"gpus_per_node": 2, "device": "cpu"}, None),
-        (1, {"loader": "dali-gpu"}, None),
+        (1, {"loader": "dali-gpu", "data": "."}, None),
     ],
 )
 def test_the_local_launcher_says_why_it_cannot(gpus, values, says):
-    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, True)
+    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
     answer = Local(machine).cannot(make_run(values))
     assert answer is None if says is None else says in answer
