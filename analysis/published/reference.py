@@ -10,7 +10,7 @@ from typing import Any
 from analysis.display.terminal import Rows, sortable
 from analysis.measures.kernels import costs, peaks
 from analysis.measures.scaling.use import coverage_findings
-from analysis.results.launches import TableSums, table_sums
+from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS
 
