@@ -13,7 +13,7 @@ from analysis.results.load import no_result
 from analysis.results.pyprof_tables import per_table
 from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 # Names are long: their 64-bit hashes, and the files' numbers, are grouped in less time and memory, and a few
 # hundred hashes do not collide.

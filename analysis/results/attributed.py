@@ -17,8 +17,8 @@ from analysis.results.query import note_untimed, note_without_kernels, query
 from analysis.results.study import Source, Study, Unusable
 from profiling import convert
 from profiling.errors import UserError
+from profiling.readers import pyprof
 from profiling.tables import IS_MODEL
-from profiling.tools import pyprof
 from profiling.workers import cores, in_threads
 
 if TYPE_CHECKING:
