@@ -137,8 +137,8 @@ class Log:
 
     def add(self, other: "Log") -> None:
         """Append what another set's log says."""
-        self.failed += other.failed
-        self.notes += other.notes
+        self.failed += [failure for failure in other.failed if failure not in self.failed]
+        self.notes += [note for note in other.notes if note not in self.notes]
 
     def lines(self) -> list[str]:
         """The notes in their order; what is said alike of several runs once: ``6 runs: ...``."""
