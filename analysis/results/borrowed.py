@@ -7,6 +7,8 @@ algorithm was chosen), what is left of a class of kernels in a direction is matc
 equally many. What remains has no FLOPs and bytes; how much that is, is a finding.
 """
 
+import duckdb
+
 from analysis.results.study import Source, Study
 from jobs.run import fields_of
 from profiling.tables import IS_MODEL
@@ -89,10 +91,8 @@ where {IS_MODEL}
 def relation(study: Study, source: Source) -> str:
     """The launches of a run as a relation of SQL over ``$kernels``, with the FLOPs and bytes that it lacks.
 
-    Where they come from, and how much of the run they cover, is added to the study's findings.
+    Where they come from, and how much of the run they cover, is noted.
     """
-    import duckdb
-
     kept: dict[str, str] = study.kept("relations of launches")
     if source.id not in kept:
         kept[source.id] = PLAIN
