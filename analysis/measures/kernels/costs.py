@@ -14,7 +14,7 @@ from analysis.results.launches import TableSums, table_sums
 from analysis.results.query import note_untimed, note_without_kernels, query
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
-from profiling.tables import IS_MODEL
+from profiling.tables import ATTRIBUTED, COUNTED, IS_MODEL
 
 
 @dataclass(frozen=True)
@@ -162,19 +162,13 @@ def _of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | N
 
 
 _RUN = f"""
-with attributed as (
-    select distinct rank, batch_index from read_parquet($batches) where attributed
-), recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-), launches as (
+with counted as ({COUNTED}), launches as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
         "class"::varchar as class, {IS_MODEL} as model
-    from {{launches}} semi join attributed using (rank, batch_index)
+    from {{launches}} semi join {ATTRIBUTED} using (rank, batch_index)
     where duration_ns >= 0
 )
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded)),
+select (select recorded from counted), (select attributed from counted),
     sum(ns) filter (model), sum(ns) filter (model and flops > 0),
     sum(flops) filter (model), sum(bytes) filter (model),
     sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),

@@ -14,6 +14,7 @@ from analysis.results.query import note_untimed, note_without_kernels, query
 from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError
 from profiling.readers import pyprof
+from profiling.tables import ATTRIBUTED, COUNTED
 from profiling.workers import cores, in_threads
 
 # What kernels can be grouped by, and the column of the table that says it.
@@ -45,16 +46,6 @@ select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(durat
     (select sum(duration_ns) from launches)::double
 from launches where {wanted}
 group by {groups} order by sum(duration_ns) desc, {groups}
-"""
-# Attributed batches that have kernels, and all of ranks that have some.
-_COUNTED = """
-with attributed as (select distinct rank, batch_index from read_parquet($batches) where attributed),
-recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-)
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded))
 """
 
 
@@ -202,11 +193,10 @@ def _table_launches(
 def _run_launches(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
     kernels, batches = source.tables("kernels"), source.tables("batches")
     launches = (
-        f"(select * from {borrowed.launches(study, source)} semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
+        f"(select * from {borrowed.launches(study, source)} semi join {ATTRIBUTED} using (rank, batch_index))"
     )
     paths = {"kernels": kernels, "batches": batches}
-    ((recorded, attributed),) = query(study, source, _COUNTED, **paths)
+    ((recorded, attributed),) = query(study, source, COUNTED, **paths)
     if not recorded:
         return None
     note_without_kernels(study, source, attributed - recorded, attributed)
