@@ -1,13 +1,12 @@
-"""The rows of analysis.scaled by either method: corrected (own runs, the reference's tables) or published.
-
-The columns: analysis/scaled.py.
-"""
+"""The rows of analysis.scaled by either method: corrected (own runs, the reference's tables) or published."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
-from analysis.display.terminal import Rows, sortable
+from analysis.display.metrics import FIELDS, Metric, Rows, fields, names_of
+from analysis.display.numbers import sortable
+from analysis.measures.scaling import figures, use
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
@@ -21,6 +20,17 @@ if TYPE_CHECKING:
     from analysis.measures.scaling.points import Point, Scaling
 
 METHODS = ("corrected", "published")
+_METHOD = Metric("method", "corrected or published", text=True)
+COLUMNS = {
+    "Columns: method, the fields of a run, world_size, then, for our own runs:": (
+        _METHOD,
+        *figures.METRICS,
+        *use.METRICS,
+    ),
+    "PyProf tables hold no durations of batches:": reference.METRICS,
+    "The published method reads TAU tables, and our own runs alike, by whole wall time:": tau.METRICS,
+    "And PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
+}
 
 
 def rows(
@@ -49,7 +59,7 @@ def rows(
 def table(
     study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: "Scaling | None" = None
 ) -> "pd.DataFrame":
-    """The same as a DataFrame; columns and units are in this file's docstring."""
+    """The same as a DataFrame; columns: :data:`COLUMNS`."""
     made = rows(study, method.split(","), group_by, scaling)
     return output.to_frame(made, columns_of(made, group_by))
 
@@ -57,15 +67,12 @@ def table(
 def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
     """The columns of these rows, in order: those of the kinds of results that they are of."""
     have = {name for row in made for name in row}
-    fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
-    known = ["method", *fields, "world_size"]
+    which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
+    known: list[Metric | str] = [_METHOD, *fields(which), FIELDS["world_size"]]
     if "scaling" in have:
-        from analysis.measures.scaling.figures import TIME_COLUMNS
-        from analysis.measures.scaling.use import USE_COLUMNS
-
-        known += [*TIME_COLUMNS, *USE_COLUMNS]
-    known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS, *scaled_published.SCALED_COLUMNS]
-    return [name for name in dict.fromkeys(known) if name in have]
+        known += [*figures.IN_DATA, *use.METRICS]
+    known += [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
+    return [name for name in names_of(known) if name in have]
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
@@ -96,16 +103,14 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
 
 
 def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    from analysis.measures.scaling.figures import figures
     from analysis.measures.scaling.loss import anatomies_of
     from analysis.measures.scaling.points import choose_scaling, points_of
-    from analysis.measures.scaling.use import findings
 
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
     _say_which(study, points, kind)
     anatomies = anatomies_of(study, points)
-    for finding in findings(points):
+    for finding in use.findings(points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}
     for number, point in enumerate(points):
@@ -113,10 +118,10 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
         groups.setdefault(key, []).append(point)
     made = []
     for key, members in groups.items():
-        fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
+        row = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
         sizes = {point.world_size for point in members}
-        fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**fields, **figures(members, kind, anatomies)})
+        row["world_size"] = sizes.pop() if len(sizes) == 1 else None
+        made.append({**row, **figures.figures(members, kind, anatomies)})
     _find_above_ideal(study, made)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
@@ -141,9 +146,7 @@ def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None
 
 def _find_above_ideal(study: Study, made: Rows) -> None:
     """Say where points scale better than ideal."""
-    from analysis.measures.scaling.figures import above_ideal
-
-    above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
+    above = [row["scaling_efficiency_pct"] for row in made if figures.above_ideal(row)]
     if above:
         strong = made[0]["scaling"] == "strong"
         study.note(

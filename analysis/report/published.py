@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Rows
-from analysis.measures.scaling import scaled_parts
+from analysis.published import scaled_parts
 from analysis.published.explain import explain
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart, TableView

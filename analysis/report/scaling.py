@@ -11,7 +11,7 @@ from analysis.display.metrics import Column, Rows, names_of
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.scaling import scaled_parts
+from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart

@@ -1,7 +1,8 @@
 """What may happen to a sweep in a night on a cluster; each time the state afterwards is right.
 
 Ranks train nothing here (tests/cluster/scripted); all else is real: Slurm, its nodes, what kills them, the
-batch script. What happens takes its time, so all of it happens at once; each test then looks at its own part.
+batch script. What happens takes its time, so all of it happens at once, while the tests of the other files
+run; each test then looks at its own part.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +16,12 @@ from jobs.execute import SweepRecord
 from jobs.store import read_record
 from profiling.slurm_text import expand_nodes
 from tests.cluster.sweeps import Sweep
-from tests.cluster.virtual import Cluster
+from tests.cluster.virtual import FOREGROUND, Cluster
 
 SLOW = {"BATCH_S": "0.6"}  # 6 s a run: time to do something to it
 # Nodes that one test prepares for itself: those that cut the power of a node of their own keep off them.
 PREPARED = "n28,n29,n30"
-KEEP_OFF = f"--exclude={PREPARED}"
+KEEP_OFF = f"--exclude={PREPARED},{','.join(FOREGROUND)}"
 HAPPENINGS: dict[str, Callable[[Cluster, Path], None]] = {}
 
 
@@ -29,11 +30,13 @@ def happening(function: Callable[[Cluster, Path], None]) -> Callable[[Cluster, P
     return function
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def happenings(cluster, tmp_path_factory, request) -> Iterator[dict[str, Future]]:
     """All that this session's tests look at, under way."""
     wanted = [
-        item.callspec.params["name"] for item in request.session.items if "happenings" in item.fixturenames
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.originalname == "test_on_the_cluster"
     ]
     with ThreadPoolExecutor(len(wanted)) as pool:
         yield {name: pool.submit(HAPPENINGS[name], cluster, tmp_path_factory.mktemp(name)) for name in wanted}
@@ -212,7 +215,14 @@ def small_runs_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
 @happening
 def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write()
-    words = [str(sweep.file), f"--output={folder}/%x.out", "--", "--out", str(folder / "results")]
+    words = [
+        str(sweep.file),
+        f"--exclude={','.join(FOREGROUND)}",
+        f"--output={folder}/%x.out",
+        "--",
+        "--out",
+        str(folder / "results"),
+    ]
     answer = cluster.run("slurm/submit.sh", *words, **sweep.scripted)
     assert answer.returncode == 0, answer.stderr
     jobs = [line.split()[1].rstrip(":") for line in answer.stdout.splitlines()]
@@ -226,6 +236,13 @@ def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, fol
     assert table.startswith("Weak scaling")
 
 
+@pytest.mark.turn(2)
+def test_they_are_under_way(happenings, cluster):
+    cluster.until(lambda: bool(cluster.control("exec", "squeue", "--noheader", "--name=scaleprof")))
+    assert happenings
+
+
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("name", HAPPENINGS)
 def test_on_the_cluster(name, happenings):
     happenings[name].result()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,24 @@ from jobs.machine import Machine
 from jobs.run import make_run
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
+from profiling import tables
 from profiling.errors import UserError
 
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def batches_of_ranks(tmp_path_factory):
+    """What scripted ranks leave as their batches, made once."""
+    folder = tmp_path_factory.mktemp("batches")
+    for rank, batches in product(range(2), range(1, 5)):
+        rows = {"rank": [rank] * batches, "batch_index": list(range(batches)), "loss": [1.0] * batches}
+        written = tables.write(tables.as_table("batches", rows), folder, "batches")
+        written.rename(folder / f"{batches}_of_{rank}.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCHES_OF_RANKS", str(folder))
+        yield
 
 
 @dataclass(frozen=True)
@@ -98,7 +113,7 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("error", 2, "no data folder nowhere; give --data"),
         ("traceback", 1, "RuntimeError: the arithmetic is off"),
         ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
-        ("hang", 124, "time limit of 8 s"),
+        ("hang", 124, "time limit of 4 s"),
         ("few", 1, "rank 0 did 1 of 3 batches"),
         ("nan", 1, "not finite"),
         ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
@@ -110,7 +125,7 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
-    limit_s = 8 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
+    limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")
     assert run_all(work) == 1
     failed = [m for m in manifests(work).values() if not m.done]

@@ -82,6 +82,8 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
         if device.lower() != "cpu":
             study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
         return None, None
+    if found.doubt:
+        study.note(found.doubt)
     if precision not in found.flops_per_s:
         study.note(f"{found.name} has no datasheet peak for {precision}")
     return found.flops_per_s.get(precision), found.bytes_per_s

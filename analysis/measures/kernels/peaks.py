@@ -23,6 +23,7 @@ class Peak:
     """Datasheet peaks of a device.
 
     ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory.
+    ``unconfirmed`` says what of it no source confirms; empty: nothing.
     """
 
     name: str
@@ -30,6 +31,14 @@ class Peak:
     flops_per_s: dict[str, float]
     bytes_per_s: float
     source: str
+    unconfirmed: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """What a command that uses the peaks says of them; empty: they are confirmed."""
+        if not self.unconfirmed:
+            return ""
+        return f"the peaks of {self.name} are not confirmed ({self.unconfirmed}); --peaks FILE gives yours"
 
 
 def read_peaks(path: Path = _FILE) -> list[Peak]:
@@ -63,7 +72,9 @@ def _peak(entry: Any, path: Path) -> Peak:
         rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
         match = str(entry.get("match", re.escape(entry["name"])))
         re.compile(match)
-        return Peak(entry["name"], match, rates, float(entry["gb_per_s"]) * 1e9, entry.get("source", "user"))
+        moved = float(entry["gb_per_s"]) * 1e9
+        doubt = str(entry.get("unconfirmed", ""))
+        return Peak(entry["name"], match, rates, moved, entry.get("source", "user"), doubt)
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
         name = entry.get("name") if isinstance(entry, dict) else entry
         raise UserError(

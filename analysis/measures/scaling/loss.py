@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import of_source
 from analysis.measures.scaling.points import Point
@@ -28,11 +29,38 @@ _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 # What scaled shows beside the loss.
 _READ = (*_KEPT, "overlapped_communication")
 _ENDS = ("low", "high")
-LOSS_COLUMNS = (
-    "loss_pct", "loss_pct_low", "loss_pct_high",
-    *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
-    *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
+_INSIDE = "of batches inside the profiled runs"  # what the intervals of parts are
+_HEADS = {
+    "compute": ("com-\nputing", "compute (in a profiled batch; below 0: it shrank; see analysis.anatomy)"),
+    "exposed_communication": ("exposed\ncomm.", "exposed communication"),
+    "exposed_loader": ("exposed\nloader", "exposed loading"),
+    "exposed_copies": ("other\ncopies", "other copies"),
+    "idle": ("idle", "idle time"),
+    "exposed_transfer": ("of it:\ntransfer", "transfer, a part of exposed communication, where known"),
+    "exposed_wait": ("of it:\nwait", "waiting for later ranks, a part of exposed communication, where known"),
+    "idle_host_bound": ("of idle:\nhost-bound", "host-bound idle time, where known"),
+    "idle_other": ("of idle:\nother", "other idle time, where known"),
+}  # a name of _KEPT -> header and meaning
+_LOSS = Metric(
+    "loss_pct", "lost against ideal scaling from the base point: 100 - scaling efficiency", "lost",
+    CONFIDENCE, places=1,
 )  # fmt: skip
+_PARTS = tuple(
+    Metric(f"loss_{name}_pct", f"of it: growth of {meaning}", head, _INSIDE, places=1)
+    for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
+)
+_REST = Metric(
+    "loss_unattributed_pct",
+    "of it: growth of unprofiled batches that profiled ones do not show (below 0: the reverse); with "
+    "compute, exposed communication, loading, copies and idle time it adds up to loss_pct",
+    "not attri-\nbuted",
+    places=1,
+)
+_NOTE = Metric("loss_note", "why the parts are not known", text=True)
+METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
+# In the data the ends of the parts' intervals come after all parts.
+_PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
+IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
 
@@ -93,7 +121,7 @@ def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarra
 def loss_of(
     points: Sequence[Point], efficiency_pct: float, anatomies: Anatomies
 ) -> dict[str, float | str | None]:
-    """The loss of a point, or of a group of them, in percentage points (:data:`LOSS_COLUMNS`).
+    """The loss of a point, or of a group of them, in percentage points (:data:`METRICS`).
 
     Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are None where a point or
     its base has no anatomy, and the note says which.
@@ -101,7 +129,7 @@ def loss_of(
     Args:
         anatomies: of the points and their baselines, as far as they are known.
     """
-    row: dict[str, float | str | None] = dict.fromkeys(LOSS_COLUMNS)
+    row: dict[str, float | str | None] = dict.fromkeys(names_of(IN_DATA))
     lost = row["loss_pct"] = 100 - efficiency_pct
     pairs = [(point, point.baseline) for point in points if point.baseline]
     row["loss_note"] = _note(pairs, anatomies)
