@@ -133,7 +133,7 @@ def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
 
 
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     launches = []
     transfers = _transfers(study, source)
     without = everything = 0
