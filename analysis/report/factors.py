@@ -50,7 +50,7 @@ def _factors(context: Context) -> Content:
 
 
 def effects(rows: Rows, what: str) -> plots.Figure:
-    """Omega squared of each factor and pair as a bar with its 95 % interval, largest on top.
+    """Omega squared of each factor and pair as a bar with its interval, largest on top.
 
     Args:
         rows: of :func:`analysis.factors.rows`.

@@ -44,7 +44,7 @@ LEAST_UNREPEATED_PCT = 5.0
 LIMITING_SHARE = 0.25
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause.
 UNATTRIBUTED_SHARE = 0.5
-# A scaling efficiency whose 95 % interval is wider than this (percentage points) explains nothing yet.
+# A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 
 
