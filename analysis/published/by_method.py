@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
-from analysis.display.metrics import FIELDS, Metric, Rows, fields, names_of
+from analysis.display.metrics import FIELDS, Metric, Rows, fields
 from analysis.display.numbers import sortable
 from analysis.measures.scaling import figures, use
 from analysis.measures.tau import applications as tau
@@ -64,15 +64,18 @@ def table(
     return output.to_frame(made, columns_of(made, group_by))
 
 
-def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
+def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[Metric]:
     """The columns of these rows, in order: those of the kinds of results that they are of."""
     have = {name for row in made for name in row}
     which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
-    known: list[Metric | str] = [_METHOD, *fields(which), FIELDS["world_size"]]
+    known = [_METHOD, *fields(which), FIELDS["world_size"]]
     if "scaling" in have:
         known += [*figures.IN_DATA, *use.METRICS]
     known += [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
-    return [name for name in names_of(known) if name in have]
+    # Of those that several kinds of results have, the first, which has an interval.
+    by_name = {metric.name: metric for metric in reversed(known)}
+    found = (by_name[name] for name in dict.fromkeys(metric.name for metric in known) if name in have)
+    return [metric if have.issuperset(metric.names) else metric.alone for metric in found]
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ One line a correction of docs/methods.md ("what is wrong with them"), numbered a
 the data at hand. A correction that these data cannot show says so.
 """
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.published import explain_reference, explain_runs
 from analysis.results.study import Study
 

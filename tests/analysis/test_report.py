@@ -11,7 +11,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part
+from analysis.display.metrics import Column
+from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report import build as build_module
 from analysis.report.base import Context, SectionKind
