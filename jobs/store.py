@@ -12,7 +12,9 @@ While a run is under way its directory bears the id without the exit code; when 
 is renamed to the whole id. Every file is written under a temporary name and renamed.
 """
 
+import glob
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -192,8 +194,6 @@ def finish(directory: Path, manifest: Manifest) -> Path:
 
 def remove(directory: Path) -> None:
     """Remove a run's directory so that no reader ever takes what is left of it for a whole one."""
-    import shutil
-
     doomed = directory.with_name(f".removed-{os.getpid()}-{directory.name}"[:255])
     directory.rename(doomed)
     shutil.rmtree(doomed)
@@ -222,6 +222,4 @@ def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = 
 
 
 def _glob_escape(name: str) -> str:
-    import glob
-
     return glob.escape(name)

@@ -7,6 +7,8 @@ algorithm was chosen), what is left of a class of kernels in a direction is matc
 equally many. What remains has no FLOPs and bytes; how much that is, is a finding.
 """
 
+import duckdb
+
 from analysis.results.study import Source, Study
 from jobs.run import fields_of
 from profiling.tables import IS_MODEL
@@ -91,8 +93,6 @@ def launches(study: Study, source: Source) -> str:
 
     Where they come from, and how much of the run they cover, is added to the study's findings.
     """
-    import duckdb
-
     kept: dict[str, str] = study.kept("launches")
     if source.id not in kept:
         kept[source.id] = PLAIN

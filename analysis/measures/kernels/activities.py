@@ -6,7 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
+import pyarrow as pa
 
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
@@ -16,9 +19,6 @@ from profiling import convert
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.printed_tables import DURATION, ON_DEVICE
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
@@ -106,8 +106,6 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     Raises:
         UserError: a file is damaged.
     """
-    import duckdb
-
     connection = duckdb.connect()
     levels = "".join(f"{name}, " for name in by)
     try:

@@ -110,7 +110,7 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
 def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
 
-    A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
+    A trace of several ranks without a collective is not "0 ms exposed" (analysis/measures/scaling/loss.py).
     """
     names = ("exposed_communication", "overlapped_communication")
     means = [[anatomy[name][0] if name in anatomy else 0.0 for name in names] for anatomy in anatomies]

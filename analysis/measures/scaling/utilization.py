@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from analysis.display.metrics import (
     CONFIDENCE,
@@ -25,9 +26,6 @@ from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling import tables
 from profiling.errors import UserError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 METRICS = (
     RANK,
