@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.display.metrics import Column, Metric, Rows, columns, filled
+from analysis.display.metrics import FIELDS, Column, Metric, Rows, columns, filled
 
 # How many failed points and findings are shown before they are only counted.
 _MOST_LINES = 12
@@ -106,7 +106,8 @@ def by_repetition(part: Part) -> Part:
     if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
-    column = Column("rep", lambda row: int(str(row.get("id")).split("_")[1]), key=True)
+    found = FIELDS["repetition"].column()
+    column = replace(found, value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None)
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
 
 
