@@ -1,6 +1,6 @@
 """What is in a result directory, and has the run in it been done?
 
-    results/<sweep>/sweep.json                     the sweep: its file, seed, order, points left out and why
+    results/<sweep>/sweep.json                     the sweep: its file, seed, order, runs left out and why
                     calibration.json               measured peaks of this machine
                     <run id>/manifest.json         written last, whole: a run is done only if this says so
                              log.txt               what the job printed
@@ -212,7 +212,7 @@ State = Literal["done", "failed", "to do"]
 
 
 def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
-    """Whether a point is done (its manifest says so), has failed, or is still to do."""
+    """Whether a run is done (its manifest says so), has failed, or is still to do."""
     unfinished = running_directory(sweep, run, repetition, outside)
     done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
     if done.is_file() and read_record(done, Manifest).done:

@@ -106,8 +106,9 @@ def by_repetition(part: Part) -> Part:
     if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
-    found = FIELDS["repetition"].column()
-    column = replace(found, value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None)
+    column = replace(
+        FIELDS["repetition"].column(), value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None
+    )
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
 
 

@@ -12,7 +12,7 @@ from analysis.measures.tau import published_formulas
 from analysis.published import reference
 from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.published.scaled_published import scaled_rows
-from analysis.results.launches import TableSums, table_sums
+from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 
 # --- PyProf -------------------------------------------------------------------------------------------

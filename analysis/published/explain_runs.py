@@ -12,7 +12,7 @@ from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
-from analysis.results.borrowed import launches
+from analysis.results.borrowed import relation
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.tables import IS_MODEL
@@ -63,7 +63,7 @@ def _by_name(study: Study, cost: dict[str, Costs]) -> Lines:
     before, after = [], []
 
     def by_name(source: Source) -> list[tuple]:
-        sql = _NAMES.format(launches=launches(study, source))
+        sql = _NAMES.format(launches=relation(study, source))
         return query(study, source, sql, kernels=source.tables("kernels"))
 
     counted = [source for source in study.of_kind("run") if source.id in cost]

@@ -88,23 +88,23 @@ where {IS_MODEL}
 """
 
 
-def launches(study: Study, source: Source) -> str:
+def relation(study: Study, source: Source) -> str:
     """The launches of a run as a relation of SQL over ``$kernels``, with the FLOPs and bytes that it lacks.
 
-    Where they come from, and how much of the run they cover, is added to the study's findings.
+    Where they come from, and how much of the run they cover, is noted.
     """
-    kept: dict[str, str] = study.kept("launches")
+    kept: dict[str, str] = study.kept("relations of launches")
     if source.id not in kept:
         kept[source.id] = PLAIN
         try:
-            kept[source.id] = _launches(study, source)
+            kept[source.id] = _relation(study, source)
         except (duckdb.Error, OSError):
             # Whoever reads the damaged table says so, and takes its run out.
             study.note("FLOPs and bytes are not joined to its launches: a table is damaged", source)
     return kept[source.id]
 
 
-def _launches(study: Study, source: Source) -> str:
+def _relation(study: Study, source: Source) -> str:
     if source.fields["profile"] in ("none", "torch") or not source.tables("kernels"):
         return PLAIN
     paths = _paths(kernels=source, batches=source)
@@ -119,7 +119,7 @@ def _launches(study: Study, source: Source) -> str:
             source,
         )
         return PLAIN
-    number = len(study.kept("launches"))
+    number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
     # Ranks launch the same: one of them tells for all.
     of_lender = _paths(lender=lender, lender_batches=lender)

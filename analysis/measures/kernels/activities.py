@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
+from analysis.results.attributed import has_kernels, kernels
 from analysis.results.query import reading
 from analysis.results.study import Source, Study
-from profiling import convert
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.printed_tables import DURATION, ON_DEVICE
@@ -288,13 +288,9 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
 
 
 def _of_source(source: Source, by: Iterable[str]) -> Profile | None:
-    kernels = source.tables("kernels")
+    if not has_kernels(source):
+        return None
     with reading(source):
-        if source.kind == "pyprof":
-            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-        elif kernels:
-            rows = of_kernels(kernels, by)
-        else:
-            return None
+        rows = of_kernels(kernels(source), by)
     fields = source.fields
     return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)

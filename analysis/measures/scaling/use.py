@@ -17,7 +17,7 @@ from analysis.statistics import estimates
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
 
-_MEASURED = "the same, beside the peak measured on the machine"
+_MEASURED = "the same over the peak measured on the machine"
 
 
 def _beside_peaks(what: str, meaning: str, header: str, interval: str = "") -> tuple[Metric, Metric]:
@@ -74,7 +74,7 @@ METRICS = (
         "known",
         "exposed\ncomm., ms",
     ),
-    Metric("overlapped_communication_ms", "collectives while something is"),
+    Metric("overlapped_communication_ms", "collectives while something is computed"),
     Metric("device_name", "the device", text=True),
     Metric("peak_tflops_per_s", "its peak by datasheet"),
     Metric("peak_gb_per_s", "its bandwidth by datasheet"),
