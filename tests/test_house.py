@@ -39,6 +39,8 @@ FLOORS = {
     ),
     "profiling": ("cost", "attribution", "readers", "tools"),
 }
+# Rooms of analysis/measures, from the bottom up, by the same rule.
+MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
@@ -133,6 +135,17 @@ def test_no_import_runs_to_a_higher_floor_and_nobody_imports_a_command(room):
             if module.split(".")[0] == room == other.split(".")[0]:
                 top = room == "analysis" and floor_of(other) == len(FLOORS[room])
                 assert floor_of(other) <= floor_of(module) and not top, f"{module} imports {other}"
+
+
+def test_no_measure_imports_one_of_a_higher_room():
+    rooms = {path.name for path in (ROOT / "analysis/measures").iterdir() if (path / "__init__.py").exists()}
+    assert rooms == set(MEASURES)
+    assert [path.name for path in (ROOT / "analysis/measures").glob("*.py")] == ["__init__.py"]
+    below = {f"analysis.measures.{room}": height for height, room in enumerate(MEASURES)}
+    for module, imports in tree_of_imports().items():
+        height = below.get(".".join(module.split(".")[:3]))
+        for other in imports if height is not None else ():
+            assert below.get(".".join(other.split(".")[:3]), -1) <= height, f"{module} imports {other}"
 
 
 def modules_of(room: str) -> list[str]:

@@ -61,7 +61,7 @@ METRICS = (
     Metric("idle_power_w", "power before anything else"),
     timed(
         "power",
-        "mean over five seconds of repeating both passes; its range: of the seconds",
+        "mean over five seconds of repeating both passes; its range: of five meterings",
         "w",
         "power\nW",
         RANGE,

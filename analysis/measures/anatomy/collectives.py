@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from analysis.measures.anatomy.divide import Activities, activities_of, split
 from analysis.measures.batches import recorded
 from analysis.measures.batches.overlap import Intervals, covered, union
-from analysis.results.clocks import Calls, Matched, match, unmatched
+from analysis.results.matching import Calls, Matched, match, unmatched
 from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from profiling import tables

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline_rows
 from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.results.clocks import Ahead, Matched, match
+from analysis.results.matching import Ahead, Matched, match
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
