@@ -118,8 +118,8 @@ class Database:
 
         Raises:
             _NotIntegers: the first rows of a column hold something else.
-            OSError: a later one does.
-            adbc_driver_manager.Error, pyarrow.ArrowException, OSError: the file cannot be read.
+            OSError, adbc_driver_manager.Error, pyarrow.ArrowException: later ones do, or the file cannot be
+                read.
         """
         statement = AdbcStatement(self._arrow)
         with closing(statement):
