@@ -54,8 +54,15 @@ def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) 
 
 
 def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """``--format``, ``--output`` and ``--peaks``."""
+    """``--format``, ``--output``, ``--notes`` and ``--peaks``.
+
+    A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
+    """
     add_format_flags(made)
+    made.add_argument(
+        "--notes", dest="most_notes", action="store_const", const=None, default=0,
+        help="say what failed, was left out and was noted of the results, not only how often",
+    )  # fmt: skip
     add_peaks_flag(made)
     return made
 
@@ -105,7 +112,8 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
         UserError: the output file cannot be written.
     """
     if arguments.format == "table":
-        _write_text(as_terminal(answer, study, arguments.output), arguments.output)
+        shown = as_terminal(answer, study, arguments.output, arguments.most_notes)
+        _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)
         for line in [*answer.notes, *(plain_notes(study) if study else [])]:

@@ -25,8 +25,8 @@ from analysis.display.numbers import with_interval as with_interval
 from analysis.display.numbers import with_places as with_places
 from jobs.run import Run
 
-# How many failed points and findings are shown before they are only counted.
-_MOST_LINES = 12
+# How many failed points, points left out and notes are shown before they are only counted.
+MOST_NOTES = 12
 
 
 class LeftOut(Protocol):
@@ -81,7 +81,10 @@ class Answer:
     notes: Sequence[str] = ()
 
 
-def as_terminal(answer: Answer, study: "Results | None", output: Path | None) -> str:
+def as_terminal(
+    answer: Answer, study: "Results | None", output: Path | None, most_notes: int | None = None
+) -> str:
+    """The tables as text, and below them the notes of the results (:func:`plain_notes`)."""
     from rich.console import Console
     from rich.text import Text
 
@@ -102,7 +105,7 @@ def as_terminal(answer: Answer, study: "Results | None", output: Path | None) ->
             console.print(Text(part.caption), style="dim")
     for line in answer.notes:
         console.print(Text(line))
-    for line in plain_notes(study, _MOST_LINES) if study else []:
+    for line in plain_notes(study, most_notes) if study else []:
         console.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
@@ -212,9 +215,14 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     """Failed points and findings as lines, the most important first.
 
     Args:
-        most: show so many of each kind and count the rest; by default all are shown.
+        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts all.
     """
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    if most == 0:
+        left_out, notes = len(study.failed) - len(bad), len(study.notes())
+        counts = [(len(bad), "failed"), (left_out, "left out"), (notes, "note" if notes == 1 else "notes")]
+        said = ", ".join(f"{count} {what}" for count, what in counts if count)
+        return [f"{said}: --notes shows them, as analysis.scaled does"] if said else []
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
     lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
@@ -226,4 +234,4 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
 def _first(lines: list[str], most: int | None) -> list[str]:
     if most is None or len(lines) <= most:
         return lines
-    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --format csv, on stderr)"]
+    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --notes)"]
