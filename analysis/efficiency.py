@@ -21,7 +21,7 @@ from analysis.results.launches import per_table
 from analysis.results.load import load, no_result
 from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError, run_command
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,6 +7,8 @@ from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, Rows, fields, names_of
 from analysis.display.numbers import sortable
 from analysis.measures.scaling import figures, use
+from analysis.measures.scaling.loss import anatomies_of
+from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
@@ -16,8 +18,6 @@ from profiling.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from analysis.measures.scaling.points import Point, Scaling
 
 METHODS = ("corrected", "published")
 _METHOD = Metric("method", "corrected or published", text=True)
@@ -37,7 +37,7 @@ def rows(
     study: Study,
     methods: Sequence[str] = ("corrected",),
     group_by: Sequence[str] = (),
-    scaling: "Scaling | None" = None,
+    scaling: Scaling | None = None,
 ) -> Rows:
     """The answer's rows, by method, then by configuration.
 
@@ -57,7 +57,7 @@ def rows(
 
 
 def table(
-    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: "Scaling | None" = None
+    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: Scaling | None = None
 ) -> "pd.DataFrame":
     """The same as a DataFrame; columns: :data:`COLUMNS`."""
     made = rows(study, method.split(","), group_by, scaling)
@@ -93,7 +93,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"
 
 
-def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
+def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
     made = of_runs(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
@@ -102,10 +102,7 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None")
     return made
 
 
-def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    from analysis.measures.scaling.loss import anatomies_of
-    from analysis.measures.scaling.points import choose_scaling, points_of
-
+def of_runs(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
     _say_which(study, points, kind)
@@ -129,10 +126,8 @@ def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") ->
     return sorted(made, key=lambda row: sortable([_rank_of(row.get(name)) for name in order]))
 
 
-def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None:
+def _say_which(study: Study, points: Sequence[Point], kind: Scaling) -> None:
     """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    from analysis.measures.scaling.points import count_compared
-
     constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
     other: Scaling = "weak" if kind == "strong" else "strong"
     compared = {one: count_compared(points, one) for one in constant}

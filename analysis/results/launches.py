@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from analysis.results.study import Source, Study, Unusable
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
 

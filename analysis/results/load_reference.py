@@ -10,7 +10,7 @@ from pathlib import Path
 from analysis.results.study import Contents, Source
 from jobs.run import ID_FIELDS, parse_id
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 _TAU_POINT = {
     "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",

@@ -1,7 +1,7 @@
 """Which profilers are there? One file a profiler: how it wraps a rank's command, how its output is read.
 
-Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`;
-its heavy imports belong inside its methods.
+Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`.
+What reads its files is a module of :mod:`profiling.readers`, loaded when there is a file to be read.
 """
 
 import shutil
@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 from profiling.errors import UserError, did_you_mean
-from profiling.tools.base import Capture, Converted, Options, Origin, Profiler, Step, collect, rank_in
+from profiling.readers.origin import Origin, rank_in
+from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect
 
 __all__ = [
     "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",

@@ -9,36 +9,28 @@ wire, so their union is the time of communication, not their sum.
 """
 
 import os
-import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.converted import Converted
 from profiling.presence import Presence, is_importable
 from profiling.tables import Writer
-from profiling.tools.base import UNKNOWN, Origin, Profiler
+from profiling.tools.base import Profiler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import torch
 
     from profiling.attribution.events import Trace
-
-_PROPERTIES = re.compile(rb'"(device|compute)Properties"')
-_CATEGORY = re.compile(
-    rb'"cat"\s*:\s*"'
-    rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
-)
-_LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
 
 
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
     started = "in the process, from `attribute_from` on, with shapes"
+    reader = "profiling.readers.torch_profiler"
     reads = (
         "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
         "estimated occupancy; allocations"
@@ -52,28 +44,6 @@ class TorchProfiler(Profiler):
         """It is part of torch."""
         here = is_importable("torch")
         return Presence("torch", here, "part of torch" if here else "not installed")
-
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
-        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-        if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
-            return True  # also if it ends before its events
-        is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
-        return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
-
-        The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
-        """
-        from profiling.attribution.attribute import attribute_in_windows
-        from profiling.readers.kineto import read_trace
-
-        trace = read_trace(path)
-        rank = origin.rank if trace.rank is not None else origin.rank_of(path)
-        yield from attribute_in_windows(trace, findings, rank, subject=path.name)
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool

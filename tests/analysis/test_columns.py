@@ -14,7 +14,7 @@ from profiling import tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
 from tests.analysis.test_hotspots import plant
-from tests.analysis.test_studies import layers
+from tests.analysis.test_studies import capacity, gemm, layers, order
 from tests.analysis.test_tau_batches import merged
 from tests.profiling.samples import VTUNE
 
@@ -41,6 +41,12 @@ def test_methods_name_columns_that_are_printed(root: Path, tmp_path: Path) -> No
     assert not [name for name in quoted - printed if f'"{name}"' not in elsewhere]
 
 
+STUDIES = {
+    "layers": layers,
+    "capacity": lambda path: capacity(path, "memory").path,
+    "order": lambda path: order(path, [10.0] * 20).path,
+    "gemm": gemm,
+}
 ANSWERS = (
     ("scaled", "--method", "corrected,published"),
     ("scaled", "--group-by", "batch,world_size,batch"),
@@ -76,7 +82,7 @@ ANSWERS = (
     ("expense", "METERED"),
     ("hotspots",),
     ("hotspots", "COUNTED"),
-    ("studies.__main__",),
+    *(("studies.__main__", name) for name in STUDIES),
     ("tau_batches",),
 )
 
@@ -128,7 +134,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
         command, *arguments = given
         first = {
             "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
-            "studies.__main__": lambda: layers(tmp_path / "layers"),
+            "studies.__main__": lambda: STUDIES[arguments[0]](tmp_path / arguments.pop(0)),
             "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
         }.get(command, lambda: sweep)()
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep

@@ -22,7 +22,7 @@ from analysis.results.launches import batches_of
 from analysis.results.load import load
 from profiling import tables
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples

@@ -13,7 +13,7 @@ from analysis.results.launches import batches_of
 from analysis.results.query import note_untimed, note_without_kernels, query
 from analysis.results.study import Source, Study, Unusable
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 from profiling.workers import cores, in_threads
 
 # What kernels can be grouped by, and the column of the table that says it.

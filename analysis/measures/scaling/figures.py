@@ -40,7 +40,10 @@ _SCALING = (
 )
 _STARTED = (
     Metric("warmup_dropped", "batches left out at the heads of the timed runs", "warm-\nup"),
-    *(Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage) for stage in STAGES),
+    *(
+        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
+        for stage in STAGES
+    ),
     Metric("startup_s", "start of the process to the first batch"),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
