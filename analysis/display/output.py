@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +107,30 @@ def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(levels))
 
 
+# Where answers go instead, while somebody wants them as they are.
+_caught: ContextVar[list[Answer] | None] = ContextVar("caught", default=None)
+
+
+@contextmanager
+def caught() -> Iterator[list[Answer]]:
+    """Within it answers are put into this list, not written: a notebook wants them as they are."""
+    answers: list[Answer] = []
+    token = _caught.set(answers)
+    try:
+        yield answers
+    finally:
+        _caught.reset(token)
+
+
 def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -> int:
     """Write the answer as the flags ask, and what failed; returns the exit code.
 
     Raises:
         UserError: the output file cannot be written.
     """
-    if arguments.format == "table":
+    if (answers := _caught.get()) is not None:
+        answers.append(answer)
+    elif arguments.format == "table":
         shown = as_terminal(answer, study, arguments.output, arguments.most_notes)
         _write_text(shown, arguments.output)
     else:

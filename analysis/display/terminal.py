@@ -48,7 +48,7 @@ class Results(Protocol):
     @property
     def failed(self) -> Sequence[LeftOut]: ...
 
-    def notes(self) -> list[str]: ...
+    def notes(self, of_loading: bool = True) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -215,19 +215,29 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     """Failed points and findings as lines, the most important first.
 
     Args:
-        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts all.
+        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts what
+            is true of the results whatever is asked of them, and the notes on this answer are shown.
     """
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if most == 0:
-        left_out, notes = len(study.failed) - len(bad), len(study.notes())
-        counts = [(len(bad), "failed"), (left_out, "left out"), (notes, "note" if notes == 1 else "notes")]
-        said = ", ".join(f"{count} {what}" for count, what in counts if count)
-        return [f"{said}: --notes shows them, as analysis.scaled does"] if said else []
+        of_answer = study.notes(of_loading=False)
+        counts = {
+            "failed": len(bad),
+            "left out": len(study.failed) - len(bad),
+            "noted of the results": len(study.notes()) - len(of_answer),
+        }
+        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counted = [f"{said}: --notes says what, as analysis.scaled does"] if said else []
+        return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
     lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
-    # Names of files are whatever their maker wrote: no line break and no control character gets out.
+    return _printable(lines)
+
+
+def _printable(lines: Sequence[str]) -> list[str]:
+    """Names of files are whatever their maker wrote: no line break and no control character gets out."""
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
 
 
