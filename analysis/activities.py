@@ -12,7 +12,10 @@ Of a table that holds only the first rows of its summaries
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.display import output
 from analysis.display.metrics import Rows, columns
@@ -35,9 +38,6 @@ from analysis.results.study import Study
 from profiling import convert
 from profiling.errors import UserError, run_command
 from profiling.readers.printed_tables import ON_DEVICE
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TOP = 25  # rows that the terminal shows of each run
 
@@ -67,9 +67,6 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     def table(name: str) -> "pa.Table | None":
         file = path / f"{name}.parquet"
         try:

@@ -11,7 +11,8 @@ A row is a configuration at one node count.
 
 from analysis.display import output
 from analysis.display.terminal import MOST_NOTES, Answer
-from analysis.published.by_method import COLUMNS, METHODS, columns_of, of_runs, rows
+from analysis.measures.scaling import rows as scaling
+from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
 from analysis.results.load import load
 from profiling.errors import UserError, did_you_mean, run_command
@@ -41,9 +42,9 @@ def main() -> int:
     if arguments.explain:
         from analysis.published.explain import explain
 
-        own = of_runs(study, (), arguments.scaling) if study.of_kind("run") else []
+        own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
-    answer = Answer(made, columns_of(made, group_by), parts=parts(made, group_by), notes=notes)
+    answer = Answer(made, columns_of(group_by), parts=parts(made, group_by), notes=notes)
     return output.emit(answer, study, arguments)
 
 

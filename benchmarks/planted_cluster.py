@@ -18,7 +18,7 @@ from analysis.prediction.configurations import CONFIGURATION, Configuration
 from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
 from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks
 from analysis.prediction.traced_step import Traced, step_of
-from analysis.results.clocks import Calls, match
+from analysis.results.matching import Calls, match
 from analysis.results.study import Source
 from jobs.run import Run
 

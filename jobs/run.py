@@ -1,4 +1,4 @@
-"""What is one point of a sweep?
+"""What is one configuration of a sweep?
 
 :class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
 YAML, the columns of the analysis and the documentation are its fields. A run's public id says the ten

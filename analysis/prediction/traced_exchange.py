@@ -13,7 +13,7 @@ from analysis.measures.lateness.lateness import Lateness, of_collectives
 from analysis.measures.lateness.verdicts import STRAGGLER, judge
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
-from analysis.results.clocks import match
+from analysis.results.matching import match
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
 

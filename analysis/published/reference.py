@@ -11,7 +11,7 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels import costs, peaks
 from analysis.measures.scaling.use import coverage_findings
-from analysis.results.launches import TableSums, table_sums
+from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS
 

@@ -19,7 +19,7 @@ _MOST_BASES = 8  # named below the table; the rest is counted
 def parts(made: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
     own = [row for row in made if row.get("scaling")]
-    counted = [row for row in made if "fprop_batches" in row]
+    counted = [row for row in made if row["tables"] is not None]
     published = [row for row in made if row["method"] == "published"]
     found = []
     if own:

@@ -11,7 +11,7 @@ from analysis.display.numbers import sortable
 from analysis.measures.kernels.costs import published_bound
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
-from analysis.results.launches import table_sums
+from analysis.results.pyprof_tables import table_sums
 from analysis.results.study import Study
 from jobs.run import ID_FIELDS
 

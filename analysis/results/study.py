@@ -14,12 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import duckdb
+
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
 
 Kind = Literal["run", "pyprof", "tau_intervals", "tau_atomics"]
@@ -120,12 +121,12 @@ class Note:
 class Log:
     """What is said beside an answer: the runs that do not count, and notes on the others, each once.
 
-    The first ``of_loading`` notes are of the results, whatever is asked of them; others came with an answer.
+    Those ``of_loading`` are true of the results, whatever is asked of them; others came with an answer.
     """
 
     failed: list[Failure] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    of_loading: int = 0
+    of_loading: set[Note] = field(default_factory=set)
     unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
 
     def note(self, text: str, source: Source | None = None) -> None:
@@ -140,12 +141,9 @@ class Log:
 
     def add(self, other: "Log") -> None:
         """Append what another set's log says."""
-        self.failed += other.failed
-        first, theirs = self.of_loading, other.of_loading
-        self.notes = [
-            *self.notes[:first], *other.notes[:theirs], *self.notes[first:], *other.notes[theirs:],
-        ]  # fmt: skip
-        self.of_loading += theirs
+        self.failed += [failure for failure in other.failed if failure not in self.failed]
+        self.notes += [note for note in other.notes if note not in self.notes]
+        self.of_loading |= other.of_loading
 
     def lines(self, of_loading: bool = True) -> list[str]:
         """The notes in their order; what is said alike of several runs once: ``6 runs: ...``.
@@ -154,7 +152,9 @@ class Log:
             of_loading: those of the results themselves, too.
         """
         alike: dict[str, list[Note]] = {}
-        for note in self.notes[0 if of_loading else self.of_loading :]:
+        for note in self.notes:
+            if note in self.of_loading and not of_loading:
+                continue
             alike.setdefault(note.text, []).append(note)
         return [
             str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
@@ -262,8 +262,6 @@ class Study:
     @cached_property
     def connection(self) -> "duckdb.DuckDBPyConnection":
         """A DuckDB connection of this study's own."""
-        import duckdb
-
         return duckdb.connect()
 
     def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:

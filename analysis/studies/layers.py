@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.display.metrics import NOMINAL, Metric, Rows, columns
+from analysis.display.metrics import RANGE, Metric, Rows, columns
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import peaks, roofline
@@ -59,13 +59,19 @@ METRICS = (
         show=in_units(_MIB),
     ),
     Metric("idle_power_w", "power before anything else"),
-    timed("power", "mean over five seconds of repeating both passes", "w", "power\nW", NOMINAL),
+    timed(
+        "power",
+        "mean over five seconds of repeating both passes; its range: of five meterings",
+        "w",
+        "power\nW",
+        RANGE,
+    ),
     timed(
         "energy_above_idle",
         "that less the power when idle, a repetition",
         "j",
         "energy above\nidle, J",
-        NOMINAL,
+        RANGE,
     ),
     *(
         replace(metric, name=f"{stage}_{metric.name}", meaning=f"{stage}: {metric.meaning}")

@@ -15,15 +15,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import orjson
+
+from profiling.attribution.attribute import attribute
+from profiling.attribution.context import LAYER_PREFIX
+from profiling.attribution.events import OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.converted import Converted
+from profiling.cost.shapes import parse_inputs
+from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
+from profiling.readers.kineto import read_trace
 from profiling.tables import Writer
 from profiling.tools.base import Profiler
 
 if TYPE_CHECKING:
     import torch
-
-    from profiling.attribution.events import Trace
 
 
 class TorchProfiler(Profiler):
@@ -138,14 +144,11 @@ class TorchCapture:
         return findings
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
-        from profiling.attribution.attribute import attribute
-        from profiling.launched import read_launched
-
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
-        trace.world_size = max(trace.world_size, read_launched(os.environ).size)
+        trace.world_size = max(trace.world_size, read_identity(os.environ).size)
         return attribute(trace, self.rank, first_batch, subject="torch profiler")
 
-    def _trace(self, profiler: Any, name: str) -> "Trace":
+    def _trace(self, profiler: Any, name: str) -> Trace:
         """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
 
         What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
@@ -155,8 +158,6 @@ class TorchCapture:
         in_json_only = self.memory or _has_device(results)
         if not in_json_only and not self.keep_raw:
             return _trace_of(results)
-        from profiling.readers.kineto import read_trace
-
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             if self.keep_raw:
@@ -195,8 +196,6 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     """Hooks on each leaf module that open and close the range ``Layer: NAME`` around its forward pass."""
     from torch.profiler import record_function
 
-    from profiling.attribution.context import LAYER_PREFIX
-
     hooks: list[Any] = []
     # Leaves do not nest, but a leaf may be called within another's hook; DataParallel's replicas run in
     # threads, and share the hooks.
@@ -221,13 +220,8 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     return hooks
 
 
-def _trace_of(results: Sequence[Any]) -> "Trace":
+def _trace_of(results: Sequence[Any]) -> Trace:
     """The events of a recording without a device, straight from the profiler's memory."""
-    import orjson
-
-    from profiling.attribution.events import OPERATOR, RANGE, Builder, is_range
-    from profiling.cost.shapes import parse_inputs
-
     builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     kinds = {"cpu_op": OPERATOR, "user_annotation": RANGE}
     host = [event for event in results if event.activity_type() in kinds and not event.is_hidden_event()]

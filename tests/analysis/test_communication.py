@@ -8,8 +8,8 @@ from analysis.measures.anatomy.collectives import READ, calls_of, column_of
 from analysis.measures.anatomy.communication import bus_factor, rows
 from analysis.report.base import Context
 from analysis.report.communication import COMMUNICATION, bars_of, of_points
-from analysis.results.clocks import match
 from analysis.results.load import load
+from analysis.results.matching import match
 from profiling import tables
 from profiling.attribution.messages import kind_of
 from profiling.convert import read

@@ -15,7 +15,7 @@ from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 
 def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
@@ -61,6 +61,23 @@ def test_without_anatomies_the_parts_of_the_loss_are_not_known(tmp_path: Path) -
     bare, whole = figures([two]), figures([two], anatomies=anatomies_of(study, [two]))
     assert bare["loss_pct"] == whole["loss_pct"] and bare["loss_compute_pct"] is None
     assert whole["loss_compute_pct"] is not None and bare["loss_note"] and not whole["loss_note"]
+
+
+@pytest.mark.parametrize("group_by", [(), ("batch", "nodes")])
+def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by: tuple[str, ...]) -> None:
+    """Each row has each column, in one order; where a kind of results has no figure it is empty."""
+    write_sweep(tmp_path / "runs", [run_of(), run_of(profile="torch"), run_of(gpus_per_node=2)])
+    write_pyprof(tmp_path / "tables")
+    own, published = (
+        by_method.rows(load(tmp_path / "runs"), [method], group_by) for method in ("corrected", "published")
+    )
+    tables = by_method.rows(load(tmp_path / "tables"), group_by=group_by)
+    columns = by_method.columns_of(group_by)
+    assert all(set(row) == set(columns) for row in (*own, *published, *tables))
+    assert {row["method"] for row in published} == {"published"}
+    assert own[0]["batch_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
+    assert tables[0]["tables"] == 1 and tables[0]["batch_ms"] is None
+    assert published[0]["epoch_duration_s"] and published[0]["tables"] is published[0]["batch_ms"] is None
 
 
 def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:

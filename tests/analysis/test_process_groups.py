@@ -14,8 +14,8 @@ from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import of_collectives
 from analysis.measures.scaling.points import Point
 from analysis.prediction.traced_step import traced
-from analysis.results.clocks import Calls, match
 from analysis.results.load import load
+from analysis.results.matching import Calls, match
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.convert import read

@@ -86,7 +86,7 @@ class Sweep:
         }
 
     def done(self) -> list[int]:
-        """The numbers of nodes of the points that are done."""
+        """The numbers of nodes of the runs that are done."""
         return sorted(manifest.run.nodes for manifest in self.manifests().values() if manifest.done)
 
     def log_of_running(self) -> str:

@@ -10,8 +10,8 @@ import pytest
 
 from jobs import store
 from jobs.backends import has_horovod
-from jobs.points import expand, read_sweep
 from jobs.store import Manifest
+from jobs.sweep_file import expand, read_sweep
 from tests.cluster.sweeps import leave_out_calibration
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 
@@ -31,10 +31,10 @@ def results_of(folder: Path, name: str) -> list[tuple[Path, Manifest]]:
 
 
 def test_the_virtual_sweep_is_whole():
-    points, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
-    assert {point.run.backend for point in points} == {"ddp", "horovod"}
-    assert {point.run.nodes for point in points} == {1, 2, 4} and not excluded
-    assert {point.run.gpus_per_node for point in points} == {2}
+    runs, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
+    assert {run.configuration.backend for run in runs} == {"ddp", "horovod"}
+    assert {run.configuration.nodes for run in runs} == {1, 2, 4} and not excluded
+    assert {run.configuration.gpus_per_node for run in runs} == {2}
 
 
 def rows_of(said: str) -> list[list[str]]:

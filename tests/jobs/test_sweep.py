@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from jobs import execute, store
-from jobs.execute import run_points
+from jobs.execute import run_sweep
 from jobs.execution import Execution
 from jobs.launchers.base import Process, why_node_cannot
 from jobs.launchers.local import Local
 from jobs.machine import Machine
-from jobs.points import Sweep, expand
 from jobs.run import make_run
 from jobs.store import Manifest
+from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from profiling.errors import UserError
 
@@ -65,7 +65,7 @@ def execution(directory: Path, misbehave: str = "", **values) -> Execution:
 
 
 def run_all(work: Execution) -> int:
-    return run_points(work, *expand(work.sweep)).failed
+    return run_sweep(work, *expand(work.sweep)).failed
 
 
 def manifests(work: Execution) -> dict[str, Manifest]:
@@ -73,10 +73,10 @@ def manifests(work: Execution) -> dict[str, Manifest]:
             for _, path in store.ended_runs(work.directory)}  # fmt: skip
 
 
-def test_every_point_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
+def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
     work = execution(tmp_path / "nodes[dim]2")
     assert run_all(work) == 0
-    # Without a terminal the bar is a line a point.
+    # Without a terminal the bar is a line a run.
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines() if " run_" in line] == [
         "[1/4]", "[2/4]", "[3/4]", "[4/4]"
     ]  # fmt: skip
@@ -84,7 +84,7 @@ def test_every_point_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_pat
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
     said = "".join(capsys.readouterr().err.splitlines())
-    assert "All 4 points" in said and "nodes[dim]2" in said  # the folder's name is no markup
+    assert "All 4 runs" in said and "nodes[dim]2" in said  # the folder's name is no markup
     assert {name: m.ended for name, m in manifests(work).items()} == {n: m.ended for n, m in first.items()}
 
 
@@ -120,14 +120,12 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("silent", 1, "rank 1 left no report"),
     ],
 )
-def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
+def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
     tmp_path, monkeypatch, capsys, misbehave, code, reason
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
-    limit_s = (
-        4 if misbehave == "hang" else 60
-    )  # the others' points end by themselves, on a busy machine later
+    limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")
     assert run_all(work) == 1
     failed = [m for m in manifests(work).values() if not m.done]
@@ -138,7 +136,7 @@ def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
     assert reason in said and f"_ret_{code}/log.txt" in said.replace("\n", "")
 
 
-def test_a_failed_point_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys):
+def test_a_failed_run_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys):
     assert run_all(execution(tmp_path, "error")) == 2
     done_before = {n: m.ended for n, m in manifests(execution(tmp_path)).items() if m.done}
     assert run_all(execution(tmp_path)) == 0
@@ -147,24 +145,24 @@ def test_a_failed_point_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys
     assert {n: after[n].ended for n in done_before} == done_before
 
 
-def test_points_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
+def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     run = {"loader": ["synthetic", "dali-gpu"], "gpus_per_node": [1, 3], "batches": 2}
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 points: loader dali-gpu needs a GPU" in said
-    assert "1 point: 3 ranks asked, but this machine has 2 CPU cores" in said
+    assert "2 runs: loader dali-gpu needs a GPU" in said
+    assert "1 run: 3 ranks asked, but this machine has 2 CPU cores" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
-def test_a_tool_that_is_not_on_the_path_is_known_before_its_points_run(tmp_path, capsys, monkeypatch):
+def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = {"batches": 3, "batch": 2, "profile": ["none", "tau"]}
     work = execution(tmp_path, run=run)
     execute.print_plan(work, *expand(work.sweep))
     said = capsys.readouterr()
-    missing = "1 point: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
+    missing = "1 run: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
     assert missing in " ".join(said.err.split()) and "profiling.wrap" not in said.out
     assert run_all(work) == 1
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
@@ -178,12 +176,12 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
 
 
 def test_where_nothing_can_run_one_line_says_why(tmp_path):
-    with pytest.raises(UserError, match="none of the 1 points can run here: 1 point: 8 nodes"):
+    with pytest.raises(UserError, match="none of the 1 runs can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))
     assert not (tmp_path / "s").exists()
 
 
-def test_done_points_of_other_settings_are_never_taken_for_these(tmp_path):
+def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
     run_all(execution(tmp_path))
     before = manifests(execution(tmp_path))
     changed = execution(tmp_path, run={"batches": 4, "batch": 2, "loader": "synthetic"})
@@ -192,12 +190,12 @@ def test_done_points_of_other_settings_are_never_taken_for_these(tmp_path):
     assert manifests(execution(tmp_path)) == before
 
 
-def test_a_point_is_done_only_if_its_manifest_says_so(tmp_path):
+def test_a_run_is_done_only_if_its_manifest_says_so(tmp_path):
     work = execution(tmp_path)
     run_all(work)
     directory = store.ended_runs(work.directory)[0][1]
     (directory / "manifest.json").unlink()
-    states = [work.state(point) for point in expand(work.sweep)[0]]
+    states = [work.state(run) for run in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "failed"]
     assert run_all(work) == 0
     assert all(m.done for m in manifests(work).values()) and len(manifests(work)) == 4
@@ -211,7 +209,7 @@ run_all(execution(Path(sys.argv[1]), "hang", order="given"))
 """
 
 
-def test_a_killed_sweep_resumes_at_its_first_unfinished_point(tmp_path, root):
+def test_a_killed_sweep_resumes_at_its_first_unfinished_run(tmp_path, root):
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=root,
                               stderr=subprocess.DEVNULL)  # fmt: skip
     work = execution(tmp_path)

@@ -6,21 +6,18 @@ under way. What is exposed and what is hidden is as :mod:`analysis.measures.anat
 of the recorded batches: a collective that outlasts the last of them is cut where that ends.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.measures.anatomy.divide import Activities, activities_of, split
 from analysis.measures.batches import recorded
 from analysis.measures.batches.overlap import Intervals, covered, union
-from analysis.results.clocks import Calls, Matched, match, unmatched
+from analysis.results.matching import Calls, Matched, match, unmatched
 from analysis.results.query import note_untimed, note_without_kernels, reading
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 GROUP = ["collective", "process_group", "group_ranks", "group_size"]
 READ = ["batch_index", "start_ns", "duration_ns", "class", "direction", "short_name", "bytes", *GROUP]
@@ -63,8 +60,6 @@ def column_of(table: "pa.Table", name: str) -> np.ndarray:
 
     Arrow's own conversion takes a null text for the last one that it knows.
     """
-    import pyarrow as pa
-
     column = table[name]
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()
@@ -153,8 +148,6 @@ def ranks_of(study: Study, source: Source) -> list[Calls]:
 
 
 def _read_ranks(study: Study, source: Source) -> list[Calls]:
-    import pyarrow.compute as pc
-
     found: list[Calls] = []
     batches_read = 0
     for directory in sorted(source.path.glob("rank_*")):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from analysis.display.metrics import (
     BATCH,
@@ -200,8 +201,6 @@ def _note_unknown(study: Study, source: Source, launches: Sequence[tuple[int, in
 
 def _kernels(directory: Path) -> dict[str, np.ndarray]:
     """The kernels of a rank that have a place in time."""
-    import pyarrow.compute as pc
-
     table = tables.read(directory, "kernels", _KERNEL_COLUMNS)
     timed = pc.greater_equal(table["duration_ns"], 0)
     table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))

@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
+import pyarrow as pa
 
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
+from analysis.results.attributed import has_kernels, kernels
 from analysis.results.query import reading
 from analysis.results.study import Source, Study
-from profiling import convert
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.printed_tables import DURATION, ON_DEVICE
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
@@ -106,8 +106,6 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     Raises:
         UserError: a file is damaged.
     """
-    import duckdb
-
     connection = duckdb.connect()
     levels = "".join(f"{name}, " for name in by)
     try:
@@ -290,13 +288,9 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
 
 
 def _of_source(source: Source, by: Iterable[str]) -> Profile | None:
-    kernels = source.tables("kernels")
+    if not has_kernels(source):
+        return None
     with reading(source):
-        if source.kind == "pyprof":
-            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-        elif kernels:
-            rows = of_kernels(kernels, by)
-        else:
-            return None
+        rows = of_kernels(kernels(source), by)
     fields = source.fields
     return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)

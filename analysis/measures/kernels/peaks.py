@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from profiling import yaml_text
 from profiling.errors import UserError
 
 _FILE = Path(__file__).with_name("peaks.yaml")
@@ -51,10 +54,6 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 
 
 def _load(path: Path) -> list[Any]:
-    import yaml
-
-    from profiling import yaml_text
-
     try:
         content = yaml_text.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -102,8 +101,6 @@ def find(device: str, own: Path | None = None) -> Peak | None:
 
 @cache
 def _models() -> dict[str, float]:
-    from profiling import yaml_text
-
     return yaml_text.parse(_MODELS.read_text(encoding="utf-8"))
 
 

@@ -30,7 +30,7 @@ from analysis.measures.lateness.lateness import (
     of_stages,
 )
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
-from analysis.results.clocks import Calls
+from analysis.results.matching import Calls
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError

@@ -44,7 +44,7 @@ _STARTED = (
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
         for stage in STAGES
     ),
-    Metric("startup_s", "start of the process to the first batch"),
+    Metric("startup_s", "start of the process to the first batch, of the slowest rank, median of runs"),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
 IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)

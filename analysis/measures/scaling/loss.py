@@ -86,11 +86,12 @@ def _mean_anatomy(study: Study, point: Point) -> dict[str, np.ndarray]:
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
-    Empty: no attributed batch has kernels.
+    Empty: no attributed batch has kernels; or several ranks are in it and no collective, which is not "0 ms":
+    the profiler did not see it, and what it took would count as idle.
     """
     ranks = of_source(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
-    if not windows:
+    if not windows or (source.ranks > 1 and not _communicates(ranks)):
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
@@ -101,6 +102,11 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _communicates(ranks: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    names = ("exposed_communication_ns", "overlapped_communication_ns")
+    return any(rank[name].any() for rank in ranks for name in names)
 
 
 def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
@@ -155,7 +161,12 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
         for what, labels in (("the base point", bases), ("this point", own))
         if labels
     ]
-    return f"no profiled run with kernels {' and '.join(lacking)}" if lacking else ""
+    if not lacking:
+        return ""
+    unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
+    traced = any(source.tables("kernels") for one in unknown for source, _ in one.profiled)
+    why = "; traces of several ranks that hold no collective do not tell" if traced else ""
+    return f"no profiled run with kernels {' and '.join(lacking)}{why}"
 
 
 def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np.ndarray:

@@ -17,7 +17,7 @@ from analysis.statistics import estimates
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
 
-_MEASURED = "the same, beside the peak measured on the machine"
+_MEASURED = "the same over the peak measured on the machine"
 
 
 def _beside_peaks(what: str, meaning: str, header: str, interval: str = "") -> tuple[Metric, Metric]:
@@ -74,7 +74,7 @@ METRICS = (
         "known",
         "exposed\ncomm., ms",
     ),
-    Metric("overlapped_communication_ms", "collectives while something is"),
+    Metric("overlapped_communication_ms", "collectives while something is computed"),
     Metric("device_name", "the device", text=True),
     Metric("peak_tflops_per_s", "its peak by datasheet"),
     Metric("peak_gb_per_s", "its bandwidth by datasheet"),
@@ -110,7 +110,7 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
 def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
 
-    A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
+    A trace of several ranks without a collective is not "0 ms exposed" (analysis/measures/scaling/loss.py).
     """
     names = ("exposed_communication", "overlapped_communication")
     means = [[anatomy[name][0] if name in anatomy else 0.0 for name in names] for anatomy in anatomies]

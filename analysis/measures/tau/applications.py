@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import duckdb
 import numpy as np
 
 from analysis.display.metrics import Metric, Rows, names_of
@@ -120,8 +121,6 @@ def _columns_in(study: Study, table: Source) -> set[str]:
 
 
 def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
-    import duckdb
-
     try:
         return study.ask(sql, {"path": str(table.path)})
     except (duckdb.Error, OSError) as error:
