@@ -18,7 +18,7 @@ from analysis.results.study import Source, Study, Unusable
 from profiling import convert
 from profiling.errors import UserError
 from profiling.readers import pyprof
-from profiling.tables import IS_MODEL
+from profiling.tables import ATTRIBUTED, COUNTED, IS_MODEL
 from profiling.workers import cores, in_threads
 
 if TYPE_CHECKING:
@@ -66,19 +66,13 @@ class Sums:
 
 
 _SUMS = f"""
-with attributed as (
-    select distinct rank, batch_index from read_parquet($batches) where attributed
-), recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-), launches as (
+with counted as ({COUNTED}), launches as (
     select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
         "class"::varchar as class, {IS_MODEL} as model
-    from {{launches}} semi join attributed using (rank, batch_index)
+    from {{launches}} semi join {ATTRIBUTED} using (rank, batch_index)
     where duration_ns >= 0
 )
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded)),
+select (select recorded from counted), (select attributed from counted),
     sum(ns) filter (model), sum(ns) filter (model and flops > 0),
     sum(flops) filter (model), sum(bytes) filter (model),
     sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
@@ -134,17 +128,6 @@ def _sums_of_run(study: Study, source: Source) -> Sums | None:
 
 
 # --- groups -------------------------------------------------------------------------------------------
-
-# Attributed batches that have kernels, and all of ranks that have some.
-_RECORDED = """
-with attributed as (select distinct rank, batch_index from read_parquet($batches) where attributed),
-recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-)
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded))
-"""
 
 
 @dataclass(frozen=True)
@@ -250,10 +233,9 @@ def _groups_of_table(
 def _groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
     paths = {name: source.tables(name) for name in ("kernels", "batches")}
     launches = (
-        f"(select * from {borrowed.relation(study, source)} semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
+        f"(select * from {borrowed.relation(study, source)} semi join {ATTRIBUTED} using (rank, batch_index))"
     )
-    ((recorded, attributed),) = query(study, source, _RECORDED, **paths)
+    ((recorded, attributed),) = query(study, source, COUNTED, **paths)
     if not recorded:
         return None
     note_without_kernels(study, source, attributed - recorded, attributed)

@@ -11,7 +11,7 @@ import duckdb
 
 from analysis.results.study import Source, Study
 from jobs.run import fields_of
-from profiling.tables import IS_MODEL
+from profiling.tables import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
@@ -25,7 +25,7 @@ _LAUNCHES = f"""
         select rank, batch_index, file_row_number as row, direction::varchar as direction,
             "class"::varchar as class, short_name::varchar as name, start_ns, flops, bytes
         from read_parquet($KERNELS, file_row_number = true)
-        semi join (select rank, batch_index from read_parquet($BATCHES) where attributed)
+        semi join {ATTRIBUTED.replace("batches", "BATCHES")}
             using (rank, batch_index)
         where {IS_MODEL} and start_ns is not null
     )
@@ -78,7 +78,7 @@ _COVERED = f"""
 select coalesce(sum(duration_ns), 0), coalesce(sum(duration_ns) filter (by_name), 0),
     coalesce(sum(duration_ns) filter (not by_name), 0)
 from read_parquet($kernels, file_row_number = true) as of_run
-semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+semi join {ATTRIBUTED} using (rank, batch_index)
 left join {{credit}} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 where {IS_MODEL}
 """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
 from profiling.errors import UserError
-from profiling.launched import read_launched
+from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.cupti import converted
 from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
@@ -140,7 +140,7 @@ class CuptiCapture:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
-        ranks = read_launched(os.environ).size
+        ranks = read_identity(os.environ).size
         self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock(), ranks)
         api = self._api
         try:

@@ -22,7 +22,7 @@ from profiling.attribution.context import LAYER_PREFIX
 from profiling.attribution.events import OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.converted import Converted
 from profiling.cost.shapes import parse_inputs
-from profiling.launched import read_launched
+from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
 from profiling.readers.kineto import read_trace
 from profiling.tables import Writer
@@ -145,7 +145,7 @@ class TorchCapture:
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
-        trace.world_size = max(trace.world_size, read_launched(os.environ).size)
+        trace.world_size = max(trace.world_size, read_identity(os.environ).size)
         return attribute(trace, self.rank, first_batch, subject="torch profiler")
 
     def _trace(self, profiler: Any, name: str) -> Trace:
