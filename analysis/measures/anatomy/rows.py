@@ -56,7 +56,9 @@ LEVELS = {
 _PARTS = {
     "compute": ("compute", "kernels of the model run (of the host, on a CPU)"),
     "exposed_communication": (
-        "exposed\ncomm.", "collectives run and no model kernel does; made of the next two"
+        "exposed\ncomm.",
+        "collectives run and no model kernel does; made of the next two; empty: of several ranks, and none "
+        "was recorded, so that what they took is in idle",
     ),
     "exposed_transfer": ("exposed\ntransfer", "of it: since the last rank had come to the collective"),
     "exposed_wait": ("wait for\nranks", "of it: before that; this rank waits for a later one"),
@@ -89,6 +91,7 @@ COLUMNS = {
     "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
     "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
+_COMMUNICATION = ("exposed_communication", "overlapped_communication")
 _KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
@@ -130,7 +133,7 @@ def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
 
 
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
-    ranks = []
+    ranks: list[dict[str, Any]] = []
     launches = []
     transfers = _transfers(study, source)
     without = everything = 0
@@ -148,6 +151,12 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
             rank = int(directory.name.rpartition("_")[2])
             ranks.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
             launches.append(_launches(batches, kernels))
+    if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
+        # Not 0 ms: the profiler did not see them, and what they took counts as idle.
+        ranks = [
+            {name: of for name, of in one.items() if name.removesuffix("_ns") not in _COMMUNICATION}
+            for one in ranks
+        ]
     if not ranks:
         study.note("no attributed batch with kernels", source)
     note_without_kernels(study, source, without, everything)
