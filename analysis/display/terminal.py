@@ -14,19 +14,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.display.metrics import Column as Column
-from analysis.display.metrics import Metric, Rows, columns, filled
-from analysis.display.metrics import header as header
-from analysis.display.numbers import digits as digits
-from analysis.display.numbers import plain as plain
-from analysis.display.numbers import shown as shown
-from analysis.display.numbers import sortable as sortable
-from analysis.display.numbers import with_interval as with_interval
-from analysis.display.numbers import with_places as with_places
-from jobs.run import Run
+from analysis.display.metrics import FIELDS, Column, Metric, Rows, columns, filled
 
-# How many failed points and findings are shown before they are only counted.
-_MOST_LINES = 12
+# How many failed points, points left out and notes are shown before they are only counted.
+MOST_NOTES = 12
 
 
 class LeftOut(Protocol):
@@ -48,7 +39,7 @@ class Results(Protocol):
     @property
     def failed(self) -> Sequence[LeftOut]: ...
 
-    def notes(self) -> list[str]: ...
+    def notes(self, of_loading: bool = True) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -74,14 +65,17 @@ class Answer:
     """
 
     rows: Rows
-    columns: Sequence[Metric | str]
+    columns: Sequence[Metric]
     parts: Sequence[Part] = ()
     title: str = ""
     caption: str = ""
     notes: Sequence[str] = ()
 
 
-def as_terminal(answer: Answer, study: "Results | None", output: Path | None) -> str:
+def as_terminal(
+    answer: Answer, study: "Results | None", output: Path | None, most_notes: int | None = None
+) -> str:
+    """The tables as text, and below them the notes of the results (:func:`plain_notes`)."""
     from rich.console import Console
     from rich.text import Text
 
@@ -102,7 +96,7 @@ def as_terminal(answer: Answer, study: "Results | None", output: Path | None) ->
             console.print(Text(part.caption), style="dim")
     for line in answer.notes:
         console.print(Text(line))
-    for line in plain_notes(study, _MOST_LINES) if study else []:
+    for line in plain_notes(study, most_notes) if study else []:
         console.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
@@ -115,7 +109,9 @@ def by_repetition(part: Part) -> Part:
     if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
-    column = Column("rep", lambda row: str(row.get("id")).split("_")[1], key=True)
+    column = replace(
+        FIELDS["repetition"].column(), value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None
+    )
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
 
 
@@ -171,16 +167,9 @@ def _width(terminal: bool) -> int:
 
 
 def _whole(answer: Answer) -> Part:
-    metrics = [_named(one, answer.rows) if isinstance(one, str) else one for one in answer.columns]
-    every = columns(metrics)
-    return Part(
-        answer.title, answer.rows, filled(every, answer.rows) if answer.rows else every, answer.caption
-    )
-
-
-def _named(name: str, rows: Rows) -> Metric:
-    is_text = any(isinstance(row.get(name), str) for row in rows)
-    return Metric(name, "", text=is_text, key=name in Run.model_fields)
+    every = columns(answer.columns)
+    shown = filled(every, answer.rows) if answer.rows else every
+    return Part(answer.title, answer.rows, shown, answer.caption)
 
 
 def _table(part: Part) -> Any:
@@ -212,18 +201,33 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     """Failed points and findings as lines, the most important first.
 
     Args:
-        most: show so many of each kind and count the rest; by default all are shown.
+        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts what
+            is true of the results whatever is asked of them, and the notes on this answer are shown.
     """
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    if most == 0:
+        of_answer = study.notes(of_loading=False)
+        counts = {
+            "failed": len(bad),
+            "left out": len(study.failed) - len(bad),
+            "noted of the results": len(study.notes()) - len(of_answer),
+        }
+        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counted = [f"{said}: --notes says what, as analysis.scaled does"] if said else []
+        return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
     lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
-    # Names of files are whatever their maker wrote: no line break and no control character gets out.
+    return _printable(lines)
+
+
+def _printable(lines: Sequence[str]) -> list[str]:
+    """Names of files are whatever their maker wrote: no line break and no control character gets out."""
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:
     if most is None or len(lines) <= most:
         return lines
-    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --format csv, on stderr)"]
+    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --notes)"]
