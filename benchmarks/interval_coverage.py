@@ -1,4 +1,4 @@
-"""python -m benchmarks.interval_coverage: how often do intervals called 95 % hold the truth?
+"""python -m benchmarks.interval_coverage: how often do intervals hold the truth?
 
 Simulated runs of known truth go through the analyses' own code: the batch and the scaling efficiency of
 analysis.scaled, the effect, the power and the false alarms of analysis.compare, omega squared of
@@ -292,7 +292,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "scaled": ("analysis.scaled: a batch on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
     "pooling": ("analysis.scaled: why a point's own scatter", of_pooling, 400),
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
-    "power": ("analysis.compare: what is said to be found in 4 of 5 cases", of_power, 1500),
+    "power": ("analysis.compare: what is said to be found in 3 of 4 cases or more", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "factors": ("analysis.factors: interval of omega squared", of_factors, 300),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
@@ -307,7 +307,7 @@ def as_markdown(report: Mapping[str, Any]) -> str:
     """The report as tables for people."""
     lines = [
         "# Do intervals hold the truth?", "",
-        f"`python -m benchmarks.{NAME}`: % of simulated cases whose 95 % interval holds the truth, and the",
+        f"`python -m benchmarks.{NAME}`: % of simulated cases whose interval holds the truth, and the",
         f"median width of the intervals. {facts(report['machine'])}.", "",
     ]  # fmt: skip
     for name, (title, _, cases) in PARTS.items():
