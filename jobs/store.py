@@ -27,6 +27,7 @@ from profiling.errors import UserError
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
 )  # fmt: skip
+STACKS = "stacks.txt"  # of a rank that hangs: in its own directory
 
 
 class _Record(BaseModel):

@@ -12,7 +12,7 @@ from profiling.readers.nsys import REPORT_HEAD
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.tools.base import Options, Step
 from profiling.tools.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
-from profiling.tools.programs import run_step
+from profiling.tools.processes import run_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
