@@ -1,7 +1,7 @@
 """What did MPI cost, as TAU saw it?
 
 From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
-configuration.
+configuration. Those of our own may differ in more than a run's id says.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from analysis.measures.tau.applications import (
 from analysis.results.load import no_result
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
-from jobs.run import ID_FIELDS
+from jobs.run import ID_FIELDS, fields_of
 from profiling.errors import UserError, no_command
 
 # The functions whose time and messages count -> what TAU calls the event of their messages.
@@ -50,6 +50,9 @@ METRICS = (
         _OVER_RUNS,
     ),
     Metric("volume_mb", "the bytes of these messages, 1e6", "MB", _OVER_RUNS),
+)
+_MORE_FIELDS = tuple(
+    name for name in fields_of("workload", "size", "length") if name not in (*ID_FIELDS, "profile")
 )
 FIGURES = tuple(metric.name for metric in METRICS[1:])
 COLUMNS = {
@@ -94,13 +97,13 @@ def _own_runs(study: Study) -> list[Source]:
 
 def _of_own(study: Study, source: Source) -> dict[str, float]:
     """A run's figures, of those of :data:`FIGURES` that its tables hold."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, sql in _OWN.items():
         paths = source.tables(name)
         columns = query_arrays(study, source, sql, paths=paths) if paths else {}
         known = {figure: float(values[0]) for figure, values in columns.items()}
-        found |= {figure: value for figure, value in known.items() if np.isfinite(value)}
-    return found
+        figures |= {figure: value for figure, value in known.items() if np.isfinite(value)}
+    return figures
 
 
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
@@ -119,12 +122,15 @@ def rows(study: Study) -> Rows:
     Raises:
         UserError: no table can be read, or none says anything of MPI.
     """
-    found: dict[tuple, dict[str, list[float]]] = {}
+    own = _own_runs(study)
+    more = telling([dict(source.fields) for source in own], _MORE_FIELDS)
+    named = (*ID_FIELDS, *more)
+    values: dict[tuple, dict[str, list[float]]] = {}
 
     def add(key: tuple, figures: Mapping[str, float | None]) -> None:
         for name, figure in figures.items():
             if figure is not None:
-                found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+                values.setdefault(key, {}).setdefault(name, []).append(float(figure))
 
     for tables, sql, names in (
         (study.tau_intervals, _TIME, FIGURES[:1]),
@@ -133,16 +139,16 @@ def rows(study: Study) -> Rows:
         for _, runs in study.each(tables, partial(_of_table, study, sql)):
             for run in runs:
                 key, figures = run[: len(ID_FIELDS)], run[len(ID_FIELDS) + 1 :]
-                add(key, dict(zip(names, figures, strict=True)))
-    for source, known in study.each(_own_runs(study), partial(_of_own, study)):
-        add(tuple(source.fields[name] for name in ID_FIELDS), known)
-    if not found and study.failed:
+                add((*key, *(None for _ in more)), dict(zip(names, figures, strict=True)))
+    for source, known in study.each(own, partial(_of_own, study)):
+        add(tuple(source.fields[name] for name in named), known)
+    if not values and study.failed:
         raise UserError(no_result(study))
-    if not found:
+    if not values:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     return [
-        {**dict(zip(ID_FIELDS, key, strict=True)), "world_size": key[0] * key[1], **_summary(found[key])}
-        for key in sorted(found, key=sortable)
+        {**dict(zip(named, key, strict=True)), "world_size": key[0] * key[1], **_summary(values[key])}
+        for key in sorted(values, key=sortable)
     ]
 
 
@@ -156,10 +162,11 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
 
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
-    made = rows(study)
-    shown = columns([*fields(telling(made, ID_FIELDS)), *METRICS[1:]])
-    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, shown)
-    return Answer(made, [*fields((*ID_FIELDS, "world_size")), *METRICS], parts=[part])
+    of_configurations = rows(study)
+    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in of_configurations[0])]
+    shown = columns([*fields(telling(of_configurations, named)), *METRICS[1:]])
+    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", of_configurations, shown)
+    return Answer(of_configurations, [*fields((*named, "world_size")), *METRICS], parts=[part])
 
 
 if __name__ == "__main__":
