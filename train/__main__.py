@@ -129,8 +129,8 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
     Raises:
         UserError: the flags say another number of ranks than were started.
     """
-    said = arguments.nodes is not None or arguments.gpus_per_node is not None
-    if not said and run.backend != "dp":
+    with_size = arguments.nodes is not None or arguments.gpus_per_node is not None
+    if not with_size and run.backend != "dp":
         return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})
     if run.ranks != world.size:
         raise UserError(

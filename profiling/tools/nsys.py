@@ -88,9 +88,9 @@ def _importer(nsys: str | None) -> str:
     It lies beside one of the folders through which the links to nsys lead.
     """
     while nsys:
-        found = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
-        if found:
-            return str(found[0])
+        importers = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
+        if importers:
+            return str(importers[0])
         link = Path(nsys)
         nsys = os.path.normpath(link.parent / link.readlink()) if link.is_symlink() else None
     return "QdstrmImporter"
