@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.display.perfetto import Slices, Words
-from analysis.measures.anatomy.collectives import GROUP, column_of, groups, kinds
+from analysis.measures.anatomy.collectives import groups, kinds
 from analysis.measures.anatomy.divide import STAGES, edges_of
 from analysis.results.clocks import Calls
+from analysis.results.traces import GROUP, column_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,6 +6,8 @@ Intervals are half-open ``[start, end)`` in ns, as two arrays; all functions are
 import numpy as np
 
 Intervals = tuple[np.ndarray, np.ndarray]
+NOTHING: Intervals = (np.array([], np.int64), np.array([], np.int64))
+EVER = 1 << 61  # ns, 73 years: later than any clock's time, and twice that and a time fit into 63 bits
 
 
 def union(start: np.ndarray, end: np.ndarray) -> Intervals:
@@ -21,6 +23,18 @@ def union(start: np.ndarray, end: np.ndarray) -> Intervals:
     heads = np.flatnonzero(first)
     tails = np.concatenate([heads[1:] - 1, [len(start) - 1]])
     return start[heads], reach[tails]
+
+
+def minus(intervals: Intervals, others: Intervals) -> Intervals:
+    """What of disjoint ``intervals`` no interval of ``others`` covers."""
+    left = complement(intervals)
+    return complement(union(np.concatenate([left[0], others[0]]), np.concatenate([left[1], others[1]])))
+
+
+def complement(intervals: Intervals) -> Intervals:
+    """All times outside of disjoint intervals that are in order."""
+    start, end = intervals
+    return union(np.concatenate([[-EVER], end]), np.concatenate([start, [EVER]]))
 
 
 def length(intervals: Intervals) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
-from analysis.measures.anatomy.rows import of_source
+from analysis.measures.anatomy.rows import anatomy_of
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
 
@@ -56,7 +56,7 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
 
     Empty: no attributed batch has kernels.
     """
-    ranks = of_source(study, source) if source.tables("kernels") else []
+    ranks = anatomy_of(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
     if not windows:
         return {}
