@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 # What the process group of a collective is told by.
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
-TEXT = ("class", "direction", "short_name", *GROUP)
-KERNEL_COLUMNS = ("batch_index", "start_ns", "duration_ns", "device", "launch_ns", "bytes", *TEXT)
+KERNEL_COLUMNS = (
+    "batch_index", "start_ns", "duration_ns", "class", "direction", "device", "launch_ns", "bytes",
+    "short_name", *GROUP,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class RankTables:
     Attributes:
         batches: ``tables.TIMES_OF_BATCHES`` of the attributed batches that lack no time.
         kernels: :data:`KERNEL_COLUMNS` of the kernels that have a start and a duration; texts are None, bytes
-            and group sizes NaN, and other numbers -1, where they are not recorded.
+            and group sizes NaN, and other numbers -1, where they are not recorded. Names are of collectives
+            alone (None elsewhere): those of all kernels would take as long as all the rest.
         untimed_batches: attributed batches that lack a time, which ``batches`` leaves out.
         untimed_kernels: launches without a duration, or with one below 0, which ``kernels`` leaves out.
     """
@@ -76,16 +79,22 @@ def _in_time(kernels: "pa.Table") -> "tuple[pa.Table, int]":
     import pyarrow.compute as pc
 
     lasts = pc.fill_null(pc.greater_equal(kernels["duration_ns"], 0), False)
-    return kernels.filter(pc.and_(pc.is_valid(kernels["start_ns"]), lasts)), pc.sum(
-        pc.invert(lasts)
-    ).as_py() or 0
+    in_time = pc.and_(pc.is_valid(kernels["start_ns"]), lasts)
+    return kernels.filter(in_time), len(kernels) - (pc.sum(lasts).as_py() or 0)
 
 
 def arrays_of(kernels: "pa.Table") -> dict[str, np.ndarray]:
     """:data:`KERNEL_COLUMNS` of a kernels table, as :class:`RankTables` has them."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = {name: column_of(kernels, name) for name in ("start_ns", "duration_ns", "bytes", *TEXT)}
+    numbers = ("start_ns", "duration_ns", "bytes", "group_size")
+    found = {name: column_of(kernels, name) for name in (*numbers, "class", "direction")}
+    talks = found["class"] == "communication"
+    calls = kernels.filter(pa.array(talks))
+    for name in ("short_name", "collective", "process_group", "group_ranks"):
+        found[name] = np.full(len(kernels), None)
+        found[name][talks] = column_of(calls, name)
     # In no batch is what has an index below 0; a launch below 0 is not known.
     for name in ("batch_index", "device", "launch_ns"):
         found[name] = pc.fill_null(kernels[name], -1).to_numpy()

@@ -18,7 +18,7 @@ from analysis.measures.anatomy.divide import (
     transfer_and_wait,
     windows_of,
 )
-from analysis.measures.batches.overlap import EVER, complement, covered, minus, union
+from analysis.measures.batches.overlap import EVER, complement, covered
 
 MS = 1_000_000
 
@@ -43,11 +43,11 @@ def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(rows, edges):
     kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(7)]
     windows = edges[:-1], edges[1:]
     compute, communication, *rest = (intervals(*pairs) for pairs in kinds)
-    found = split(windows, Activities(compute, communication, *rest))
-    exposed = minus(union(*communication), union(*compute))
+    activities = Activities(compute, communication, *rest)
+    found = split(windows, activities)
     # Transfers are the last parts of communication.
     transfers = intervals(*(((start + end) // 2, end) for start, end in kinds[1]))
-    found |= transfer_and_wait(windows, exposed, transfers)
+    found |= transfer_and_wait(windows, activities.exposed, transfers)
     assert (sum(found[name] for name in PARTS) == np.diff(edges)).all()
     for part, names in WITHIN.items():
         assert (sum(found[name] for name in names) == found[part]).all()
@@ -66,7 +66,7 @@ def ticks(*of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 @settings(deadline=None)
 @given(some, some, some)
 def test_a_transfer_is_what_is_exposed_once_the_last_rank_has_come(compute, communication, transfers):
-    exposed = minus(union(*communication), union(*compute))
+    exposed = Activities(compute, communication).exposed
     found = transfer_and_wait(intervals((0, 200)), exposed, transfers)
     computes, talks, moves = ticks(compute, communication, transfers)[100:300].T
     assert found["exposed_transfer"][0] == (talks & ~computes & moves).sum()

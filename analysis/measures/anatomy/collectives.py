@@ -54,15 +54,16 @@ def calls_of(
 
 def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
     """The kind of each collective: as recorded, else as its name says."""
-    pairs = zip(recorded, names, strict=True)
-    return np.array([said if isinstance(said, str) else kind_of(str(name)) for said, name in pairs], object)
+    pairs = list(zip(recorded.tolist(), names.tolist(), strict=True))
+    known = {pair: pair[0] if isinstance(pair[0], str) else kind_of(str(pair[1])) for pair in set(pairs)}
+    return np.array([known[pair] for pair in pairs], object)
 
 
 def groups(names: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
-    known: dict[tuple, str] = {}
-    rows = zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True)
-    return np.array([known.get(one) or known.setdefault(one, _group(*one)) for one in rows], object)
+    rows = list(zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True))
+    known = {row: _group(*row) for row in set(rows)}
+    return np.array([known[row] for row in rows], object)
 
 
 def _group(name: str | None, ranks: str | None, size: float) -> str:
@@ -88,13 +89,11 @@ def _shares(calls: Intervals, windows: Intervals, activities: Activities) -> tup
     Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
     reach into the first window: the others bear its time in proportion, so that the shares add up.
     """
-    own = _own(calls)
-    within, computing = union(*windows), union(*activities.compute)
-    talking = union(*activities.communication)
+    own, within = _own(calls), union(*windows)
     inside = covered(own, within)
-    exposed = covered(own, minus(within, computing))
-    all_exposed = covered(windows, minus(talking, computing)).sum()
-    all_hidden = covered(windows, talking).sum() - all_exposed
+    exposed = covered(own, minus(within, activities.compute))
+    all_exposed = covered(windows, activities.exposed).sum()
+    all_hidden = covered(windows, union(*activities.communication)).sum() - all_exposed
     return _scaled(exposed, all_exposed), _scaled(inside - exposed, all_hidden)
 
 

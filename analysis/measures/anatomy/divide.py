@@ -6,10 +6,11 @@ to the whole by construction.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from analysis.measures.batches.overlap import EVER, NOTHING, Intervals, covered, union
+from analysis.measures.batches.overlap import EVER, NOTHING, Intervals, covered, minus, union
 
 PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
 # What some parts are made of; these add up to their part.
@@ -42,6 +43,11 @@ class Activities:
     loader_waits: Intervals = NOTHING
     copies: Intervals = NOTHING
     queued: Intervals | None = field(default=None)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When communication is exposed, disjoint and in order."""
+        return minus(union(*self.communication), union(*self.compute))
 
 
 # Part (or what it is made of) -> the activity that has the time.
@@ -91,7 +97,8 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
         activity: Intervals | None = getattr(activities, kind)
         if activity is None:
             continue
-        before = _joined(before, activity)
+        if len(activity[0]):
+            before = _joined(before, activity)
         reached = covered(windows, before)
         parts[name] = reached - taken
         taken = reached
@@ -108,7 +115,7 @@ def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Interva
     """What the exposed communication of each window is made of, in ns.
 
     Args:
-        exposed: when communication was exposed, disjoint and in order.
+        exposed: of :class:`Activities`.
         transfers: since the last rank had come to each collective, to its end; before that this rank waited.
     """
     moved = union(*transfers)

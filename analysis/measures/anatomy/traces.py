@@ -1,6 +1,6 @@
 """What is known of when each rank of a run did what? The tables of its ranks, reduced to what measures need.
 
-Anatomy, communication, lateness and the simulation are all made of this, and read no table themselves. A
+Anatomy, communication and lateness are made of this, and so is what the simulation knows of collectives. A
 rank is read, reduced and dropped before the next: all kernels of all ranks are never in memory.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.measures.anatomy.collectives import calls_of, match_ranks
 from analysis.measures.anatomy.divide import activities_of, edges_of, launch_known, split, windows_of
-from analysis.measures.batches.overlap import Intervals, covered, minus, union
+from analysis.measures.batches.overlap import Intervals, covered, union
 from analysis.results.clocks import Calls, Matched
 from analysis.results.query import note_untimed_launches, note_without_kernels
 from analysis.results.study import Source, Study
@@ -27,7 +27,7 @@ class RankTrace:
         batch_index: of each attributed batch in whose time something ran; one without was not recorded.
         edges_ns: the instants between which the stages of these lie, (batches, 6).
         parts_ns: :func:`divide.split` of these stages, (batches x 5,) each.
-        exposed: when communication was exposed, disjoint and in order.
+        exposed: of :class:`divide.Activities`.
         activities, unknown_launches: of the device from the first of these batches to the last, and how many
             of them have no known launch.
     """
@@ -115,7 +115,7 @@ def reduced(tables: RankTables) -> RankTrace:
         batch_index=mine["batch_index"],
         edges_ns=edges,
         parts_ns=split(windows_of(edges), activities),
-        exposed=minus(activities.communication, activities.compute),
+        exposed=activities.exposed,
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
     )

@@ -16,8 +16,9 @@ def union(start: np.ndarray, end: np.ndarray) -> Intervals:
     start, end = start[keep], end[keep]
     if not len(start):
         return start, end
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     first = np.concatenate([[True], start[1:] > reach[:-1]])
     heads = np.flatnonzero(first)
@@ -34,7 +35,9 @@ def minus(intervals: Intervals, others: Intervals) -> Intervals:
 def complement(intervals: Intervals) -> Intervals:
     """All times outside of disjoint intervals that are in order."""
     start, end = intervals
-    return union(np.concatenate([[-EVER], end]), np.concatenate([start, [EVER]]))
+    start, end = np.concatenate([[-EVER], end]), np.concatenate([start, [EVER]])
+    keep = end > start
+    return start[keep], end[keep]
 
 
 def length(intervals: Intervals) -> int:
@@ -45,8 +48,8 @@ def length(intervals: Intervals) -> int:
 
 def covered(intervals: Intervals, by: Intervals) -> np.ndarray:
     """How much of each of ``intervals`` is covered by ``by`` (disjoint, in order), in ns."""
-    start, end = intervals
-    return _until(end, by) - _until(start, by)
+    before_start, before_end = np.split(_until(np.concatenate(intervals), by), 2)
+    return before_end - before_start
 
 
 def _until(times: np.ndarray, intervals: Intervals) -> np.ndarray:
