@@ -62,9 +62,10 @@ check: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The page that is made of the columns' own definitions.
+# The page that is made of the columns' own definitions, and the tables of profilers, loaders and launchers.
 docs: | $(VENV)/.ready
 	$(BIN)/python -m analysis.columns > docs/columns.md
+	$(BIN)/python -m jobs.choices --write docs/*.md
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

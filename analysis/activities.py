@@ -5,32 +5,26 @@
     python -m analysis.activities PATH --shares         communication and copies over GPUs and batch size
     python -m analysis.activities PATH --shares --chart FILE.html    and drawn, a line a GPU count
 
-Columns of the summary, as nvprof prints them:
-
-    run                    its id, where there are several
-    type                   GPU activities; CPU operators, where a run had no GPU; API calls and ranges, where
-                           a printed summary holds them
-    time_pct               of all time of its type, %
-    time_s                 total, s; calls: how many
-    avg_us, min_us, max_us of a call, microseconds
-    class                  gemm, convolution, communication, memcpy, ... (see profiling/cost/classify.py)
-    name                   the kernel's full name; [CUDA memcpy HtoD] and so on for copies
-
-Columns of the shares, one row a GPU count, batch size and backend: ``gpus, batch, backend, runs, time_s,
-communication_pct, copies_pct, compute_pct``: of the time of GPU activities; ``runs_differ``: in
-what else the runs of a row differ, whose times it sums (``model (resnet50, vgg16)``). Of a table that holds
-only the first rows of its summaries (``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the
-printed percentages count, and ``time_s`` is that of all activities by them.
+Of a table that holds only the first rows of its summaries
+(``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages count.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Column, Part, Rows
+from analysis.display.metrics import Rows, columns
+from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels.activities import (
+    COLUMNS,
+    LEVELS,
+    METRICS,
+    RUN,
     SHARES,
     Profile,
     of_kernels,
@@ -45,11 +39,6 @@ from profiling import convert
 from profiling.errors import UserError, run_command
 from profiling.readers.printed_tables import ON_DEVICE
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-COLUMNS = ("type", "time_pct", "time_s", "calls", "avg_us", "min_us", "max_us", "class", "name")
-LEVELS = ("rank", "batch_index")
 TOP = 25  # rows that the terminal shows of each run
 
 
@@ -78,9 +67,6 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     def table(name: str) -> "pa.Table | None":
         file = path / f"{name}.parquet"
         try:
@@ -118,7 +104,7 @@ def _rows(
 
 def main() -> int:
     """The command; see the module's docstring."""
-    parser = output.parser("analysis.activities", __doc__, "PATH")
+    parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
     parser.add_argument("--by", metavar="LEVELS", help="rank, batch_index or both: rows for each")
     parser.add_argument(
         "--shares", action="store_true", help="of communication and copies, by GPUs and batch"
@@ -130,7 +116,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares; give --shares too")
-    by = output.parse_levels(arguments.by, LEVELS)
+    by = output.parse_levels(arguments.by, tuple(LEVELS))
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
         if printed is not None:
@@ -143,14 +129,15 @@ def main() -> int:
 
 def _answer(found: list[Profile], by: list[str], top: int | None, form: str) -> Answer:
     several = len(found) > 1
-    columns = [*(["run"] if several else []), *by, *COLUMNS]
+    levels = [LEVELS[name] for name in by]
+    shown = columns([*levels, *(metric for metric in METRICS if metric.name != "class")])
     rows, parts = [], []
     for profile in found:
         kept = _first(profile.rows, by, top or (TOP if form == "table" else None))
         rows += [{"run": profile.name, **row} for row in kept]
-        parts.append(Part(profile.name, kept, _shown(by)))
+        parts.append(Part(profile.name, kept, shown))
     notes = [finding for profile in found for finding in profile.findings]
-    return Answer(rows, columns, parts, notes=notes)
+    return Answer(rows, [*([RUN] if several else []), *levels, *METRICS], parts, notes=notes)
 
 
 def _first(rows: Rows, by: list[str], top: int | None) -> Rows:
@@ -164,23 +151,6 @@ def _first(rows: Rows, by: list[str], top: int | None) -> Rows:
         if seen[key] <= top:
             kept.append(row)
     return kept
-
-
-def _shown(by: list[str]) -> list[Column]:
-    def named(row: Any) -> str:
-        return row["name"] if len(row["name"]) <= 60 else row["name"][:57] + "..."
-
-    return [
-        *(Column(name, lambda row, name=name: row[name]) for name in by),  # type: ignore[misc]
-        Column("type", lambda row: row["type"], left=True),
-        Column("time\n%", lambda row: row["time_pct"]),
-        Column("time\ns", lambda row: row["time_s"]),
-        Column("calls", lambda row: row["calls"]),
-        Column("avg\nus", lambda row: row["avg_us"]),
-        Column("min\nus", lambda row: row["min_us"]),
-        Column("max\nus", lambda row: row["max_us"]),
-        Column("name", named, left=True),
-    ]
 
 
 def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:

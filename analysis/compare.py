@@ -4,54 +4,41 @@
     python -m analysis.compare A B --across compute       configurations that differ in a field, too
     python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
 
-A row is a figure of a configuration: ``a`` and ``b`` (medians over runs), ``effect_pct`` (b over a, less 1,
-in percent) with its 95 % interval (_low, _high: what the test would not reject; it takes 4 runs a side, or 3
-against 5, or 2 against 8), ``p_value`` (Mann-Whitney, exact; corrected by Holm for all rows of its
-``family``), ``runs_a``, ``runs_b``, and ``verdict``:
-
-    slower, faster      different at 5 %, and in which direction
-    no difference       none found; ``detectable_pct`` is the slowdown of this figure alone that the test, so
-                        corrected, would have found in 3 of 4 cases or more (4 of 5 if runs are normal),
-                        given how much these runs scatter
-    too few runs        no result could have been significant with so many runs: repeat them
-
-``runs_enough`` is how many runs a side would find a difference as large as ``effect_pct``, as often
-(empty: more than 20, or how much runs scatter is not known).
+A row is a figure of a configuration.
 
 A note names the devices of both sides where they differ.
 
-Families are tested apart, each at 5 %: ``batch`` (the duration of a batch), ``combined`` (the durations of
-all configurations together, where there are several: the test stratified by configuration, the effect the
-median ratio of two runs of a configuration), ``stages`` and, for profiled runs, ``kernels``. ``batch`` and
-``combined`` decide the exit code: 1 if one is slower by more than --threshold. Where nothing differs that is
-so in 5 % of comparisons at most.
+Families are tested apart. batch and combined decide the exit code: 1 if one is slower by more than
+--threshold. Where nothing differs that is so in 5 % of comparisons at most.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import NOMINAL
-from analysis.display.terminal import Answer, Column, Part, Rows, with_interval
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.scaling.compare_rows import Key, Values, regressed, rows, sentence, telling
+from analysis.measures.scaling.compare_rows import (
+    COLUMNS,
+    Key,
+    Values,
+    columns_of,
+    regressed,
+    rows,
+    sentence,
+    shown,
+    telling,
+)
 from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
-from jobs.run import Run
 from profiling.errors import EXIT_FAILED, UserError, run_command
-
-COLUMNS = (
-    "family", "figure", "a", "b", "effect_pct", "effect_pct_low", "effect_pct_high", "p_value", "verdict",
-    "detectable_pct", "runs_a", "runs_b", "runs_enough",
-)  # fmt: skip
-# In these the runs of one configuration may differ.
 
 MOST_NAMED = 6  # configurations that a note names
 
@@ -158,11 +145,6 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
 # --- the answer ---------------------------------------------------------------------------------------
 
 
-def columns_of(made: Rows) -> list[str]:
-    fields = [name for name in Run.model_fields if any(name in row for row in made)]
-    return [COLUMNS[0], *fields, *COLUMNS[1:]]
-
-
 def main() -> int:
     arguments = _parser().parse_args()
     across = output.parse_fields(arguments.across, flag="--across")
@@ -177,10 +159,8 @@ def main() -> int:
         raise UserError(wrong)
     worse = regressed(made, arguments.threshold)
     notes = [sentence(a, b, made, arguments.threshold)]
-    shown = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [
-        Part(f"{arguments.b.name} against {arguments.a.name}", shown, _shown(columns_of(made)), _CAPTION)
-    ]
+    changed = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
+    parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(made), _CAPTION)]
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
@@ -190,7 +170,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.compare", __doc__)
+    parser = make_parser("python -m analysis.compare", output.described(__doc__, COLUMNS))
     parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep or a run")
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
@@ -204,29 +184,6 @@ _CAPTION = (
     "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm). 95 % intervals, of each\n"
     "row alone: what the test would not reject, from 4 runs a side on. Kernels: where they differ."
 )
-
-
-def _shown(columns: Sequence[str]) -> list[Column]:
-    def get(name: str) -> Callable[[Mapping[str, Any]], Any]:
-        return lambda row: row.get(name)
-
-    def effect(row: Mapping[str, Any]) -> str:
-        return with_interval(row["effect_pct"], row["effect_pct_low"], row["effect_pct_high"], 2)
-
-    def p_value(row: Mapping[str, Any]) -> str:
-        value = row["p_value"]
-        return "-" if not np.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-    return [
-        *(Column(name, get(name), left=True) for name in columns if name in Run.model_fields),
-        Column("figure", get("figure"), left=True),
-        Column("a", get("a")),
-        Column("b", get("b")),
-        Column(f"effect, %\n[{NOMINAL}]", effect),
-        Column("p", p_value),
-        Column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}"),
-        Column("verdict", get("verdict"), left=True),
-    ]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 DIR holds a run under the torch profiler and, where counters could be read, one of the same point under ncu,
 nvprof or vtune; of several points --run says which.
-VTune measures functions, which are no operators: they are rows of their own.
+VTune measures functions, which are no operators: they are rows of their own (counters: vtune).
 """
 
 from analysis.display import output

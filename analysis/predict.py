@@ -5,33 +5,13 @@
     python -m analysis.predict DIR --alpha-us 20 --beta-gb-per-s 12      from a trace of one rank
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
-A row is a configuration and a number of ranks: ``batch_ms`` and ``images_per_s`` with ``_low`` and
-``_high``, ``scaling_efficiency_pct`` over the smallest measured number, ``scaling`` (weak: the batch of a
-rank is constant; strong: that of the job is), ``measured_on`` (the ranks that it is made from), ``believed``
-(false: the other method is better founded, and a line says why) and ``method``:
-
-    curve         how the cost of more ranks may grow, fitted to measured rates (analysis/prediction/curve.py:
-                  ``shapes``)
-    simulation    the step replayed from its trace, its gradients exchanged in buckets
-                  (prediction/simulate.py): ``traced_ranks``; ``late_ranks`` of them, late again and again;
-                  ``buckets``; ``exposed_ms`` and ``hidden_ms`` of the exchange, ``measured_hidden_ms`` of
-                  that on ``traced_ranks``; ``exchange``, the form of the allreduce that fits best, of
-                  ``exchanges_tried`` that fit about as well (prediction/exchange_forms.py); ``alpha_us`` and
-                  ``beta_gb_per_s`` of its links (between nodes, where there are several; those in a node:
-                  ``alpha_in_node_us``, ``beta_in_node_gb_per_s``), fitted to allreduces or given (no
-                  ``alpha_us``: they, all of one length, do not tell it from the bandwidth);
-                  ``allreduce_error_pct``, by how much the recorded ones are off it; and ``fit_error_pct``, by
-                  how much the batch that is simulated on ``traced_ranks`` is off the measured one
+A row is a configuration and a number of ranks.
 
 ``_low`` and ``_high`` are ranges of what was tried: of all shapes, or forms, that the measured points allow,
 with how much batches, allreduces and runs differ, and wider with every doubling where a measured point was
 outside of what smaller ones gave. They are no 95 % interval: what begins only beyond the measured points
 (links that many ranks have to share, another switch) is in neither. benchmarks/results/prediction_coverage.md
 says how often they hold the truth. What cannot be told has no row, and a line says why.
-
-A row with ``what_if`` is a simulation with something changed, and ``gain_pct`` what that gives in images/s;
-prediction/simulate.py says what each change does. Rows with ``backtest`` true predict a point that was
-measured, from smaller ones only: ``measured_images_per_s`` and ``error_pct`` say how well.
 
 A prediction holds for the same software, and a network that goes on as it did.
 
@@ -46,10 +26,20 @@ from pathlib import Path
 import numpy as np
 
 from analysis.display import output
+from analysis.display.metrics import fields
 from analysis.display.terminal import Answer, Part
 from analysis.prediction import believed, configurations, extrapolate, simulate
 from analysis.prediction.basis import Network
-from analysis.prediction.predictions import COLUMNS, NO_TRACE, caption, of_study, shown, wanted_ranks
+from analysis.prediction.predictions import (
+    COLUMNS,
+    METRICS,
+    NO_TRACE,
+    caption,
+    fields_of,
+    of_study,
+    shown,
+    wanted_ranks,
+)
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
@@ -72,13 +62,14 @@ def main() -> int:
     else:
         study = load(arguments.path, arguments.peaks)
         made = of_study(study, arguments.ranks, what_ifs, network, arguments.scaling, arguments.gpus_per_node)
-    fields = [name for name in dict.fromkeys(name for row in made for name in row) if name not in COLUMNS]
-    part = Part("Predicted throughput", made, shown(made, fields), caption(made))
-    return output.emit(Answer(made, [*fields, *COLUMNS], [part], notes=untold), study, arguments)
+    part = Part("Predicted throughput", made, shown(made), caption(made))
+    return output.emit(
+        Answer(made, [*fields(fields_of(made)), *METRICS], [part], notes=untold), study, arguments
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.predict", __doc__)
+    parser = make_parser("python -m analysis.predict", output.described(__doc__, COLUMNS))
     parser.add_argument("path", type=Path, metavar="DIR|TABLE.csv", help="a sweep's results, or a table")
     parser.add_argument(
         "--ranks", default="", metavar="P,...", help="world sizes to predict [twice, four times]"

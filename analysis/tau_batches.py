@@ -3,18 +3,7 @@
     python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or files of TAU
     python -m analysis.tau_batches PROFILE --startup PROFILE ...   beside runs of one batch each
 
-A row a rank and estimator, the best first:
-
-    estimator   event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the
-                timers "Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next;
-                stages: the stages' timers (or events) divided by the number of batches (what lies between
-                them is missing, a note says so); difference: (T_N - T_1) / (N - 1), T the application's
-                time, T_1 its median of one batch
-    batches     over how many
-    batch_ms    of a batch, ms
-    batch_ms_low, batch_ms_high   its 95 % interval, ms. Of the difference it is that of start-up, which no
-                two runs have alike: Student's t over the runs of one batch, three or more
-    preferred   the best there is. The difference is that only where nothing better was recorded
+A row a rank and estimator, the best first.
 """
 
 import math
@@ -25,16 +14,40 @@ from pathlib import Path
 import numpy as np
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Rows
+from analysis.display.metrics import CONFIDENCE, RANK, Metric, Rows
+from analysis.display.terminal import Answer
 from analysis.measures.tau.profile import Profile
+from analysis.statistics import inside_run
 from profiling.errors import UserError, run_command
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
 
-COLUMNS = ("rank", "estimator", "batches", "batch_ms", "batch_ms_low", "batch_ms_high", "preferred")
+METRICS = (
+    RANK,
+    Metric(
+        "estimator",
+        'event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the timers '
+        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next; stages: the '
+        "stages' timers (or events) divided by the number of batches (what lies between them is missing, a "
+        "note says so); difference: (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one "
+        "batch",
+        text=True,
+        key=True,
+    ),
+    Metric("batches", "over how many"),
+    Metric(
+        "batch_ms",
+        "of a batch; its interval is of timers and marks that of a mean of batches inside the run, of the "
+        "difference that of start-up, which no two runs have alike: Student's t over the runs of one batch, "
+        "three or more; of an event TAU keeps no series, so there is none",
+        interval=CONFIDENCE,
+    ),
+    Metric("preferred", "the best there is; the difference is that only where nothing better was recorded"),
+)
+COLUMNS = {"Columns:": METRICS}
+_BATCH_MS = METRICS[3].names
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
-_NORMAL_95 = 1.96
 BETWEEN_STAGES = (
     "stages: what a batch does between its stages is missing, so that it took longer than that: TAU sums up "
     "timers, and nothing here times or marks a whole batch"
@@ -44,6 +57,9 @@ NOISE = (
     "a difference below zero is no duration: start-up differed by more than the batches took, and what is "
     "left is noise"
 )
+# Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
+# (python -m benchmarks.interval_coverage --only differences).
+_QUANTILE = 0.995
 _LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 times it
 
 Estimate = tuple[int, float, float, float]  # batches; ns, low, high
@@ -52,36 +68,36 @@ Estimate = tuple[int, float, float, float]  # batches; ns, low, high
 def of_event(profile: Profile, rank: int) -> Estimate | None:
     """By an event that the program triggers with each batch's duration."""
     found = _stage_events(profile, rank).get(END_OF_BATCH)
-    return _with_error(*found) if found else None
+    return (found[0], found[1], math.nan, math.nan) if found else None
 
 
-def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float, float]]:
-    """Stage (``End of Batch``: the whole batch) -> count, mean and standard deviation in ns, of its event."""
+def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float]]:
+    """Stage (``End of Batch``: the whole batch) -> count and mean in ns, of its event."""
     found = {}
     for row in profile.events.get(rank, ()):
         if re.match(STAGE_EVENT, row["event"]) and row["count"]:
             stage, unit_ns = stage_of_event(row["event"])
-            found[stage] = int(row["count"]), row["mean"] * unit_ns, (row["std"] or 0) * unit_ns
+            found[stage] = int(row["count"]), row["mean"] * unit_ns
     return found
 
 
 def of_timers(profile: Profile, rank: int) -> Estimate | None:
     """By a timer a batch."""
     took = np.array([took for name, (_, took) in profile.timers[rank].items() if _TIMER.match(name)])
-    return _with_error(len(took), float(took.mean()), float(took.std())) if len(took) else None
+    return _inside_run(took) if len(took) else None
 
 
 def of_marks(profile: Profile, rank: int) -> Estimate | None:
     """By the snapshots at the ends of batches: of every batch but the first."""
     took = np.diff(np.sort(profile.marks.get(rank, [])))
-    return _with_error(len(took), float(took.mean()), float(took.std())) if len(took) else None
+    return _inside_run(took) if len(took) else None
 
 
 def of_stages(profile: Profile, rank: int) -> Estimate | None:
     """By the stages that were timed in every batch; what their scatter is TAU does not keep."""
     timed = [profile.timers[rank][name] for name in _STAGES if name in profile.timers[rank]]
     events = _stage_events(profile, rank)
-    stages = timed or [(count, count * mean) for name, (count, mean, _) in events.items() if name in _STAGES]
+    stages = timed or [(count, count * mean) for name, (count, mean) in events.items() if name in _STAGES]
     batches = max((calls for calls, _ in stages), default=0)
     if not batches:
         return None
@@ -106,15 +122,15 @@ def of_difference(
         return batches, value, math.nan, math.nan
     from scipy import stats
 
-    # The run's own start-up is one more draw of what the others scatter by.
-    scatter = float(took.std(ddof=1)) * math.sqrt(1 + 1 / len(took)) / (batches - 1)
-    reach = float(stats.t.ppf(0.975, len(took) - 1)) * scatter
+    # The run's own start-up is one more draw of what the others scatter by, and their median is off, too.
+    scatter = float(took.std(ddof=1)) * math.sqrt(1 + math.pi / 2 / len(took)) / (batches - 1)
+    reach = float(stats.t.ppf(_QUANTILE, len(took) - 1)) * scatter
     return batches, value, value - reach, value + reach
 
 
-def _with_error(count: int, mean: float, std: float) -> Estimate:
-    reach = _NORMAL_95 * std / math.sqrt(count) if count > 1 else math.nan
-    return count, mean, mean - reach, mean + reach
+def _inside_run(took: np.ndarray) -> Estimate:
+    found = inside_run.of_mean(took)
+    return len(took), found.value, found.low, found.high
 
 
 def rows_of(profile: Profile, starts: Sequence[Profile], batches: int | None = None) -> Rows:
@@ -146,7 +162,7 @@ def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
             "batches": count,
             **{
                 column: None if math.isnan(value) else value / 1e6
-                for column, value in zip(COLUMNS[3:6], values, strict=True)
+                for column, value in zip(_BATCH_MS, values, strict=True)
             },
             "preferred": place == 0,
         }
@@ -156,7 +172,7 @@ def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
 
 def main() -> int:
     """The command; see the module's docstring."""
-    parser = output.parser("analysis.tau_batches", __doc__, "PROFILE")
+    parser = output.parser("analysis.tau_batches", __doc__, "PROFILE", COLUMNS)
     parser.add_argument(
         "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one batch"
     )
@@ -173,7 +189,7 @@ def main() -> int:
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
     negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
     notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]
-    return output.emit(Answer(made, COLUMNS, title=title, notes=notes), None, arguments)
+    return output.emit(Answer(made, METRICS, title=title, notes=notes), None, arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ the kernels of each stream (or a CPU's operators of each thread), collectives an
 A kernel bears class, direction, layer, operator, FLOPs and bytes; arrows join a collective's slices of all
 ranks, from the first that came to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives (results/clocks.py); what that leaves is
+All ranks are on rank 0's clock, aligned by the ends of collectives (results/matching.py); what that leaves is
 on the track "about". A run without a profiler has batches and stages alone, on its hosts' own clocks.
 """
 

@@ -27,7 +27,7 @@ from analysis.results.study import Source
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write
-from benchmarks.coverage_inside_run import of_means, of_medians
+from benchmarks.coverage_inside_run import of_differences, of_means, of_medians
 from benchmarks.coverage_of_factors import of_factors, of_levels
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, UserError, run_command
@@ -90,17 +90,15 @@ def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
         if ranks not in (1, 8):
             continue
         fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
-        point = Point(fields)
+        timed = []
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
             took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
             stages = dict.fromkeys(STAGES, np.zeros_like(took))
             none = np.zeros(BATCHES, bool)
             series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-            point.timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
-        point.measure()
-        point.base = points[0] if points else point
-        points.append(point)
+            timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
+        points.append(Point(fields, tuple(timed), baseline=points[0] if points else None))
     return points
 
 
@@ -257,13 +255,14 @@ def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> R
         generator = np.random.default_rng(runs)
         ends = []
         for _ in range(sweeps):
-            point = Point(Run.model_validate({"gpus_per_node": 1, "batches": BATCHES}).model_dump())
-            for number, shift in enumerate(noise(generator, (runs,)) / 100):
-                _add_run(generator, point, number, shift, profiled=False)
-            for number, shift in enumerate(profiled_scatter[kind] / 100 * noise(generator, (profiled,))):
-                _add_run(generator, point, number, np.log(PERTURBATION) + shift, profiled=True)
-            point.measure()
-            row = perturbation([point])
+            timed = [
+                _run(generator, number, shift) for number, shift in enumerate(noise(generator, (runs,)) / 100)
+            ]
+            recorded = [
+                _run(generator, number, np.log(PERTURBATION) + shift, profiled=True)
+                for number, shift in enumerate(profiled_scatter[kind] / 100 * noise(generator, (profiled,)))
+            ]
+            row = perturbation([Point(_ON_ONE_RANK, tuple(timed), tuple(recorded))])
             ends.append((row["perturbation_low"], row["perturbation_high"], PERTURBATION))
         found = _share("perturbation", [(low or np.nan, high or np.nan, true) for low, high, true in ends])
         known = np.isfinite(found["perturbation, width %"])
@@ -275,12 +274,16 @@ def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> R
     return made
 
 
-def _add_run(generator: np.random.Generator, point: Point, number: int, shift: float, profiled: bool) -> None:
+_ON_ONE_RANK = Run.model_validate({"gpus_per_node": 1, "batches": BATCHES}).model_dump()
+
+
+def _run(
+    generator: np.random.Generator, number: int, shift: float, profiled: bool = False
+) -> tuple[Source, Series]:
     took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
     stages = dict.fromkeys(STAGES, np.zeros_like(took))
     series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, profiled), 0)
-    runs = point.profiled if profiled else point.timed
-    runs.append((Source(f"{number} {profiled}", "run", point.fields, number, 0, Path()), series))
+    return Source(f"{number} {profiled}", "run", _ON_ONE_RANK, number, 0, Path()), series
 
 
 # --- the result ---------------------------------------------------------------------------------------
@@ -296,6 +299,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "perturbation": ("analysis.scaled: a profiled batch over an unprofiled one", of_perturbation, 400),
     "batches": ("analysis.batches: interval of a median batch inside a run", of_medians, 1000),
     "means": ("analysis.hotspots, parts of the loss: interval of a mean inside a run", of_means, 1000),
+    "differences": ("analysis.tau_batches: a batch by what 50 take longer than one", of_differences, 2000),
 }
 
 

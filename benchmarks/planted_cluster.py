@@ -18,7 +18,7 @@ from analysis.prediction.configurations import CONFIGURATION, Configuration
 from analysis.prediction.exchange_forms import FLAT, LEVELS, Layout
 from analysis.prediction.traced_exchange import Allreduces, exchanges, late_ranks
 from analysis.prediction.traced_step import Traced, step_of
-from analysis.results.clocks import Calls, match
+from analysis.results.matching import Calls, match
 from analysis.results.study import Source
 from jobs.run import Run
 
@@ -169,8 +169,6 @@ def measured(
     """The points of a sweep on these numbers of ranks, and what their traces say."""
     generator = np.random.default_rng(seed)
     points = [_point(cluster, ranks, runs, generator) for ranks in sizes]
-    for point in points:
-        point.measure()
     steps = [_traced(cluster, point, generator) for point in points]
     fields = {name: points[-1].fields[name] for name in CONFIGURATION}
     return Configuration(fields, tuple(points), cluster.strong), steps
@@ -183,7 +181,7 @@ def _point(cluster: Cluster, ranks: int, runs: int, generator: np.random.Generat
     batch = BATCH / ranks if cluster.strong else BATCH
     fields = {name: values[name] for name in POINT_FIELDS} | {"batch": batch}
     of = _source(fields)
-    timed = [(of, _series(run(cluster, ranks, generator), cluster)) for _ in range(runs)]
+    timed = tuple((of, _series(run(cluster, ranks, generator), cluster)) for _ in range(runs))
     return Point(fields, timed)
 
 

@@ -1,4 +1,4 @@
-"""How often has a point failed in this job, how often has a node, and is another try due?
+"""How often has a run failed in this job, how often has a node, and is another try due?
 
 A job of the batch system that is started again (its time was up, a node died) must not repeat for ever what
 ended it: what is known is kept in the sweep's directory, in a file of the job's own.
@@ -15,22 +15,22 @@ from jobs.failures import BLAMES_NODE, NODE_FAILURES, RETRIES, Kind
 
 
 class Attempts(BaseModel):
-    """Failures so far, by point and kind, and by node."""
+    """Failures so far, by run and kind, and by node."""
 
-    points: dict[str, dict[str, int]] = {}
+    runs: dict[str, dict[str, int]] = {}
     nodes: dict[str, int] = {}
 
-    def failed(self, point: str, kind: Kind, nodes: Sequence[str] = ()) -> None:
-        """Note a failure of a point."""
-        counts = self.points.setdefault(point, {})
+    def failed(self, run: str, kind: Kind, nodes: Sequence[str] = ()) -> None:
+        """Note a failure of a run."""
+        counts = self.runs.setdefault(run, {})
         counts[kind] = counts.get(kind, 0) + 1
         if kind in BLAMES_NODE:
             for node in nodes:
                 self.nodes[node] = self.nodes.get(node, 0) + 1
 
-    def again(self, point: str, kind: Kind, limit: int) -> bool:
-        """Whether a point that has just failed is to be tried again; ``limit``: the most tries again."""
-        return self.points.get(point, {}).get(kind, 0) <= min(limit, RETRIES.get(kind, 0))
+    def again(self, run: str, kind: Kind, limit: int) -> bool:
+        """Whether a run that has just failed is to be tried again; ``limit``: the most tries again."""
+        return self.runs.get(run, {}).get(kind, 0) <= min(limit, RETRIES.get(kind, 0))
 
     def left_out(self) -> frozenset[str]:
         """The nodes that have failed too often."""

@@ -1,8 +1,34 @@
-"""Is Horovod here, and what takes its place where it is not?"""
+"""Which backends exchange gradients? A line each in :data:`BACKENDS`; and what takes Horovod's place?"""
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class BackendKind:
+    """A backend, to all but the rank that opens it.
+
+    Attributes:
+        module: holds ``open_backend`` (:mod:`train.backends`).
+        meaning: what it does, for the docs.
+    """
+
+    module: str
+    meaning: str
+
+
+BACKENDS: dict[str, BackendKind] = {
+    "single": BackendKind("train.backends.single", "nothing is exchanged: one rank"),
+    "ddp": BackendKind(
+        "train.backends.ddp", "torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs"
+    ),
+    "horovod": BackendKind(
+        "train.backends.horovod", "Horovod, over NCCL, MPI or Gloo (`make horovod` builds it)"
+    ),
+    "dp": BackendKind("train.backends.dp", "torch.nn.DataParallel: one process for all GPUs of a node"),
+}
 
 NO_HOROVOD = "Horovod is not installed (make horovod builds it): DDP exchanges the gradients in its place"
 

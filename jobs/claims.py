@@ -1,6 +1,6 @@
-"""Is anyone else running this point? Several sweeps may share a results directory, on several nodes.
+"""Has anyone else started this run? Several sweeps may share a results directory, on several nodes.
 
-Who runs a point owns its running directory, which appears whole, with a file that says whose it is. The owner
+Who starts a run owns its running directory, which appears whole, with a file that says whose it is. The owner
 touches that file as long as it lives; a directory whose owner is gone may be taken over.
 """
 
@@ -25,7 +25,7 @@ STALE_S = 60.0  # without a beat; file systems of clusters show changes late
 
 
 class Owner(BaseModel):
-    """The process that runs a point: where it is, and in which job of the batch system."""
+    """The process that has started a run: where it is, and in which job of the batch system."""
 
     host: str
     pid: int

@@ -23,7 +23,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # A group's question, and the modules that answer it. A command's name is the last word of its module's.
 GROUPS = {
     "What can this machine do?": (
-        "jobs.doctor", "jobs.site", "train.calibrate",
+        "jobs.doctor", "jobs.choices", "jobs.site", "train.calibrate",
     ),
     "What is to be measured?": (
         "jobs.sweep", "train", "train.data", "profiling.convert",

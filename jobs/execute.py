@@ -1,4 +1,4 @@
-"""How is a sweep run: what is left to do, and then one point after the other?"""
+"""How is a sweep run: what is left to do, and then one run after the other?"""
 
 import os
 import secrets
@@ -18,9 +18,9 @@ from jobs.claims import this_owner
 from jobs.execution import Execution
 from jobs.failures import explain
 from jobs.outcome import log_tail
-from jobs.points import Excluded, Point, Result, ordered
 from jobs.processes import Limits, run_processes
 from jobs.queue import Queue
+from jobs.sweep_file import Excluded, Result, SweepRun, ordered
 from profiling.errors import UserError
 
 CALIBRATION_LIMIT_S = 120.0
@@ -40,29 +40,29 @@ class SweepRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a sweep ended: how many points failed, and whether the same job, started again, could do more."""
+    """How a sweep ended: how many runs failed, and whether the same job, started again, could do more."""
 
     failed: int = 0
     again: bool = False
 
 
-def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> Outcome:
-    """Run what is not done yet of ``points`` and say what happened.
+def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Outcome:
+    """Run what is not done yet of ``sweep_runs`` and say what happened.
 
     Raises:
         TimeIsUp: the batch system is about to end this job; what is not done is left in order.
     """
     console = Console(stderr=True)
-    possible, impossible = split_possible(execution, points)
+    possible, impossible = split_possible(execution, sweep_runs)
     if not possible:
         reasons = "; ".join(progress.count_reasons(impossible))
-        raise UserError(f"none of the {len(points)} points can run here: {reasons}")
+        raise UserError(f"none of the {len(sweep_runs)} runs can start here: {reasons}")
     execution.directory.mkdir(parents=True, exist_ok=True)
-    todo = [point for point in possible if execution.state(point) != "done"]
-    seed = record_sweep(execution, points, [*excluded, *impossible])
+    todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
+    seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
-        console.print(Text(f"All {len(possible)} points of {execution.directory} are done; nothing to do."))
+        console.print(Text(f"All {len(possible)} runs of {execution.directory} are done; nothing to do."))
         return Outcome()
     progress.print_excluded(console, [*excluded, *impossible])
     result = Result()
@@ -80,37 +80,39 @@ def run_points(execution: Execution, points: Sequence[Point], excluded: Sequence
     return Outcome(len(result.failed) + len(result.left) + len(refused), again)
 
 
-def print_plan(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> None:
-    """What a sweep would do: the points that are not done, with their exact commands."""
+def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> None:
+    """What a sweep would do: the runs that are not done, with their exact commands."""
     console = Console(stderr=True)
-    possible, impossible = split_possible(execution, points)
+    possible, impossible = split_possible(execution, sweep_runs)
     progress.print_excluded(console, [*excluded, *impossible])
-    todo = [point for point in possible if execution.state(point) != "done"]
+    todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     commands = {}
-    for point in todo:
-        directory = execution.running(point)
+    for sweep_run in todo:
+        directory = execution.running(sweep_run)
         processes = execution.launcher.processes(
-            point.run, execution.command(point.run, directory), directory
+            sweep_run.configuration, execution.command(sweep_run.configuration, directory), directory
         )
-        commands[point.id] = [(process.environment, process.argv) for process in processes]
+        commands[sweep_run.id] = [(process.environment, process.argv) for process in processes]
     progress.print_commands(commands)
     done = len(possible) - len(todo)
-    console.print(Text(f"{len(todo)} points to run, {done} done, in {execution.directory}"))
+    console.print(Text(f"{len(todo)} runs to do, {done} done, in {execution.directory}"))
 
 
-def split_possible(execution: Execution, points: Iterable[Point]) -> tuple[list[Point], list[Excluded]]:
-    """The points that the launcher can run here, and the others with the reason."""
+def split_possible(
+    execution: Execution, sweep_runs: Iterable[SweepRun]
+) -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs that the launcher can run here, and the others with the reason."""
     possible, impossible = [], []
-    for point in points:
-        reason = execution.launcher.cannot(point.run)
+    for sweep_run in sweep_runs:
+        reason = execution.launcher.cannot(sweep_run.configuration)
         if reason is None:
-            possible.append(point)
+            possible.append(sweep_run)
         else:
-            impossible.append(Excluded(point, reason))
+            impossible.append(Excluded(sweep_run, reason))
     return possible, impossible
 
 
-def record_sweep(execution: Execution, points: Sequence[Point], excluded: Sequence[Excluded]) -> int:
+def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
     """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
     path = execution.directory / store.SWEEP
     seed = execution.sweep.order_seed
@@ -120,19 +122,21 @@ def record_sweep(execution: Execution, points: Sequence[Point], excluded: Sequen
         sweep=execution.sweep.model_dump(),
         order_seed=seed,
         launcher=execution.launcher.name,
-        order=[point.id for point in ordered(points, execution.sweep, seed)],
-        excluded=[{"id": left.point.id, "reason": left.reason} for left in excluded],
+        order=[sweep_run.id for sweep_run in ordered(sweep_runs, execution.sweep, seed)],
+        excluded=[{"id": left.sweep_run.id, "reason": left.reason} for left in excluded],
     )
     store.write_record(path, record)
     return seed
 
 
-def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> None:
-    """Measure this machine's peaks, once a sweep, with as many ranks as its largest point has."""
+def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) -> None:
+    """Measure this machine's peaks, once a sweep, with as many ranks as its largest run has."""
     path = execution.directory / store.CALIBRATION
     if path.exists():
         return
-    largest = max((point.run for point in todo), key=lambda run: (run.world_size, run.ranks))
+    largest = max(
+        (sweep_run.configuration for sweep_run in todo), key=lambda run: (run.world_size, run.ranks)
+    )
     console.print("measuring this machine's peaks (arithmetic, memory, allreduce) ...", style="dim")
     scratch = execution.directory / f".calibration-{socket.gethostname()}-{os.getpid()}"
     scratch.mkdir(exist_ok=True)
@@ -142,7 +146,7 @@ def calibrate(execution: Execution, todo: Sequence[Point], console: Console) -> 
     processes = execution.launcher.processes(largest, command, scratch)
     ended = run_processes(processes, scratch / store.LOG, Limits(CALIBRATION_LIMIT_S), execution.root)
     if ended.exit_code or not path.exists():
-        # Points are worth running without it: their efficiencies then stand beside the datasheet only.
+        # Runs are worth running without it: their efficiencies then stand beside the datasheet only.
         reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text
         console.print(Text(f"calibration failed, measured peaks will be missing: {reason}", style="yellow"))
         return

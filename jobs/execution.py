@@ -7,9 +7,9 @@ from pathlib import Path
 from jobs import store
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
-from jobs.points import Point, Sweep
 from jobs.run import Run
 from jobs.store import Manifest
+from jobs.sweep_file import Sweep, SweepRun
 from profiling.errors import UserError
 from profiling.wrap import wrapped
 
@@ -24,11 +24,13 @@ class Execution:
     directory: Path
     launcher: Launcher
     keep_raw: bool = False
-    pack: bool = False  # points side by side, where there are nodes for them
+    pack: bool = False  # runs side by side, where there are nodes for them
     root: Path = ROOT
 
-    def running(self, point: Point) -> Path:
-        return store.running_directory(self.directory, point.run, point.repetition, point.outside)
+    def running(self, sweep_run: SweepRun) -> Path:
+        return store.running_directory(
+            self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
+        )
 
     def command(self, run: Run, directory: Path) -> list[str]:
         """What every rank of a run executes, under its profiler where that watches from outside."""
@@ -40,21 +42,23 @@ class Execution:
             run.profile_mode, run.profile_kernels,
         )  # fmt: skip
 
-    def state(self, point: Point) -> store.State:
-        """Whether a point is done.
+    def state(self, sweep_run: SweepRun) -> store.State:
+        """Whether a run is done.
 
         Raises:
             UserError: it was done with other settings.
         """
-        found = store.state_of(self.directory, point.run, point.repetition, point.outside)
+        found = store.state_of(
+            self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
+        )
         if found == "done":
-            ended = self.running(point).with_name(f"{point.id}_ret_0")
+            ended = self.running(sweep_run).with_name(f"{sweep_run.id}_ret_0")
             before = store.read_record(ended / store.MANIFEST, Manifest).run
             for name in Run.model_fields:
-                old, new = getattr(before, name), getattr(point.run, name)
+                old, new = getattr(before, name), getattr(sweep_run.configuration, name)
                 if old != new:
                     raise UserError(
-                        f"{self.directory} holds points with {name} {old}, and the sweep now says {new}: "
+                        f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
                         "give the sweep another name, or another --out"
                     )
         return found

@@ -14,7 +14,7 @@ Kind = Literal[
     "profiler error", "library error", "wrong use", "wrong result",
 ]  # fmt: skip
 
-# kind -> how often a point is tried again. What would only end in the same way is not.
+# kind -> how often a run is tried again. What would only end in the same way is not.
 RETRIES: dict[Kind, int] = {
     "node failure": 3, "disk full": 2, "hang": 1, "rank crash": 1, "launcher error": 1,
 }  # fmt: skip

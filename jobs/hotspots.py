@@ -4,11 +4,12 @@
     python -m jobs.hotspots configs/resnet50.yaml --only loader=synthetic --batch 32
     python -m jobs.hotspots configs/quick.yaml --device cpu --image-size 32
 
-A sweep's first point (--only chooses) runs twice on one rank: once under the torch profiler, to find the
-hottest kernels, and once with only those kernels' counters read: by ncu, or nvprof on GPUs that it serves; on
-a CPU by vtune. Where no such tool is, or may not read them, a line says so, and the times alone are shown.
+A sweep's first configuration (--only chooses) runs twice on one rank: once under the torch profiler, to find
+the hottest kernels, and once with only those kernels' counters read: by ncu, or nvprof on GPUs that it
+serves; on a CPU by vtune. Where no such tool is, or may not read them, a line says so, and the times alone
+are shown.
 python -m analysis.hotspots prints the table again; a second call measures only what is missing, and one of
-another point is measured beside it.
+another configuration is measured beside it.
 """
 
 import argparse
@@ -20,16 +21,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.execute import run_points
+from jobs.execute import run_sweep
 from jobs.execution import Execution
 from jobs.flags import add_format_flags, make_parser
 from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine
-from jobs.points import Point, Sweep, expand, parse_only, read_sweep, select
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
 from jobs.run import OUTSIDE_FIELDS, Run, make_run, parse_value
 from jobs.studies import check_output
+from jobs.sweep_file import Sweep, SweepRun, expand, parse_only, read_sweep, select
 from profiling import tables
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
@@ -37,7 +38,7 @@ from profiling.tools import tool
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SIZES = ("device", "batch", "image_size")  # flags that size the point
+SIZES = ("device", "batch", "image_size")  # flags that say its size
 TIMED_BATCHES, COUNTED_BATCHES = 10, 3  # of which the profiler records the later half, and the last one
 # What each tool is asked for. Counters of a CPU's functions are VTune's, whatever their names.
 _MODES = {"ncu": "counters", "nvprof": "metrics", "vtune": "auto"}
@@ -45,7 +46,7 @@ _LONGEST = Run.model_fields["profile_kernels"].metadata[0].max_length
 # Compute capabilities. Nsight Compute begins with Volta. nvprof traces GPUs up to 7.5, but of these no more
 # reads metrics ("profiling is not supported on devices with compute capability 7.5 and higher").
 _NCU_FROM, _NVPROF_TO = (7, 0), (7, 2)
-# What the two runs have of us; all else is the point's.
+# What the two runs have of us; all else is the configuration's.
 _ALONE = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
 _SHORT = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
 _USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
@@ -58,26 +59,30 @@ def main() -> int:
     if arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
     sweep = read_sweep(arguments.config)
-    points = select(expand(sweep, str(arguments.config))[0], parse_only(arguments.only))
-    if not points:
-        raise UserError(f"{arguments.config}: no point is left; see its exclude rules and --only")
+    sweep_runs = select(expand(sweep, str(arguments.config))[0], parse_only(arguments.only))
+    if not sweep_runs:
+        raise UserError(f"{arguments.config}: no run is left; see its exclude rules and --only")
     sized = {
         name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
     }
-    runs = list(dict.fromkeys(point.run for point in points))  # without their repetitions
+    runs = list(
+        dict.fromkeys(sweep_run.configuration for sweep_run in sweep_runs)
+    )  # without their repetitions
     run = of_one_rank(runs[0], sized)
     _say(
-        f"of {len(runs)} points the first, on one rank: {describe(run)}" if len(points) > 1 else describe(run)
+        f"of {len(runs)} configurations the first, on one rank: {describe(run)}"
+        if len(sweep_runs) > 1
+        else describe(run)
     )
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
-    point = Point(run, 0, told_by(points[0].outside, sized))
+    sweep_run = SweepRun(run, 0, told_by(sweep_runs[0].outside, sized))
     with stopped_in_order():
-        measure(point, directory, arguments.top, this_machine())
+        measure(sweep_run, directory, arguments.top, this_machine())
     written = ["--output", str(arguments.output)] if arguments.output else []
     words = [
         str(directory),
         "--run",
-        f"{point.id}_ret_0",
+        f"{sweep_run.id}_ret_0",
         "--top",
         str(arguments.top),
         "--format",
@@ -92,7 +97,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
-    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="of such points the first")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,...",
+        help="of such configurations the first",
+    )
     add("--out", type=Path, default=Path("results"), help="where results go [results]")
     for name in SIZES:
         add("--" + name.replace("_", "-"), metavar=name.upper(), help="in place of the sweep's")
@@ -105,7 +116,7 @@ def _say(line: str) -> None:
 
 
 def of_one_rank(run: Run, sized: dict) -> Run:
-    """The run that finds the hottest kernels of a point: one rank, few batches, the torch profiler.
+    """The run that finds the hottest kernels of a configuration: one rank, few batches, the torch profiler.
 
     Of several ranks the counters cannot be read: each kernel is run again and again, and a collective would
     wait for ranks that are elsewhere.
@@ -114,7 +125,7 @@ def of_one_rank(run: Run, sized: dict) -> Run:
 
 
 def told_by(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
-    """Fields outside a run's id that tell its point from others measured in the same directory.
+    """Fields outside a run's id that tell its configuration from others measured in the same directory.
 
     Args:
         varied: what the sweep varies; ``sized``: what flags say.
@@ -123,32 +134,37 @@ def told_by(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in {*varied, *sized} if name in OUTSIDE_FIELDS and name not in ours))
 
 
-def measure(point: Point, directory: Path, top: int, machine: Machine) -> None:
-    """Time a point, and read the counters of its hottest kernels with the first tool that can.
+def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
+    """Time a configuration, and read the counters of its hottest kernels with the first tool that can.
 
     Raises:
         UserError: it cannot run here, or fails.
     """
-    run = point.run
-    if not _done(point, directory):
+    run = sweep_run.configuration
+    if not _done(sweep_run, directory):
         raise UserError(f"the timing run failed; its log is in {directory}")
-    rank = tables.rank_directory(directory / f"{point.id}_ret_0", 0)
+    rank = tables.rank_directory(directory / f"{sweep_run.id}_ret_0", 0)
     names = hottest(tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]), top)
     if not names:
         raise UserError(f"{rank} holds no kernel of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
     for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
-        if _done(replace(point, run=counted(run, counter, names)), directory):
+        if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
     what = "kernels" if on_gpu else "operators"
     _say(f"no counters could be read: what follows is from the times of {what} alone")
 
 
-def _done(point: Point, directory: Path) -> bool:
-    asked = {"name": directory.name, "run": point.run.model_dump(), "repetitions": 1, "hang_limit_s": 0}
+def _done(sweep_run: SweepRun, directory: Path) -> bool:
+    asked = {
+        "name": directory.name,
+        "run": sweep_run.configuration.model_dump(),
+        "repetitions": 1,
+        "hang_limit_s": 0,
+    }
     sweep = Sweep.model_validate(asked)
     execution = Execution(sweep, directory, Local())
-    return run_points(execution, [point], []).failed == 0
+    return run_sweep(execution, [sweep_run], []).failed == 0
 
 
 def hottest(kernels: "pa.Table", top: int) -> list[str]:

@@ -1,7 +1,6 @@
 """What is this machine, and what of the software is on it? Facts for the doctor, launchers and manifests."""
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -12,6 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import psutil
+
+from jobs.loaders import LOADERS
+from profiling.presence import is_importable
 
 LIBRARIES = (
     "torch", "torchvision", "nvidia-dali-cuda130", "horovod", "mpi4py", "numpy", "pandas", "pyarrow",
@@ -38,7 +40,7 @@ class Machine:
     memory_bytes: int
     gpus: tuple[str, ...]
     driver: str | None
-    has_dali: bool
+    libraries: frozenset[str]  # modules of jobs.loaders' libraries that can be imported
     capability: tuple[int, int] | None = None  # compute capability of the first GPU
 
     def as_host(self) -> dict[str, str | int | float | None]:
@@ -59,8 +61,11 @@ def this_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         gpus=gpus,
         driver=driver,
-        has_dali=importlib.util.find_spec("nvidia") is not None
-        and importlib.util.find_spec("nvidia.dali") is not None,
+        libraries=frozenset(
+            loader.library.module
+            for loader in LOADERS.values()
+            if loader.library and is_importable(loader.library.module)
+        ),
         capability=capability,
     )
 

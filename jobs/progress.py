@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.points import Excluded, Point, Result
 from jobs.run import Run
+from jobs.sweep_file import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
@@ -25,10 +25,10 @@ def describe(run: Run) -> str:
 
 
 class Bar:
-    """A progress bar over points that names the running one and the batch it is at.
+    """A progress bar over runs that names the running one and the batch it is at.
 
     It redraws only when told to (no thread of its own): processes are forked while it is shown. Where there
-    is no terminal (a batch job's log) it is a line a point.
+    is no terminal (a batch job's log) it is a line a run.
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:
@@ -52,17 +52,21 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def show(self, point: Point, log: Path | None = None) -> None:
-        """Name the running point, and the batch that ``log`` says it is at."""
+    def show(self, sweep_run: SweepRun, log: Path | None = None) -> None:
+        """Name the run that is under way, and the batch that ``log`` says it is at."""
         if not self._bar.console.is_terminal:
             if log is None:
-                self.say(f"[{self._done + 1}/{self._total}] {point.id}")
+                self.say(f"[{self._done + 1}/{self._total}] {sweep_run.id}")
             return
         if log and time.monotonic() - self._last < _REDRAW_S:
             return
         self._last = time.monotonic()
         batch = last_batch(log) if log else ""
-        description = describe(point.run) + f" #{point.repetition}" + (f"  batch {batch}" if batch else "")
+        description = (
+            describe(sweep_run.configuration)
+            + f" #{sweep_run.repetition}"
+            + (f"  batch {batch}" if batch else "")
+        )
         if description != self._shown or not log:
             self._bar.update(self._task, description=description)
             self._shown = description
@@ -91,29 +95,29 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
 
 
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
-    """``["12 points: one rank sends no gradients", ...]``, in the order of their first point."""
+    """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
-    return [f"{count} point{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items()]
+    return [f"{count} run{'s' if count > 1 else ''}: {reason}" for reason, count in counts.items()]
 
 
 def print_excluded(console: Console, excluded: Sequence[Excluded]) -> None:
-    """The points left out, counted by reason."""
+    """The runs left out, counted by reason."""
     for line in count_reasons(excluded):
         console.print(Text(f"left out {line}", style="yellow"), soft_wrap=True)
 
 
 def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list[str]]]]) -> None:
-    """A dry run: for each point its processes as one can paste them into a shell. On standard output."""
-    for point_id, processes in commands.items():
-        print(f"# {point_id}")
+    """A dry run: for each run its processes as one can paste them into a shell. On standard output."""
+    for run_id, processes in commands.items():
+        print(f"# {run_id}")
         for environment, argv in processes:
             print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
 
 
 def print_end(console: Console, directory: Path, done: int, result: Result, refused: int) -> None:
-    """How a sweep ended; the failed points by name, with the reason and where their log is."""
+    """How a sweep ended; the failed runs by name, with the reason and where their log is."""
     failures = result.failed
-    console.print(Text(f"{done} points of {directory} are done", style="" if failures else "green"))
+    console.print(Text(f"{done} runs of {directory} are done", style="" if failures else "green"))
     if result.elsewhere:
         console.print(f"{len(result.elsewhere)} are left to another sweep, which is running them")
     if result.left:
@@ -126,5 +130,5 @@ def print_end(console: Console, directory: Path, done: int, result: Result, refu
         text = f"{len(failures)} failed; the same command tries them again:"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     for failure in failures:
-        line = f"  {failure.point.id}: {failure.reason}\n    log: {failure.log}"
+        line = f"  {failure.sweep_run.id}: {failure.reason}\n    log: {failure.log}"
         console.print(Text(line), soft_wrap=True)

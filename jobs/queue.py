@@ -1,6 +1,6 @@
-"""Which point runs next, on which nodes, and what becomes of it?
+"""Which run is next, on which nodes, and what becomes of it?
 
-One point at a time; with ``pack``, as many side by side as there are nodes for. A point that fails for a
+One run at a time; with ``pack``, as many side by side as there are nodes for. A run that fails for a
 reason that may not come again goes to the end of the queue; a node that fails is asked no more.
 """
 
@@ -20,19 +20,19 @@ from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest
-from jobs.points import Failed, Point, Result
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
 from jobs.store import Manifest
+from jobs.sweep_file import Failed, Result, SweepRun
 
-TOO_SHORT = 2  # so often may a job's time end while its first point runs
+TOO_SHORT = 2  # so often may a job's time end while its first run is under way
 STACKS = "stacks.txt"  # written by train.stacks into a rank's directory
 
 
 @dataclass
 class Active:
-    """A point that is running."""
+    """A run that is under way."""
 
-    point: Point
+    sweep_run: SweepRun
     directory: Path
     running: Running
     process: Process
@@ -40,25 +40,27 @@ class Active:
     beat: claims.Beat
     nodes: tuple[str, ...]
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
-    beside: int = 0  # the most points that ran beside it
+    beside: int = 0  # the most runs that ran beside it
 
 
 class Queue:
-    """The points of a sweep that are to do, and those that are running."""
+    """The runs of a sweep that are to do, and those that are running."""
 
     def __init__(
-        self, execution: Execution, todo: Sequence[Point], bar: progress.Bar, me: Owner, attempts: Attempts
+        self, execution: Execution, todo: Sequence[SweepRun], bar: progress.Bar, me: Owner, attempts: Attempts
     ) -> None:
         self._execution, self._bar, self._me, self._attempts = execution, bar, me, attempts
         self._launcher: Launcher = execution.launcher.without(attempts.left_out())
-        self._waiting: deque[Point] = deque(todo)
+        self._waiting: deque[SweepRun] = deque(todo)
         self._active: list[Active] = []
-        self._others: dict[Point, float | None] = {}  # run by other sweeps: their last beat, when we saw it
+        self._others: dict[
+            SweepRun, float | None
+        ] = {}  # run by other sweeps: their last beat, when we saw it
         self._started = 0
         self.result = Result()
 
     def run(self) -> Result:
-        """Run all points; a stop from outside ends the running ones and leaves them to be done."""
+        """Start all runs; a stop from outside ends the running ones and leaves them to be done."""
         with stopped_in_order():
             try:
                 while self._waiting or self._active or self._others:
@@ -80,49 +82,49 @@ class Queue:
         return self.result
 
     def _start_what_fits(self) -> None:
-        for point in list(self._waiting):
+        for sweep_run in list(self._waiting):
             if self._active and not self._execution.pack:
                 return
             launcher = self._launcher.on(self._free_nodes())
-            if launcher.cannot(point.run) is not None:
-                if self._launcher.cannot(point.run) is not None:
-                    self._waiting.remove(point)
-                    self.result.left.append(point)
+            if launcher.cannot(sweep_run.configuration) is not None:
+                if self._launcher.cannot(sweep_run.configuration) is not None:
+                    self._waiting.remove(sweep_run)
+                    self.result.left.append(sweep_run)
                 continue
-            self._waiting.remove(point)
-            self._start(point, launcher)
+            self._waiting.remove(sweep_run)
+            self._start(sweep_run, launcher)
 
     def _free_nodes(self) -> tuple[str, ...]:
         taken = {node for active in self._active for node in active.nodes}
         return tuple(node for node in self._launcher.nodes if node not in taken)
 
-    def _start(self, point: Point, launcher: Launcher) -> None:
+    def _start(self, sweep_run: SweepRun, launcher: Launcher) -> None:
         execution = self._execution
-        directory = execution.running(point)
+        directory = execution.running(sweep_run)
         claim = claims.claim(directory, self._me)
         if not claim.ours:
-            self._others[point] = claims.beat_of(directory)
+            self._others[sweep_run] = claims.beat_of(directory)
             return
-        if execution.state(point) == "done":  # by another sweep, meanwhile
+        if execution.state(sweep_run) == "done":  # by another sweep, meanwhile
             store.remove(directory)
             self._count_done()
             return
         if self._ended_this_job(claim.before):
             failure = Failure("node failure", "its job was started again while it ran", 1)
-            if not self._try_again(point, failure.kind):
-                self._finish_unrun(point, directory, failure)
+            if not self._try_again(sweep_run, failure.kind):
+                self._finish_unrun(sweep_run, directory, failure)
                 return
-        self._bar.show(point)
-        command = execution.command(point.run, directory)
-        processes = launcher.processes(point.run, command, directory)
+        self._bar.show(sweep_run)
+        command = execution.command(sweep_run.configuration, directory)
+        processes = launcher.processes(sweep_run.configuration, command, directory)
         log = directory / store.LOG
         limits = Limits(
             execution.sweep.time_limit_s, execution.sweep.hang_limit_s, lambda: progress.last_batch(log)
         )
         running = Running(processes, log, limits, execution.root)
-        nodes = launcher.nodes[: point.run.nodes]
+        nodes = launcher.nodes[: sweep_run.configuration.nodes]
         self._active.append(
-            Active(point, directory, running, processes[0], command, claims.Beat(directory), nodes)
+            Active(sweep_run, directory, running, processes[0], command, claims.Beat(directory), nodes)
         )
         self._started += 1
         for active in self._active:
@@ -133,58 +135,58 @@ class Queue:
         return before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts
 
     def _look_at(self, active: Active) -> bool:
-        """Whether a point has ended; if so, it is finished."""
+        """Whether a run has ended; if so, it is finished."""
         ended = active.running.poll()
         if ended is None:
             active.beat()
-            self._bar.show(active.point, active.directory / store.LOG)
+            self._bar.show(active.sweep_run, active.directory / store.LOG)
             return False
         active.running.end()
         self._active.remove(active)
         if ended.kind == "hang":
             gather_stacks(active.directory)
         manifest = make_manifest(
-            active.point.run, active.point.repetition, active.directory, ended, active.command,
-            active.process.environment, active.started, self._execution.root,
+            active.sweep_run.configuration, active.sweep_run.repetition, active.directory, ended,
+            active.command, active.process.environment, active.started, self._execution.root,
         )  # fmt: skip
         if active.beside:
-            finding = f"ran beside {active.beside} other points (--pack), which perturbs what is measured"
+            finding = f"ran beside {active.beside} other runs (--pack), which perturbs what is measured"
             manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
-        self._finish(active.point, active.directory, manifest)
+        self._finish(active.sweep_run, active.directory, manifest)
         return True
 
-    def _finish(self, point: Point, directory: Path, manifest: Manifest) -> None:
+    def _finish(self, sweep_run: SweepRun, directory: Path, manifest: Manifest) -> None:
         ended = self._leave(directory, manifest)
         if manifest.done:
             self._count_done()
             return
-        if self._try_again(point, cast(Kind, manifest.failure), manifest.failed_nodes):
-            self._bar.say(f"failed, to be tried again: {point.id}: {manifest.reason}", "yellow")
-            self._waiting.append(point)
+        if self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):
+            self._bar.say(f"failed, to be tried again: {sweep_run.id}: {manifest.reason}", "yellow")
+            self._waiting.append(sweep_run)
         else:
-            self.result.failed.append(Failed(point, manifest.reason, ended / store.LOG))
-            self._bar.say(f"failed: {point.id}: {manifest.reason}", "red")
+            self.result.failed.append(Failed(sweep_run, manifest.reason, ended / store.LOG))
+            self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
             self._bar.advance()
 
-    def _try_again(self, point: Point, kind: Kind, nodes: Sequence[str] = ()) -> bool:
-        self._attempts.failed(point.id, kind, nodes)
+    def _try_again(self, sweep_run: SweepRun, kind: Kind, nodes: Sequence[str] = ()) -> bool:
+        self._attempts.failed(sweep_run.id, kind, nodes)
         save_attempts(self._execution.directory, self._me, self._attempts)
         if kind in RETRIES:
             # The batch system may have taken nodes from us.
             self._launcher = self._launcher.refreshed().without(self._attempts.left_out())
-        return self._attempts.again(point.id, kind, self._execution.sweep.retries)
+        return self._attempts.again(sweep_run.id, kind, self._execution.sweep.retries)
 
-    def _finish_unrun(self, point: Point, directory: Path, failure: Failure) -> None:
-        """Give up on a point that has ended its job too often."""
+    def _finish_unrun(self, sweep_run: SweepRun, directory: Path, failure: Failure) -> None:
+        """Give up on a run that has ended its job too often."""
         manifest = Manifest(
-            run=point.run, repetition=point.repetition, exit_code=failure.exit_code, reason=failure.reason,
-            failure=failure.kind, command=[], started=(now := datetime.now(UTC).isoformat()), ended=now,
-            seconds=0,
+            run=sweep_run.configuration, repetition=sweep_run.repetition, exit_code=failure.exit_code,
+            reason=failure.reason, failure=failure.kind, command=[],
+            started=(now := datetime.now(UTC).isoformat()), ended=now, seconds=0,
         )  # fmt: skip
         (directory / store.LOG).touch()
         ended = self._leave(directory, manifest)
-        self.result.failed.append(Failed(point, manifest.reason, ended / store.LOG))
-        self._bar.say(f"failed: {point.id}: {manifest.reason}", "red")
+        self.result.failed.append(Failed(sweep_run, manifest.reason, ended / store.LOG))
+        self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.advance()
 
     @staticmethod
@@ -195,16 +197,16 @@ class Queue:
         return ended
 
     def _end_too_long(self) -> None:
-        """Time is up: a point that often had a job's time to itself would have it in vain again."""
+        """Time is up: a run that often had a job's time to itself would have it in vain again."""
         if self._started == 1 and self._active:
             active = self._active.pop()
             active.running.end()
-            self._attempts.failed(active.point.id, "time limit")
-            if self._attempts.points[active.point.id]["time limit"] > TOO_SHORT:
+            self._attempts.failed(active.sweep_run.id, "time limit")
+            if self._attempts.runs[active.sweep_run.id]["time limit"] > TOO_SHORT:
                 failure = Failure(
                     "time limit", "the time of a whole job was not enough for it", EXIT_TIME_LIMIT
                 )
-                self._finish_unrun(active.point, active.directory, failure)
+                self._finish_unrun(active.sweep_run, active.directory, failure)
             else:
                 claims.release(active.directory)
 
@@ -213,17 +215,17 @@ class Queue:
         self._bar.advance()
 
     def _look_at_others(self) -> None:
-        """With nothing else to do: do other sweeps whose points we left to them still live?"""
-        for point, beat in list(self._others.items()):
-            directory = self._execution.running(point)
+        """With nothing else to do: do other sweeps whose runs we left to them still live?"""
+        for sweep_run, beat in list(self._others.items()):
+            directory = self._execution.running(sweep_run)
             now = claims.beat_of(directory)
             if now is None or claims.last_beat_s(directory) > claims.STALE_S:
-                self._waiting.append(point)  # ended, in order or not: it is done now, or ours to do
+                self._waiting.append(sweep_run)  # ended, in order or not: it is done now, or ours to do
             elif now != beat:
-                self.result.elsewhere.append(point)
+                self.result.elsewhere.append(sweep_run)
             else:
                 continue
-            del self._others[point]
+            del self._others[sweep_run]
 
 
 def gather_stacks(directory: Path) -> None:

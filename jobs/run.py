@@ -1,4 +1,4 @@
-"""What is one point of a sweep?
+"""What is one configuration of a sweep?
 
 :class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
 YAML, the columns of the analysis and the documentation are its fields. A run's public id says the ten
@@ -11,22 +11,30 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from jobs.backends import BACKENDS
+from jobs.loaders import LOADERS
 from jobs.schedule import parse_schedule, why_no_schedule
 from jobs.validation import explain, literal_options
 from profiling.errors import UserError, did_you_mean
+from profiling.tools import STARTED, check_mode
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Profile = Literal["none", "torch", "nvprof", "nsys", "tau", "cupti", "ncu", "vtune", "horovod"]
-Loader = Literal["dali-gpu", "dali-cpu-to-gpu", "dali-cpu", "pytorch", "synthetic"]
-GPU_LOADERS = ("dali-gpu", "dali-cpu-to-gpu")
+if TYPE_CHECKING:
+    Profile: TypeAlias = str
+    LoaderName: TypeAlias = str
+    BackendName: TypeAlias = str
+else:  # what there is of each is said in one place
+    Profile = Literal[STARTED]
+    LoaderName = Literal[tuple(LOADERS)]
+    BackendName = Literal["auto", *BACKENDS]
 
 # The fields that make the id, in its order.
 ID_FIELDS = (
@@ -79,7 +87,7 @@ class Run(BaseModel):
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
     )
-    loader: Annotated[Loader, _WORKLOAD] = Field("synthetic", description="where batches come from")
+    loader: Annotated[LoaderName, _WORKLOAD] = Field("synthetic", description="where batches come from")
     batch: Annotated[int, Field(ge=1, le=65536), Role("workload", "batch {}")] = Field(
         32, description="batch size of one GPU, in images"
     )
@@ -90,7 +98,7 @@ class Run(BaseModel):
         "fp32", description="precision of the arithmetic"
     )
 
-    backend: Annotated[Literal["auto", "single", "ddp", "horovod", "dp"], _WORKLOAD] = Field(
+    backend: Annotated[BackendName, _WORKLOAD] = Field(
         "auto",
         description="how gradients are exchanged; auto: single for one rank, else ddp; dp: by "
         "torch.nn.DataParallel, one process for all GPUs of a node",
@@ -166,8 +174,8 @@ class Run(BaseModel):
             raise ValueError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
         if self.profile_mode != "auto":
             _check_profile(self.profile, self.profile_mode)
-        if self.device == "cpu" and self.loader in GPU_LOADERS:
-            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use dali-cpu")
+        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
+            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
         return self
 
     def _check_dp(self) -> None:
@@ -224,8 +232,6 @@ class Run(BaseModel):
 
 
 def _check_profile(profile: str, mode: str) -> None:
-    from profiling.tools import check_mode
-
     try:
         check_mode(profile, mode)
     except UserError as error:

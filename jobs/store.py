@@ -1,6 +1,6 @@
 """What is in a result directory, and has the run in it been done?
 
-    results/<sweep>/sweep.json                     the sweep: its file, seed, order, points left out and why
+    results/<sweep>/sweep.json                     the sweep: its file, seed, order, runs left out and why
                     calibration.json               measured peaks of this machine
                     <run id>/manifest.json         written last, whole: a run is done only if this says so
                              log.txt               what the job printed
@@ -12,7 +12,9 @@ While a run is under way its directory bears the id without the exit code; when 
 is renamed to the whole id. Every file is written under a temporary name and renamed.
 """
 
+import glob
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -192,8 +194,6 @@ def finish(directory: Path, manifest: Manifest) -> Path:
 
 def remove(directory: Path) -> None:
     """Remove a run's directory so that no reader ever takes what is left of it for a whole one."""
-    import shutil
-
     doomed = directory.with_name(f".removed-{os.getpid()}-{directory.name}"[:255])
     directory.rename(doomed)
     shutil.rmtree(doomed)
@@ -212,7 +212,7 @@ State = Literal["done", "failed", "to do"]
 
 
 def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
-    """Whether a point is done (its manifest says so), has failed, or is still to do."""
+    """Whether a run is done (its manifest says so), has failed, or is still to do."""
     unfinished = running_directory(sweep, run, repetition, outside)
     done = unfinished.with_name(unfinished.name + "_ret_0") / MANIFEST
     if done.is_file() and read_record(done, Manifest).done:
@@ -222,6 +222,4 @@ def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = 
 
 
 def _glob_escape(name: str) -> str:
-    import glob
-
     return glob.escape(name)

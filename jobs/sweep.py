@@ -1,11 +1,11 @@
-"""Run a sweep: every point that is not done yet, one after the other.
+"""Run a sweep: every run that is not done yet, one after the other.
 
     python -m jobs.sweep configs/quick.yaml             a second call resumes
     python -m jobs.sweep configs/quick.yaml --dry-run   print the exact commands and start nothing
     python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
     python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
 
-Exit code 0: all points are done; 1: some failed (they are named); 2: wrong use, one line says what; 75: this
+Exit code 0: all runs are done; 1: some failed (they are named); 2: wrong use, one line says what; 75: this
 job's time is up, or it has lost nodes: started again, it goes on (slurm/sweep.sh does that).
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
-from jobs.execute import print_plan, run_points
+from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.points import Order, Point, Sweep, expand, parse_only, read_sweep, select
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.site import CHOOSE, Site, find_site
+from jobs.sweep_file import Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
@@ -35,22 +35,22 @@ def main() -> int:
     sweep = without_horovod(at_site(read_sweep(arguments.config), site), site)
     said = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in said.items() if value})
-    points, excluded = expand(sweep, str(arguments.config))
-    points = select(points, parse_only(arguments.only))
-    if not points:
-        raise UserError(f"{arguments.config}: no point is left to run; see its exclude rules and --only")
+    sweep_runs, excluded = expand(sweep, str(arguments.config))
+    sweep_runs = select(sweep_runs, parse_only(arguments.only))
+    if not sweep_runs:
+        raise UserError(f"{arguments.config}: no run is left; see its exclude rules and --only")
     directory = arguments.out / sweep.name
     if arguments.print:
-        print_for_scripts(arguments.print, directory, points)
+        print_for_scripts(arguments.print, directory, sweep_runs)
         return EXIT_DONE
-    launcher = LAUNCHERS[arguments.launcher](site, os.environ)
+    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     execution = Execution(sweep, directory, launcher, arguments.keep_raw, arguments.pack)
     if arguments.dry_run:
-        print_plan(execution, points, excluded)
+        print_plan(execution, sweep_runs, excluded)
         return EXIT_DONE
     try:
         with stopped_in_order():
-            outcome = run_points(execution, points, excluded)
+            outcome = run_sweep(execution, sweep_runs, excluded)
     except TimeIsUp:
         print("the job's time is up: what is not done is left for the next one", file=sys.stderr)
         return EXIT_AGAIN
@@ -64,22 +64,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="starts the ranks [local]")
     add("--site", metavar="NAME|FILE", help=f"of jobs/sites [${CHOOSE}, else this Slurm cluster's]")
     add("--out", type=Path, default=Path("results"), help="where results go [results]")
-    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such points only")
-    add("--order", choices=get_args(Order), help="in which order points run [the sweep's]")
-    add("--unavailable", choices=("fail", "skip"), help="points that cannot run here [the sweep's]")
-    add("--pack", action="store_true", help="small points side by side, which perturbs what is measured")
+    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such runs only")
+    add("--order", choices=get_args(Order), help="in which order runs start [the sweep's]")
+    add("--unavailable", choices=("fail", "skip"), help="runs that cannot start here [the sweep's]")
+    add("--pack", action="store_true", help="small runs side by side, which perturbs what is measured")
     add("--dry-run", action="store_true", help="print the commands and start nothing")
     add("--print", choices=("directory", "node-counts"), help="for scripts: print that and start nothing")
     add("--keep-raw", action="store_true", help="keep what the profilers wrote, too")
     return parser
 
 
-def print_for_scripts(what: str, directory: Path, points: Sequence[Point]) -> None:
+def print_for_scripts(what: str, directory: Path, sweep_runs: Sequence[SweepRun]) -> None:
     """What a batch script must know of a sweep: where its results go, and its numbers of nodes."""
     if what == "directory":
         print(directory)
     else:
-        print("\n".join(str(count) for count in sorted({point.run.nodes for point in points})))
+        print(
+            "\n".join(
+                str(count) for count in sorted({sweep_run.configuration.nodes for sweep_run in sweep_runs})
+            )
+        )
 
 
 def at_site(sweep: Sweep, site: Site) -> Sweep:
@@ -94,7 +98,7 @@ def at_site(sweep: Sweep, site: Site) -> Sweep:
 def without_horovod(sweep: Sweep, site: Site) -> Sweep:
     """The sweep with DDP in the place of Horovod where that is not installed; a line says so.
 
-    Its points are then DDP's by name too: what they measure is not taken for Horovod.
+    Its runs are then DDP's by name too: what they measure is not taken for Horovod.
     """
     said = sweep.run.get("backend")
     backends = said if isinstance(said, list) else [said]

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.failures import explain
-from jobs.launchers.mpirun import open_mpirun
+from jobs.launchers.mpirun import Mpirun
 from jobs.run import make_run
 from jobs.site import Site
+from profiling.presence import Presence
 from profiling.tools import Options, tool
 
 _TIMEOUT_S = 60
@@ -79,12 +80,20 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
     alone = _try(["-c", "import pytau"], Options(gpu=gpu), environment)
     if alone:
         return TauHere(version, parts, alone)
-    mpirun = open_mpirun(Site(), environment)
+    mpirun = Mpirun.open(Site(), environment)
     under_mpirun = None
     if "MPI" in parts and mpirun.kind is not None:
         under_mpirun = _try(["-c", "import pytau"], Options(gpu=gpu), environment, under_mpirun=True)
     in_python = _try(["-c", "pass"], Options("python", gpu=gpu), environment)
     return TauHere(version, parts, alone, under_mpirun, in_python, mpirun.kind or "")
+
+
+def presence_of(here: TauHere | None) -> Presence:
+    """What :mod:`jobs.doctor` shows of it."""
+    install = tool("tau").install
+    if here is None:
+        return Presence("tau_exec", False, "not on the PATH", install)
+    return Presence("tau_exec", here.serves, here.detail, "" if here.serves else install)
 
 
 def _version(root: Path) -> str:
@@ -108,7 +117,7 @@ def _try(
         command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
         variables = {**environment, **tool("tau").environment(Path(folder), options)}
         if under_mpirun:
-            (process,) = open_mpirun(Site(), environment).processes(make_run({}), command, Path(folder))
+            (process,) = Mpirun.open(Site(), environment).processes(make_run({}), command, Path(folder))
             command, variables = process.argv, {**variables, **process.environment}
         try:
             ended = subprocess.run(

@@ -14,16 +14,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+import pyarrow as pa
 
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.workers import open_workers
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE

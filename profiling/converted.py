@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
 
 @dataclass
@@ -18,8 +16,6 @@ class Converted:
 
 def collect(pieces: "Iterable[tuple[str, pa.Table]]", findings: list[str]) -> Converted:
     """Pieces of tables as whole tables; tables may be absent."""
-    import pyarrow as pa
-
     by_name: dict[str, list[pa.Table]] = {}
     for name, piece in pieces:
         by_name.setdefault(name, []).append(piece)

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from profiling.errors import UserError
-from profiling.launched import Launched, check_mpi, read_launched
+from profiling.identity import Identity, check_mpi, read_identity
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
     Raises:
         UserError: started by mpirun or srun as several ranks, and mpi4py is absent or sees only one.
     """
-    me = read_launched(os.environ)
+    me = read_identity(os.environ)
     if me.size > 1 and me.launcher in _SPEAK_MPI:
         with _mpi_executor(me) as executor:
             yield Workers(executor) if executor is not None else None
@@ -62,7 +62,7 @@ def open_workers(sizes: Sequence[int], jobs: int | None = None) -> Iterator["Wor
         yield Workers(pool)
 
 
-def _mpi_executor(me: Launched):  # type: ignore[no-untyped-def]
+def _mpi_executor(me: Identity):  # type: ignore[no-untyped-def]
     try:
         from mpi4py import MPI
         from mpi4py.futures import MPICommExecutor

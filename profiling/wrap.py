@@ -17,7 +17,7 @@ import orjson
 
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
-from profiling.launched import read_launched
+from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_installed, why_not_on_a_cpu
 from profiling.tools.process_tree import run_tree
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and any(map(glob, _GPUS)))
-    me = read_launched(os.environ)
+    me = read_identity(os.environ)
     options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 

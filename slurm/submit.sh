@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submit a sweep as one job for each number of nodes, so that small points do not hold a large allocation.
+# Submit a sweep as one job for each number of nodes, so that small runs do not hold a large allocation.
 #
 #   slurm/submit.sh configs/resnet50.yaml                      smallest first, one after the other
 #   slurm/submit.sh configs/resnet50.yaml --time=2:00:00       with more flags of sbatch, for each of the jobs

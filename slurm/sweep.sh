@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a sweep inside one allocation: every point that fits into it, the largest first.
+# Run a sweep inside one allocation: every run that fits into it, the largest first.
 #
 #   sbatch slurm/sweep.sh                                            configs/resnet50.yaml on 32 nodes
 #   sbatch --nodes=4 --time=2:00:00 slurm/sweep.sh configs/mine.yaml --only loader=dali-gpu

@@ -17,7 +17,10 @@ OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
 MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
-    "train": ("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.studies", "profiling"),
+    "train": (
+        *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
+        "profiling",
+    ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
 }
 # Rooms within a room, from the bottom up: each may import those below it, none those above. Files beside
@@ -36,7 +39,20 @@ FLOORS = {
     ),
     "profiling": ("cost", "attribution", "readers", "tools"),
 }
+# Rooms of analysis/measures, from the bottom up, by the same rule.
+MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
+# What a function may import, for it takes long to load, or is not on every machine. All else is imported at
+# the head of a file, or by a command when its arguments are known (benchmarks.startup).
+DEFERRED = {
+    *("torch", "torchvision", "pandas", "scipy", "rich", "plotly", "jinja2", "perfetto", "cxxfilt"),
+    *("argcomplete", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
+}
+# Modules of ours that functions of others import: those that would go round in a circle, or import torch.
+DEFERRED_OF_OURS = {
+    "analysis.studies", "analysis.measures.scaling.loss", "analysis.measures.scaling.points",
+    "train.studies.memory",
+}  # fmt: skip
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 
 
@@ -48,6 +64,19 @@ def imports_of(path: Path) -> set[str]:
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{name.name}" for name in node.names}
+    return found
+
+
+def imports_in_functions(path: Path) -> set[str]:
+    """The modules that are imported by functions of a file."""
+    found = set()
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    found |= {name.name for name in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module)
     return found
 
 
@@ -108,6 +137,17 @@ def test_no_import_runs_to_a_higher_floor_and_nobody_imports_a_command(room):
                 assert floor_of(other) <= floor_of(module) and not top, f"{module} imports {other}"
 
 
+def test_no_measure_imports_one_of_a_higher_room():
+    rooms = {path.name for path in (ROOT / "analysis/measures").iterdir() if (path / "__init__.py").exists()}
+    assert rooms == set(MEASURES)
+    assert [path.name for path in (ROOT / "analysis/measures").glob("*.py")] == ["__init__.py"]
+    below = {f"analysis.measures.{room}": height for height, room in enumerate(MEASURES)}
+    for module, imports in tree_of_imports().items():
+        height = below.get(".".join(module.split(".")[:3]))
+        for other in imports if height is not None else ():
+            assert below.get(".".join(other.split(".")[:3]), -1) <= height, f"{module} imports {other}"
+
+
 def modules_of(room: str) -> list[str]:
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -130,6 +170,22 @@ def requirements(*groups: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *(r for g in groups for r in project["optional-dependencies"][g])]
     return {requirement.split(";")[0].strip() for requirement in named}
+
+
+def is_command(path: Path) -> bool:
+    return path.name == "__main__.py" or 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_functions_import_only_what_takes_long_or_may_be_absent(room):
+    sprinkled = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if not is_command(path)
+        for module in imports_in_functions(path) - DEFERRED_OF_OURS
+        if module.split(".")[0] not in DEFERRED
+    }
+    assert sprinkled == set()
 
 
 def test_every_requirement_is_pinned():

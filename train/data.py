@@ -4,6 +4,7 @@ python -m train.data make data/demo            images and TFRecord files, the sa
 python -m train.data index FILE.tfrecord ...   DALI's index of each, beside it (FILE.idx)
 """
 
+import colorsys
 import io
 import json
 import os
@@ -57,8 +58,6 @@ def picture(index: int, label: int, classes: int, seed: int) -> bytes:
 
 
 def _colour(label: int, classes: int) -> tuple[float, float, float]:
-    import colorsys
-
     red, green, blue = colorsys.hsv_to_rgb(label / classes, 0.5, 0.6)
     return 255 * red, 255 * green, 255 * blue
 

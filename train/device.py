@@ -4,7 +4,8 @@ import os
 
 import torch
 
-from jobs.run import GPU_LOADERS, Run
+from jobs.loaders import LOADERS
+from jobs.run import Run
 from profiling.errors import UserError
 from train.world import World
 
@@ -17,9 +18,11 @@ def choose_device(run: Run, world: World) -> torch.device:
     """
     gpus = torch.cuda.device_count() if run.device != "cpu" and torch.cuda.is_available() else 0
     if gpus == 0:
-        if run.device == "gpu" or run.loader in GPU_LOADERS:
-            wants = f"loader {run.loader}" if run.loader in GPU_LOADERS else "device gpu"
-            raise UserError(f"{wants} needs a GPU, and torch sees none here; use dali-cpu, or --device cpu")
+        instead = LOADERS[run.loader].on_cpu
+        if instead:
+            raise UserError(f"loader {run.loader} needs a GPU, and torch sees none here; use {instead}")
+        if run.device == "gpu":
+            raise UserError("device gpu needs a GPU, and torch sees none here; use --device cpu")
         return torch.device("cpu")
     # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
     index = world.local_rank if gpus > 1 or world.local_size == 1 else 0

@@ -1,7 +1,9 @@
 """Which network is trained, and how much arithmetic is one image?"""
 
+import importlib.util
 import itertools
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,9 +31,6 @@ def import_torchvision() -> ModuleType:
 
 
 def _declare_missing_operators() -> None:
-    import importlib.util
-    from pathlib import Path
-
     import torch
 
     found = importlib.util.find_spec("torchvision")

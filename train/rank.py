@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 from jobs.run import Run
@@ -161,8 +162,6 @@ def _since_process_start_ns() -> int:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
     except (OSError, AttributeError):  # not Linux
-        import psutil
-
         return int((time.time() - psutil.Process().create_time()) * 1e9)
 
 

@@ -21,7 +21,7 @@ from train.world import World
 
 if TYPE_CHECKING:
     from train.backends import Backend
-    from train.loaders.base import Loader
+    from train.loaders import Loader
 
 
 @dataclass(frozen=True)

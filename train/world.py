@@ -1,11 +1,11 @@
-"""The world this rank is in: which rank it is (:mod:`profiling.launched`), and where the ranks meet."""
+"""The world this rank is in: which rank it is (:mod:`profiling.identity`), and where the ranks meet."""
 
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiling.errors import UserError
-from profiling.launched import check_mpi, read_launched
+from profiling.identity import check_mpi, read_identity
 from profiling.slurm_text import expand_nodes
 
 # launcher -> what tells its jobs from one another. Only its own: mpirun's daemons may have been started by
@@ -54,7 +54,7 @@ def read_world(environment: Mapping[str, str]) -> World:
     Raises:
         UserError: the variables contradict each other, or are no numbers.
     """
-    me = read_launched(environment)
+    me = read_identity(environment)
     if me.launcher == "none":
         return World()
     rendezvous, host = _meeting_place(environment, me.size, me.local_size, me.launcher)

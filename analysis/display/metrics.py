@@ -19,6 +19,11 @@ Rows = list[dict[str, Any]]
 CONFIDENCE = ">=95 %"  # at least so often; in some kinds of cases it is wider than it had to be
 NOMINAL = "95 %"  # in 93 to 97 % of the cases of each kind
 RANGE = "range"  # of what was tried; how often it holds the truth is not known
+_KINDS = {
+    CONFIDENCE: "it holds the truth in 95 % of cases or more",
+    NOMINAL: "it holds the truth in 95 % of cases",
+    RANGE: "of what was tried or metered",
+}
 
 # How a name ends, and the unit that this is.
 UNITS = {
@@ -183,8 +188,8 @@ def telling(rows: Rows, fields: Iterable[str] = (*Run.model_fields, "repetition"
 
 
 def fields(names: Iterable[str]) -> list[Metric]:
-    """The metrics of fields of a run."""
-    return [FIELDS[name] for name in names]
+    """The metrics of fields of a run; a table of the user's own may have others, which are text."""
+    return [FIELDS.get(name) or Metric(name, "", text=True, key=True) for name in names]
 
 
 # --- what derives from metrics ------------------------------------------------------------------------
@@ -213,8 +218,15 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
 
 
 def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
-    """The columns as ``--help`` lists them, each group below what it is of."""
-    return "\n\n".join(f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items())
+    """The columns as ``--help`` lists them, each group below what it is of, then what intervals are."""
+    listed = [f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items()]
+    used = {metric.interval for metrics in groups.values() for metric in metrics}
+    kinds = "; ".join(f"{kind}: {said}" for kind, said in _KINDS.items() if kind in used)
+    if kinds:
+        listed.append(
+            textwrap.fill(f"In brackets: what the interval from _low to _high is. {kinds}.", _WIDTH)
+        )
+    return "\n\n".join(listed)
 
 
 def _listed(metrics: Sequence[Metric]) -> str:

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from analysis.display.metrics import Metric, Rows, help_of, names_of
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
@@ -138,9 +141,6 @@ def _rounded(value: Any) -> Any:
 
 
 def _as_parquet(rows: Rows, columns: Sequence[str]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pa.table({name: _of_one_type([row[name] for row in rows]) for name in columns})
     buffer = io.BytesIO()
     pq.write_table(table, buffer)

@@ -1,5 +1,6 @@
 """What predicts a configuration? A traced step, forms of its exchange, and the largest measured point."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from analysis.prediction.configurations import Configuration, error_of, scatter_
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.extrapolate import doublings
 from analysis.prediction.rebatched import ONE_BATCH, Computing, computing
-from analysis.prediction.simulate import Model, Simulated
+from analysis.prediction.simulate import Model, Simulated, Step
 from analysis.prediction.traced_exchange import together
 from analysis.prediction.traced_step import WIRE_BYTES, Traced
 from analysis.statistics import estimates
@@ -54,7 +55,7 @@ class Basis:
         points: that these are made from; the last one is the largest.
         traced: the point among them whose step it is.
         links: the most nodes of a traced point: of links between nodes nothing was seen where it is 1.
-        computing: how long a rank's batch computes, where its size changes.
+        computing: how long a rank's batch computes, where its size changes; what may be, the best first.
         missed: what measured points were outside of what was predicted of them, for a doubling.
     """
 
@@ -63,7 +64,7 @@ class Basis:
     points: tuple[Point, ...]
     traced: Point
     links: int
-    computing: Computing | None
+    computing: tuple[Computing, ...]
     missed: float = 0.0
 
     @property
@@ -96,19 +97,30 @@ def basis_of(
         costs = allreduce.fit(seen, network.alpha_ns, network.ns_per_byte, estimates.SEED, scatter)
     except ValueError:
         return NO_COST
-    own = None
-    if one.strong:
-        known = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
-        own = computing(points, known, scatter, estimates.SEED)
-        if own is None:
-            return ONE_BATCH
     of = one.points[-1].fields
     model = Model(largest.step, costs[0], WIRE_BYTES[of["grad"]], of["bucket_mb"], scatter=scatter)
+    own: tuple[Computing, ...] = ()
+    if one.strong:
+        known = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
+        lacking = [_lacking(model, point, step) for point, step in zip(points, known, strict=True)]
+        found = [computing(points, known, missing, scatter) for missing in (lacking, [0.0] * count)]
+        own = tuple(each for each in found if each is not None)
+        if not own:
+            return ONE_BATCH
     # Where batches shrink, what makes a rank late may shrink with them or not.
     late = (True, False) if one.strong else (True,)
     models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
     links = int(max(seen.nodes, default=1))
     return Basis(one, models, points, point, links, own, missed)
+
+
+def _lacking(model: Model, point: Point, step: Step | None) -> float:
+    """What a traced step does not tell of the measured batch, ns."""
+    if step is None:
+        return 0.0
+    return point.batch.value - float(
+        simulate.simulate(replace(model, step=step), layout_of(point)).step_ns[0]
+    )
 
 
 def layout_of(point: Point) -> Layout:
@@ -137,9 +149,10 @@ def predicted(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> Pre
         models: changed ones, where the plain ones stand for the largest measured batch only.
     """
     found = []
-    for plain, model in zip(basis.models, models or basis.models, strict=True):
-        before = simulated(basis, plain, layout_of(basis.anchor)).step_ns
-        after = simulated(basis, model, layout)
+    pairs = zip(basis.models, models or basis.models, strict=True)
+    for (plain, model), own in itertools.product(pairs, basis.computing or (None,)):
+        before = simulated(basis, plain, layout_of(basis.anchor), own).step_ns
+        after = simulated(basis, model, layout, own)
         measured = _anchor(basis.anchor, basis.one.points)
         grown = measured * after.step_ns / before if basis.one.strong else measured + after.step_ns - before
         found.append((np.maximum(grown, 0.01 * measured), after))
@@ -149,11 +162,11 @@ def predicted(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> Pre
     return Predicted(float(found[0][0][0]), low / wider, high * wider, found[0][1])
 
 
-def simulated(basis: Basis, model: Model, layout: Layout) -> Simulated:
-    if basis.computing is not None:
-        batch = basis.one.batch(layout.ranks)
-        own = basis.computing.shorter(batch, float(basis.traced.fields["batch"]))
-        model = replace(model, shorter=own)
+def simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None = None) -> Simulated:
+    """A step on so many ranks; by default the best of how long batches of other sizes compute."""
+    if basis.computing:
+        batch, traced = basis.one.batch(layout.ranks), float(basis.traced.fields["batch"])
+        model = replace(model, shorter=(own or basis.computing[0]).shorter(batch, traced))
     return simulate.simulate(model, layout, estimates.SEED)
 
 

@@ -1,8 +1,7 @@
 """Which configurations of a sweep were measured on several numbers of ranks, and where do more ranks run?"""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def configurations(
             own["batch"] *= point.world_size
         members = found.setdefault(tuple(str(value) for value in own.values()), [])
         base = point.base
-        if base is not None and base.world_size < point.world_size and base not in members:
+        if base.world_size < point.world_size and base not in members:
             members.append(base)
         if point not in members:
             members.append(point)
@@ -135,9 +134,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
 
 def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
     """A point with other profiled runs; what was measured of it stays."""
-    found = copy(point)
-    found.profiled = runs
-    return found
+    return replace(point, profiled=tuple(runs))
 
 
 def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:

@@ -1,15 +1,23 @@
-"""What would N ranks give?
-
-The columns are explained in analysis/predict.py.
-"""
+"""What would N ranks give?"""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.display.terminal import Column, Rows, with_interval
+from analysis.display.metrics import (
+    RANGE,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    filled,
+    names_of,
+    picked,
+    telling,
+)
+from analysis.display.numbers import signed
 from analysis.measures.scaling.points import Scaling
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows
 from analysis.prediction.basis import Network
@@ -17,13 +25,68 @@ from analysis.prediction.extrapolate import Series
 from analysis.results.study import Study
 from profiling.errors import UserError
 
-COLUMNS = (
-    "ranks", "method", "what_if", "backtest", "scaling", "believed", "images_per_s", "images_per_s_low",
-    "images_per_s_high", "batch_ms", "batch_ms_low", "batch_ms_high", "scaling_efficiency_pct", "gain_pct",
-    "measured_images_per_s", "error_pct", "measured_on", "shapes", "traced_ranks", "fit_error_pct",
-    "exchange", "exchanges_tried", "allreduce_error_pct", "late_ranks", "buckets", "exposed_ms", "hidden_ms",
-    "measured_hidden_ms", "alpha_us", "beta_gb_per_s", "alpha_in_node_us", "beta_in_node_gb_per_s",
-)  # fmt: skip
+METRICS = (
+    Metric("ranks", "how many", key=True),
+    Metric(
+        "method",
+        "curve: how the cost of more ranks may grow, fitted to measured rates "
+        "(analysis/prediction/curve.py); simulation: the step replayed from its trace, its gradients "
+        "exchanged in buckets (analysis/prediction/simulate.py)",
+        text=True,
+    ),
+    Metric(
+        "what_if",
+        "of a simulation with something changed: what (analysis/prediction/simulate.py says what each change "
+        "does)",
+        "what if",
+        text=True,
+        key=True,
+    ),
+    Metric("backtest", "whether a point that was measured is predicted, from smaller ones only"),
+    Metric(
+        "scaling",
+        "weak (the batch of a rank is constant) or strong (that of the job is)",
+        text=True,
+    ),
+    Metric("believed", "false: the other method is better founded, and a line says why"),
+    Metric("images_per_s", "of all ranks", "images/s", RANGE),
+    Metric("batch_ms", "duration of a batch of the job", interval=RANGE),
+    Metric("scaling_efficiency_pct", "over the smallest measured number of ranks", "efficiency\n%", places=1),
+    Metric("gain_pct", "what the change gives in images/s", show=signed(1)),
+    Metric("measured_images_per_s", "of a point that was measured", "measured\nimages/s"),
+    Metric("error_pct", "by how much the prediction is off that", show=signed(1)),
+    Metric("measured_on", "the ranks that it is made from", "from\nranks", text=True),
+    Metric("shapes", "of a curve: the shapes of cost that fit", text=True),
+    Metric("traced_ranks", "of a simulation: the ranks of its trace"),
+    Metric(
+        "fit_error_pct",
+        "by how much the batch that is simulated on traced_ranks is off the measured one",
+        "step off\nmeasured, %",
+        show=signed(1),
+    ),
+    Metric(
+        "exchange",
+        "the form of the allreduce that fits best (analysis/prediction/exchange_forms.py)",
+        text=True,
+    ),
+    Metric("exchanges_tried", "the forms that fit about as well", text=True),
+    Metric("allreduce_error_pct", "by how much the recorded allreduces are off it"),
+    Metric("late_ranks", "of the traced ranks, those that are late again and again"),
+    Metric("buckets", "of gradients, a batch"),
+    Metric("exposed_ms", "of the exchange, while nothing is computed"),
+    Metric("hidden_ms", "of the exchange, while something is"),
+    Metric("measured_hidden_ms", "of that, on traced_ranks"),
+    Metric(
+        "alpha_us",
+        "latency of a link (between nodes, where there are several), fitted to allreduces or given; empty: "
+        "they, all of one length, do not tell it from the bandwidth",
+    ),
+    Metric("beta_gb_per_s", "bandwidth of a link"),
+    Metric("alpha_in_node_us", "latency of a link in a node, where there are several nodes"),
+    Metric("beta_in_node_gb_per_s", "bandwidth of such a link"),
+)
+_NAMES = names_of(METRICS)
+COLUMNS = {"Columns: the configuration's fields, then": METRICS}
 # A prediction over more than this many times the measured ranks is guessing.
 FARTHEST = 16
 NO_TRACE = "a table of rates has no trace: --what-if, --alpha-us and --beta-gb-per-s need a sweep's results"
@@ -122,35 +185,18 @@ def caption(made: Rows, in_words: bool = True) -> str:
     return "\n".join([*lines, _NOT_95])
 
 
-def shown(made: Rows, fields: Sequence[str]) -> list[Column]:
-    """The terminal's columns; those that no row fills are left out."""
+def fields_of(made: Rows) -> list[str]:
+    """The columns of rows that are no :data:`METRICS`: a run's fields, or those of a table of rates."""
+    return [name for name in dict.fromkeys(name for row in made for name in row) if name not in _NAMES]
 
-    def get(name: str) -> Any:
-        return lambda row: row.get(name)
 
-    def percent(name: str) -> Any:
-        return lambda row: None if row.get(name) is None else f"{row[name]:+z.1f}"
-
-    def rate(row: Mapping[str, Any]) -> str:
-        return with_interval(row["images_per_s"], row["images_per_s_low"], row["images_per_s_high"])
-
-    varying = [name for name in fields if len({str(row.get(name)) for row in made}) > 1]
+def shown(made: Rows) -> list[Column]:
+    """The tables' columns; those that no row fills are left out."""
     # Of strong scaling a rank's batch is that of the largest measured point, and no configuration.
     strong = all(row["scaling"] == "strong" for row in made)
-    varying = [name for name in varying if name != "batch" or not strong]
-    columns = [
-        *(Column(name, get(name), left=True) for name in varying),
-        Column("method", get("method"), left=True),
-        Column("ranks", get("ranks"), key=True),
-        Column("what if", get("what_if"), left=True, key=True),
-        Column("images/s\n[range]", rate),
-        Column("gain\n%", percent("gain_pct")),
-        Column("efficiency\n%", lambda row: f"{row['scaling_efficiency_pct']:.1f}"),
-        Column("exposed\nms", get("exposed_ms")),
-        Column("exchange", get("exchange"), left=True),
-        Column("step off\nmeasured, %", percent("fit_error_pct")),
-        Column("measured\nimages/s", get("measured_images_per_s")),
-        Column("error\n%", percent("error_pct")),
-        Column("from\nranks", get("measured_on"), left=True),
-    ]
-    return [one for one in columns if any(one.value(row) not in (None, "") for row in made)]
+    varying = [name for name in telling(made, fields_of(made)) if name != "batch" or not strong]
+    figures = picked(
+        METRICS, "method", "ranks", "what_if", "images_per_s", "gain_pct", "scaling_efficiency_pct",
+        "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s", "error_pct", "measured_on",
+    )  # fmt: skip
+    return filled(columns([*fields(varying), *figures]), made)

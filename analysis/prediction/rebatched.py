@@ -15,6 +15,7 @@ import numpy as np
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import RESAMPLES, nonnegative
 from analysis.prediction.simulate import Step
+from analysis.statistics import estimates
 
 ONE_BATCH = (
     "the batch of a rank shrinks with more ranks, and how long it then computes is known of one size only: "
@@ -38,17 +39,26 @@ class Computing:
 
 
 def computing(
-    points: Sequence[Point], steps: Sequence[Step | None], scatter: float, seed: int = 0
+    points: Sequence[Point],
+    steps: Sequence[Step | None],
+    lacking: Sequence[float],
+    scatter: float,
+    seed: int = estimates.SEED,
 ) -> Computing | None:
     """The fit; None where fewer than two batches of a rank tell.
 
+    The point of one rank tells all that a batch takes, a traced step only what its kernels and stages show.
+    What that lacks of the measured batch may be the rank's own, as it is in the point of one rank, or not:
+    both are to be tried.
+
     Args:
         steps: of each point, where it was traced.
+        lacking: of each point, what its traced step is to be longer, ns.
         scatter: by how much runs differ, relative.
     """
     known = [
-        (float(point.fields["batch"]), _own_ns(point, step))
-        for point, step in zip(points, steps, strict=True)
+        (float(point.fields["batch"]), _own_ns(point, step) + more)
+        for point, step, more in zip(points, steps, lacking, strict=True)
         if step is not None or point.world_size == 1
     ]
     if len({batch for batch, _ in known}) < 2:

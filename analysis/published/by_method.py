@@ -1,13 +1,13 @@
-"""The rows of analysis.scaled by either method: corrected (own runs, the reference's tables) or published.
-
-The columns: analysis/scaled.py.
-"""
+"""The rows of analysis.scaled by either method: corrected (own runs, the reference's tables) or published."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.terminal import Rows, sortable
+from analysis.display.metrics import FIELDS, Metric, Rows, fields, names_of
+from analysis.measures.scaling import figures, use
+from analysis.measures.scaling import rows as scaling_rows
+from analysis.measures.scaling.points import Scaling
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
@@ -18,18 +18,27 @@ from profiling.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.measures.scaling.points import Point, Scaling
-
 METHODS = ("corrected", "published")
+_METHOD = Metric("method", "corrected or published", text=True)
+COLUMNS = {
+    "Columns: method, the fields of a run, world_size, then, for our own runs:": (
+        _METHOD,
+        *figures.METRICS,
+        *use.METRICS,
+    ),
+    "PyProf tables hold no durations of batches:": reference.METRICS,
+    "The published method reads TAU tables, and our own runs alike, by whole wall time:": tau.METRICS,
+    "And PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
+}
 
 
 def rows(
     study: Study,
     methods: Sequence[str] = ("corrected",),
     group_by: Sequence[str] = (),
-    scaling: "Scaling | None" = None,
+    scaling: Scaling | None = None,
 ) -> Rows:
-    """The answer's rows, by method, then by configuration.
+    """The answer's rows, by method, then by configuration; each has all columns, None where it has no figure.
 
     Args:
         scaling: weak or strong; None: the kind that compares more points (analysis.measures.scaling.points).
@@ -38,34 +47,30 @@ def rows(
         UserError: nothing in the study can answer.
     """
     made: Rows = []
+    blank = dict.fromkeys(columns_of(group_by))
     for method in methods:
-        found = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
-        made += [{"method": method, **row} for row in found]
+        rows = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
+        made += [{**blank, "method": method, **row} for row in rows]
     if not made:
         raise UserError(_nothing(study, methods))
     return made
 
 
 def table(
-    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: "Scaling | None" = None
+    study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: Scaling | None = None
 ) -> "pd.DataFrame":
-    """The same as a DataFrame; columns and units are in this file's docstring."""
+    """The same as a DataFrame; columns: :data:`COLUMNS`."""
     made = rows(study, method.split(","), group_by, scaling)
-    return output.to_frame(made, columns_of(made, group_by))
+    return output.to_frame(made, columns_of(group_by))
 
 
-def columns_of(made: Rows, group_by: Sequence[str] = ()) -> list[str]:
-    """The columns of these rows, in order: those of the kinds of results that they are of."""
-    have = {name for row in made for name in row}
-    fields = list(group_by) or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
-    known = ["method", *fields, "world_size"]
-    if "scaling" in have:
-        from analysis.measures.scaling.figures import TIME_COLUMNS
-        from analysis.measures.scaling.use import USE_COLUMNS
-
-        known += [*TIME_COLUMNS, *USE_COLUMNS]
-    known += [*reference.PYPROF_COLUMNS, *tau.TAU_COLUMNS, *scaled_published.SCALED_COLUMNS]
-    return [name for name in dict.fromkeys(known) if name in have]
+def columns_of(group_by: Sequence[str] = ()) -> list[str]:
+    """The columns of all rows, in order, whatever results they are of."""
+    which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
+    figures_of_runs = [*figures.IN_DATA, *use.METRICS]
+    of_tables = [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
+    every = [_METHOD, *fields(which), FIELDS["world_size"], *figures_of_runs, *of_tables]
+    return list(dict.fromkeys(names_of(every)))
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
@@ -86,94 +91,13 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"
 
 
-def _corrected(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    made = of_runs(study, group_by, scaling) if study.of_kind("run") else []
+def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
+    made = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
         made += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and made:
         study.note("TAU tables hold no durations of batches: they are in the published method only")
     return made
-
-
-def of_runs(study: Study, group_by: Sequence[str], scaling: "Scaling | None") -> Rows:
-    from analysis.measures.scaling.figures import figures
-    from analysis.measures.scaling.loss import add_anatomies
-    from analysis.measures.scaling.points import choose_scaling, points_of
-    from analysis.measures.scaling.use import findings
-
-    points = points_of(study, scaling)
-    kind = scaling or choose_scaling(points)
-    _say_which(study, points, kind)
-    add_anatomies(study, points)
-    for finding in findings(points):
-        study.note(finding)
-    groups: dict[tuple, list[Point]] = {}
-    for number, point in enumerate(points):
-        key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
-        groups.setdefault(key, []).append(point)
-    made = []
-    for key, members in groups.items():
-        fields = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
-        sizes = {point.world_size for point in members}
-        fields["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**fields, **figures(members, kind)})
-    _find_above_ideal(study, made)
-    # Where the global batch is constant that of a GPU goes with the number of ranks.
-    apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
-    order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
-    return sorted(made, key=lambda row: sortable([_rank_of(row.get(name)) for name in order]))
-
-
-def _say_which(study: Study, points: Sequence["Point"], kind: "Scaling") -> None:
-    """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    from analysis.measures.scaling.points import count_compared
-
-    constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
-    other: Scaling = "weak" if kind == "strong" else "strong"
-    compared = {one: count_compared(points, one) for one in constant}
-    if compared[other]:
-        study.note(
-            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
-            f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
-            f"{constant[other]} (analysis.scaled --scaling {other})"
-        )
-
-
-def _find_above_ideal(study: Study, made: Rows) -> None:
-    """Say where points scale better than ideal."""
-    from analysis.measures.scaling.figures import above_ideal
-
-    above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
-    if above:
-        strong = made[0]["scaling"] == "strong"
-        study.note(
-            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
-            "that the base point ran slower than it need have (a busy machine, other clocks or threads"
-            f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
-        )
-
-
-def _rank_of(value: Any) -> Any:
-    # fp32 comes first: one rank has no other precision of gradients, and is the base of the others.
-    return "" if value == "fp32" else value
-
-
-def _outside() -> list[str]:
-    return [name for name in Run.model_fields if name not in ID_FIELDS]
-
-
-def _fields(point: Any) -> dict[str, Any]:
-    return {**point.fields, "profile": _value(point, "profile")}
-
-
-def _value(point: Any, name: str) -> Any:
-    if name == "world_size":
-        return point.world_size
-    if name in point.fields:
-        return point.fields[name]
-    runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]
-    values = dict.fromkeys(source.fields[name] for source, _ in runs)
-    return next(iter(values)) if len(values) == 1 else "+".join(str(value) for value in values)
 
 
 def _published(study: Study, group_by: Sequence[str]) -> Rows:

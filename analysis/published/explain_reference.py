@@ -10,10 +10,32 @@ from analysis.measures.kernels.costs import Costs, costs_of, published_bound
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published import reference
-from analysis.published.explain_lines import BY_LAUNCH, Lines, line, moves, span
 from analysis.published.scaled_published import scaled_rows
-from analysis.results.launches import TableSums, table_sums
+from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
+
+# --- how a line is written: its number in docs/methods.md, the correction, what it moved ----------------
+
+Lines = list[str]
+BY_LAUNCH = "compute efficiency by launch, not by name"
+
+
+def line(number: str, what: str, moved: str) -> str:
+    """One line: ``number`` as in docs/methods.md."""
+    return f"  {number:>4} {what}: {moved}"
+
+
+def span(values: Sequence[float], form: str = "{:.1f}", unit: str = "") -> str:
+    """``lowest to highest`` of values, or the one."""
+    ends = list(dict.fromkeys(form.format(value) for value in (min(values), max(values))))
+    return " to ".join(ends) + unit
+
+
+def moves(before: Sequence[float], after: Sequence[float], form: str = "{:.1f}", unit: str = "") -> str:
+    """``median before -> median after`` over configurations."""
+    text = f"{form.format(float(np.median(before)))}{unit} -> {form.format(float(np.median(after)))}{unit}"
+    return text + (f" (medians of {len(before)})" if len(before) > 1 else "")
+
 
 # --- PyProf -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels.costs import published_bound
-from analysis.results.launches import per_name
+from analysis.results.pyprof_tables import per_name
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
 

@@ -7,29 +7,56 @@ beside them. The tables hold no duration of a batch, so they give no images/s an
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.terminal import Rows, sortable
+from analysis.display.metrics import Metric, Rows
+from analysis.display.numbers import sortable
 from analysis.measures.kernels import costs, peaks
 from analysis.measures.scaling.use import coverage_findings
-from analysis.results.launches import TableSums, table_sums
+from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS
 
-PYPROF_COLUMNS = (
-    "tables", "fprop_batches", "bprop_batches", "tflop_per_batch", "fprop_flop_coverage_pct",
-    "bprop_flop_coverage_pct", "kernel_ms", "flops_efficiency_of_kernels_pct",
-    "bandwidth_efficiency_of_kernels_pct",
-)  # fmt: skip
+METRICS = (
+    Metric(
+        "tables", "how many (repetitions, ranks) a row is of; costs are summed over them, ratios formed last"
+    ),
+    Metric("fprop_batches", "forward passes in them, as counted", "fprop\nbatches"),
+    Metric("bprop_batches", "backward passes in them that were attributed, as counted", "bprop\nbatches"),
+    Metric(
+        "tflop_per_batch",
+        "credited forward FLOPs over the one count plus backward over the other, 1e12",
+        "TFLOP\na batch",
+        places=5,
+    ),
+    Metric(
+        "fprop_flop_coverage_pct",
+        "credited FLOPs of the forward pass over the analytic count",
+        "fprop\ncover. %",
+        places=1,
+    ),
+    Metric(
+        "bprop_flop_coverage_pct",
+        "the same of the backward pass (twice the forward)",
+        "bprop\ncover. %",
+        places=1,
+    ),
+    Metric("kernel_ms", "time of the model's kernels in an attributed batch", "kernels\nms"),
+    Metric(
+        "flops_efficiency_of_kernels_pct",
+        "FLOPs over that time and the datasheet's peak",
+        "FLOPS\neff. %",
+        places=2,
+    ),
+    Metric(
+        "bandwidth_efficiency_of_kernels_pct",
+        "bytes over that time and the datasheet's peak",
+        "bandw.\neff. %",
+        places=2,
+    ),
+)
 
 
 def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
-    """A row a configuration (or group): its fields, ``world_size``, then :data:`PYPROF_COLUMNS`.
-
-    ``tables``: how many tables (repetitions, ranks) it is of; costs are summed over them, ratios formed last.
-    ``fprop_batches``, ``bprop_batches``: forward passes and attributed backward passes in them, as counted.
-    ``tflop_per_batch``: credited FLOPs of a batch, forward over its passes plus backward over its own, 1e12.
-    ``*_flop_coverage_pct``: credited FLOPs over the analytic count (backward: twice the forward), %.
-    ``kernel_ms``: time of the model's kernels in an attributed batch, ms; the efficiencies are over it, %.
-    """
+    """A row a configuration (or group): its fields, ``world_size``, then :data:`METRICS`."""
     sums = table_sums(study, study.of_kind("pyprof"))
     cost = costs.costs_of(study, study.of_kind("pyprof"))
     names = list(group_by) or list(ID_FIELDS)

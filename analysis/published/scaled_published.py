@@ -6,22 +6,36 @@ hold one (50-batch and 1-batch runs of the configuration). Where they hold none,
 
 from typing import Any
 
-from analysis.display.terminal import Rows, sortable
+from analysis.display.metrics import Metric, Rows
+from analysis.display.numbers import sortable
 from analysis.measures.kernels.costs import published_bound
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
-from analysis.results.launches import table_sums
+from analysis.results.pyprof_tables import table_sums
 from analysis.results.study import Study
 from jobs.run import ID_FIELDS
 
-SCALED_COLUMNS = ("batch_duration_s", "flops_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct")
+METRICS = (
+    Metric("batch_duration_s", "the published estimate of a batch, by TAU's times", "batch, s\n(TAU)"),
+    Metric(
+        "flops_efficiency_of_batch_pct",
+        "FLOPs over 25 of these and the published peak",
+        "FLOPS eff. %\nof batch",
+        places=2,
+    ),
+    Metric(
+        "bandwidth_efficiency_of_batch_pct",
+        "bytes over 25 of these and the published peak",
+        "bandw. eff. %\nof batch",
+        places=2,
+    ),
+)
 
 
 def scaled_rows(study: Study) -> Rows:
-    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`SCALED_COLUMNS`.
+    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`METRICS`.
 
-    ``batch_duration_s``: the published estimate, s; the two efficiencies are of 25 batches, as published (the
-    reference printed each under the other's header; these are under their own).
+    The reference printed each efficiency under the other's header; these are under their own.
     """
     sources = study.of_kind("pyprof")
     durations = _durations(study) if sources and study.tau_intervals else {}

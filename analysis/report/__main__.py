@@ -10,8 +10,6 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.measures.anatomy import timeline
-from analysis.report import studies
-from analysis.report.build import build
 from analysis.report.render import Page, render
 from analysis.results.load import load
 from jobs.flags import make_parser
@@ -38,6 +36,10 @@ def main() -> int:
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
     arguments = parser.parse_args()
+    # Pandas, and all that is drawn: not for the help.
+    from analysis.report import studies
+    from analysis.report.build import build
+
     target = arguments.output or beside(arguments.path, "report.html")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:

@@ -161,7 +161,7 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
                 f"{median(fixed):.0f} % of the durations behind it (median of {len(fixed)} points) do not "
                 "depend on the batch: that is start-up, not training.", "scaling",
             ))  # fmt: skip
-    counted = [row for row in rows if "fprop_batches" in row]
+    counted = [row for row in rows if row["tables"] is not None]
     if counted:
         values = [row["flops_efficiency_of_kernels_pct"] for row in counted
                   if row.get("flops_efficiency_of_kernels_pct")]  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Column, Rows
+from analysis.display.metrics import Rows, columns, filled
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
@@ -143,17 +143,12 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     known = points[points["batch"].notna()]
     label = "Share of communication and copies against batch size"
     charts = [Chart("activities", plots.shares(known), label)] if len(known) else []
-    columns = [_column(name) for name in SHARES if any(row[name] is not None for row in rows)]
+    shown = filled(columns(SHARES), rows)
     text = (
         "Of the summed time of GPU activities (of operators, on a CPU): collectives, drawn through, and "
         "copies and memory sets, dashed, against the batch size of a GPU; a line a number of GPUs."
     )
-    return Content(text, charts, [as_view(Part("", rows, columns), "activities-table", factors)])
-
-
-def _column(name: str) -> Column:
-    unit = " %" if name.endswith("_pct") else ""
-    return Column(name.removesuffix("_pct") + unit, lambda row: row[name], left=name == "backend")
+    return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])
 
 
 def _label(row: dict) -> str:

@@ -56,8 +56,7 @@ def _prediction(context: Context) -> Content:
     name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
     figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
     label = f"Images a second against the number of ranks, measured and predicted: {name}"
-    fields = [name for name in CONFIGURATION if name in rows[0]]
-    part = Part("", rows, predictions.shown(rows, fields), predictions.caption(rows, in_words=False))
+    part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
     return Content(
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label)],

@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.terminal import Rows
-from analysis.measures.scaling import scaled_parts
+from analysis.published import scaled_parts
 from analysis.published.explain import explain
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart, TableView
@@ -24,7 +24,7 @@ def _scaling(context: Context) -> Content:
 
 
 def _published(context: Context) -> Rows:
-    return [row for row in context.others if row["method"] == "published" and "epoch_duration_s" in row]
+    return [row for row in context.others if row["epoch_duration_s"] is not None]
 
 
 def _tables(context: Context) -> Content:
@@ -34,7 +34,7 @@ def _tables(context: Context) -> Content:
 
 
 def _counted(context: Context) -> Rows:
-    return [row for row in context.others if "fprop_batches" in row]
+    return [row for row in context.others if row["tables"] is not None]
 
 
 def _views(rows: Rows, id: str) -> list[TableView]:

@@ -7,11 +7,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Column, Rows, names_of
+from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
-from analysis.measures.scaling import scaled_parts
+from analysis.measures.scaling import figures
+from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of, merged, named
 from analysis.report.render import Chart
@@ -121,14 +122,11 @@ def _stages(context: Context) -> Content:
     )
     figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
     chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
-    rows = [{**row, "label": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
-    columns = [Column("configuration", _get("label"), left=True)]
-    columns += [Column(f"{name} ms", _get(f"{name}_ms")) for name in plots.STAGE_COLOURS]
-    return Content(text, [chart], [as_view(Part("", rows, columns), "stages-table", factors)])
-
-
-def _get(name: str) -> Any:
-    return lambda row: row[name]
+    rows = [{**row, "configuration": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
+    shown = columns(
+        (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
+    )
+    return Content(text, [chart], [as_view(Part("", rows, shown), "stages-table", factors)])
 
 
 def _anatomy(context: Context) -> Content:
@@ -151,8 +149,8 @@ def _bars(rows: Rows) -> Rows:
     """Rows of the anatomy with each time once: split where it is known how, else whole."""
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
     names = {name for of_row in parts for name in of_row}
-    figures = names_of(anatomy.METRICS)
-    rest = [{name: value for name, value in row.items() if name not in figures} for row in rows]
+    known = names_of(anatomy.METRICS)
+    rest = [{name: value for name, value in row.items() if name not in known} for row in rows]
     return [
         {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
         for row, of_row in zip(rest, parts, strict=True)

@@ -7,9 +7,11 @@ algorithm was chosen), what is left of a class of kernels in a direction is matc
 equally many. What remains has no FLOPs and bytes; how much that is, is a finding.
 """
 
+import duckdb
+
 from analysis.results.study import Source, Study
 from jobs.run import fields_of
-from profiling.tables import IS_MODEL
+from profiling.tables import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
@@ -23,7 +25,7 @@ _LAUNCHES = f"""
         select rank, batch_index, file_row_number as row, direction::varchar as direction,
             "class"::varchar as class, short_name::varchar as name, start_ns, flops, bytes
         from read_parquet($KERNELS, file_row_number = true)
-        semi join (select rank, batch_index from read_parquet($BATCHES) where attributed)
+        semi join {ATTRIBUTED.replace("batches", "BATCHES")}
             using (rank, batch_index)
         where {IS_MODEL} and start_ns is not null
     )
@@ -76,7 +78,7 @@ _COVERED = f"""
 select coalesce(sum(duration_ns), 0), coalesce(sum(duration_ns) filter (by_name), 0),
     coalesce(sum(duration_ns) filter (not by_name), 0)
 from read_parquet($kernels, file_row_number = true) as of_run
-semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+semi join {ATTRIBUTED} using (rank, batch_index)
 left join {{credit}} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 where {IS_MODEL}
 """
@@ -86,25 +88,23 @@ where {IS_MODEL}
 """
 
 
-def launches(study: Study, source: Source) -> str:
+def relation(study: Study, source: Source) -> str:
     """The launches of a run as a relation of SQL over ``$kernels``, with the FLOPs and bytes that it lacks.
 
-    Where they come from, and how much of the run they cover, is added to the study's findings.
+    Where they come from, and how much of the run they cover, is noted.
     """
-    import duckdb
-
-    kept: dict[str, str] = study.kept("launches")
+    kept: dict[str, str] = study.kept("relations of launches")
     if source.id not in kept:
         kept[source.id] = PLAIN
         try:
-            kept[source.id] = _launches(study, source)
+            kept[source.id] = _relation(study, source)
         except (duckdb.Error, OSError):
             # Whoever reads the damaged table says so, and takes its run out.
             study.note("FLOPs and bytes are not joined to its launches: a table is damaged", source)
     return kept[source.id]
 
 
-def _launches(study: Study, source: Source) -> str:
+def _relation(study: Study, source: Source) -> str:
     if source.fields["profile"] in ("none", "torch") or not source.tables("kernels"):
         return PLAIN
     paths = _paths(kernels=source, batches=source)
@@ -119,7 +119,7 @@ def _launches(study: Study, source: Source) -> str:
             source,
         )
         return PLAIN
-    number = len(study.kept("launches"))
+    number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
     # Ranks launch the same: one of them tells for all.
     of_lender = _paths(lender=lender, lender_batches=lender)

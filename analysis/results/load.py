@@ -6,8 +6,12 @@ only the columns it needs. What failed, was left out or cannot be read is listed
 dropped silently.
 """
 
+import json
 import re
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.results import load_reference
 from analysis.results.study import Contents, Failure, Source, Study
@@ -114,9 +118,6 @@ def _note_missing_ranks(contents: Contents, source: Source) -> None:
 
 
 def _has_rows(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         return pq.read_metadata(path).num_rows > 0
     except (pa.ArrowException, OSError):
@@ -138,8 +139,6 @@ def _forget_superseded(contents: Contents) -> None:
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
-    import json
-
     record = path / store.SWEEP
     if not record.is_file():
         return

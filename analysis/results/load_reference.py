@@ -7,10 +7,12 @@ a PyProf table is what its name says. A run that failed by its name does not cou
 from collections.abc import Sequence
 from pathlib import Path
 
+import duckdb
+
 from analysis.results.study import Contents, Source
 from jobs.run import ID_FIELDS, parse_id
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 _TAU_POINT = {
     "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",
@@ -36,8 +38,6 @@ def add_file(contents: Contents, file: Path) -> None:
 
 def add_files(contents: Contents, files: Sequence[Path]) -> None:
     """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
-    import duckdb
-
     tables = []
     for file in files:
         try:
@@ -92,8 +92,6 @@ def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
     Raises:
         duckdb.Error, OSError: one of them is damaged.
     """
-    import duckdb
-
     columns: dict[Path, set[str]] = {file: set() for file in files}
     with duckdb.connect() as connection:
         rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
@@ -103,8 +101,6 @@ def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
 
 
 def _columns(file: Path) -> set[str]:
-    import duckdb
-
     try:
         return _columns_of_all([file])[file]
     except (duckdb.Error, OSError) as error:

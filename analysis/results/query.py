@@ -6,21 +6,18 @@ Notes on what all questions about kernels leave out are here, too.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
 
 from analysis.results.study import Source, Study, Unusable
 from profiling import tables
 from profiling.errors import UserError
 
-if TYPE_CHECKING:
-    import numpy as np
-
 
 @contextmanager
 def reading(source: Source) -> Iterator[None]:
     """Within it an error of reading a table is one of this run: :class:`Unusable`."""
-    import duckdb
-
     try:
         yield
     except Unusable:
@@ -45,8 +42,6 @@ def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> li
 
 def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> "dict[str, np.ndarray]":
     """The same, as arrays by column."""
-    import numpy as np
-
     with reading(source):
         _check_numbers(study, paths.get("batches", ()))
         columns = study.connection.execute(sql, _as_text(paths)).fetchnumpy()

@@ -14,12 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import duckdb
+
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
 
 Kind = Literal["run", "pyprof", "tau_intervals", "tau_atomics"]
@@ -136,8 +137,8 @@ class Log:
 
     def add(self, other: "Log") -> None:
         """Append what another set's log says."""
-        self.failed += other.failed
-        self.notes += other.notes
+        self.failed += [failure for failure in other.failed if failure not in self.failed]
+        self.notes += [note for note in other.notes if note not in self.notes]
 
     def lines(self) -> list[str]:
         """The notes in their order; what is said alike of several runs once: ``6 runs: ...``."""
@@ -250,8 +251,6 @@ class Study:
     @cached_property
     def connection(self) -> "duckdb.DuckDBPyConnection":
         """A DuckDB connection of this study's own."""
-        import duckdb
-
         return duckdb.connect()
 
     def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:

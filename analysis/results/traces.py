@@ -6,18 +6,15 @@ needs before it takes the next.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.results.query import reading
 from analysis.results.study import Source
 from profiling import tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow as pa
 
 # What the process group of a collective is told by.
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
@@ -59,7 +56,7 @@ def read_ranks(source: Source) -> Iterator[RankTables]:
         yield of_rank
 
 
-def _read_rank(directory: "Path") -> RankTables:
+def _read_rank(directory: Path) -> RankTables:
     batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
     attributed = batches.filter(batches["attributed"])  # null is not attributed
     whole = attributed.drop_null()
@@ -74,20 +71,15 @@ def _read_rank(directory: "Path") -> RankTables:
     )
 
 
-def _in_time(kernels: "pa.Table") -> "tuple[pa.Table, int]":
+def _in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
     """The kernels that have a place in time; how many have no duration, or one below 0."""
-    import pyarrow.compute as pc
-
     lasts = pc.fill_null(pc.greater_equal(kernels["duration_ns"], 0), False)
     in_time = pc.and_(pc.is_valid(kernels["start_ns"]), lasts)
     return kernels.filter(in_time), len(kernels) - (pc.sum(lasts).as_py() or 0)
 
 
-def arrays_of(kernels: "pa.Table") -> dict[str, np.ndarray]:
+def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:
     """:data:`KERNEL_COLUMNS` of a kernels table, as :class:`RankTables` has them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     numbers = ("start_ns", "duration_ns", "bytes", "group_size")
     found = {name: column_of(kernels, name) for name in (*numbers, "class", "direction")}
     talks = found["class"] == "communication"
@@ -101,13 +93,11 @@ def arrays_of(kernels: "pa.Table") -> dict[str, np.ndarray]:
     return found
 
 
-def column_of(table: "pa.Table", name: str) -> np.ndarray:
+def column_of(table: pa.Table, name: str) -> np.ndarray:
     """A column of a kernels table; texts are None where they are null, numbers NaN.
 
     Arrow's own conversion takes a null text for the last one that it knows.
     """
-    import pyarrow as pa
-
     column = table[name]
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()

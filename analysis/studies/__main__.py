@@ -3,17 +3,22 @@
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 
 Each of python -m train.studies.capacity, layers, order and gemm ends with this command, and it can be given
-again. docs/studies.md says what the columns mean.
+again. docs/studies.md says how each was measured.
 """
 
 from analysis.display import output
+from analysis.studies import capacity, gemm, layers, order
 from analysis.studies.answers import answer
 from analysis.studies.result import load
 from profiling.errors import UserError, run_command
 
+COLUMNS = {
+    f"{module.__name__.rpartition('.')[2]}:": module.METRICS for module in (capacity, layers, order, gemm)
+}
+
 
 def main() -> int:
-    parser = output.parser("analysis.studies", __doc__)
+    parser = output.parser("analysis.studies", __doc__, columns=COLUMNS)
     arguments = parser.parse_args()
     found = load(arguments.path)
     if len(found) > 1:

@@ -4,15 +4,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analysis.display.terminal import Answer, Column, Part, Rows, digits
+from analysis.display.metrics import Metric, Rows, columns
+from analysis.display.numbers import digits
+from analysis.display.terminal import Answer, Part
 from analysis.studies.result import (
     Key,
     Result,
-    columns_of,
+    in_units,
     interval_columns,
-    interval_shown,
     known,
+    timed,
     timing,
+    yes_or_no,
 )
 
 # Of a step (train.studies.attempt); a stage's own are those in which it computes.
@@ -20,13 +23,43 @@ STEP = ("receive", "forward", "exchange", "backward", "send")
 OWN = ("forward", "backward")
 _MIB = 1 << 20
 _SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
+METRICS = (
+    Metric("network", "convolutions + linear layers", text=True, key=True),
+    Metric("devices", "over how many it is laid"),
+    Metric("device", "where", text=True, key=True),
+    Metric("split_after", "of two devices: after how many layers"),
+    Metric("chosen", "of two devices: whether this is the split that balances them best"),
+    Metric("convolutions", "of this device", "convo-\nlutions"),
+    Metric("linears", "of this device"),
+    Metric(
+        "fits",
+        "no where PyTorch, C++ or Python said that memory was wanting, or the kernel killed the process",
+        show=yes_or_no,
+        text=True,
+    ),
+    Metric("boundary", "largest that fits, smallest that does not", text=True),
+    timed("step", "of a step: forward, the mean of squares, backward and plain SGD"),
+    Metric(
+        "step_on_devices",
+        "on how many devices it was timed: that of the first network that does not fit is the chosen split's",
+        "timed on\ndevices",
+    ),
+    timed("own", "of it, what this device computes", header="its own\nms"),
+    Metric("limit_bytes", "what may be taken", "limit\nMiB", show=in_units(_MIB)),
+    Metric("base_bytes", "taken before the network is built", "base\nMiB", show=in_units(_MIB)),
+    Metric("peak_bytes", "the most during a step", "peak\nMiB", show=in_units(_MIB)),
+    Metric("held_bytes", "held in pieces by PyTorch's allocator", "held\nMiB", show=in_units(_MIB)),
+    Metric("free_bytes", "the limit less the last two", "free\nMiB", show=in_units(_MIB)),
+    Metric("reason", "why it does not fit", "why not", show=lambda reason: reason[:60], text=True),
+    Metric("why_free", "why so much is left free by the chosen split", "why it is free", text=True),
+)
 _BYTES = ("limit_bytes", "base_bytes", "peak_bytes", "held_bytes")
 
 
 def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
     """A row a try and device: the networks tried on one device, then the splits over two."""
     rows = rows_of(result)
-    return Answer(rows, columns_of(rows), _parts(result, rows), notes=verdicts(result, rows))
+    return Answer(rows, METRICS, _parts(result, rows), notes=verdicts(result, rows))
 
 
 def rows_of(result: Result) -> Rows:
@@ -120,29 +153,9 @@ def why_free(
 def _parts(result: Result, rows: Rows) -> list[Part]:
     one = [row for row in rows if row["devices"] == 1]
     two = [row for row in rows if row["chosen"]]
-    network = Column("network", lambda row: row["network"], left=True, key=True)
-    sizes = [
-        Column(f"{name}\nMiB", lambda row, name=name: _mib(row[f"{name}_bytes"]))  # type: ignore[misc]
-        for name in ("base", "peak", "free")
-    ]
-    tried = [
-        network,
-        Column("fits", lambda row: "yes" if row["fits"] else "no", left=True),
-        Column("boundary", lambda row: row["boundary"], left=True),
-        interval_shown("step\nms", "step"),
-        Column("timed on\ndevices", lambda row: row["step_on_devices"]),
-        *sizes,
-        Column("why not", lambda row: row["reason"][:60], left=True),
-    ]
-    laid = [
-        network,
-        Column("device", lambda row: row["device"], left=True, key=True),
-        Column("convo-\nlutions", lambda row: row["convolutions"]),
-        Column("linears", lambda row: row["linears"]),
-        interval_shown("its own\nms", "own"),
-        *sizes,
-        Column("why it is free", lambda row: row["why_free"], left=True),
-    ]
+    sizes = ("base_bytes", "peak_bytes", "free_bytes")
+    tried = columns(METRICS, "network", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
+    laid = columns(METRICS, "network", "device", "convolutions", "linears", "own_ms", *sizes, "why_free")
     limit = next(iter(known(row["limit_bytes"] for row in one)), None)
     title = f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {one[0]['device'] if one else '?'}"
     caption = (
@@ -154,10 +167,6 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         how = result.manifest.settings.get("balance")
         parts.append(Part(f"The next network over two devices, its {how} balanced", two, laid))
     return parts
-
-
-def _mib(size: float | None) -> float | None:
-    return None if size is None else size / _MIB
 
 
 def verdicts(result: Result, rows: Rows) -> list[str]:

@@ -3,14 +3,48 @@
 from pathlib import Path
 from typing import Any
 
-from analysis.display.metrics import CONFIDENCE
-from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.display.metrics import CONFIDENCE, Metric, Rows, columns
+from analysis.display.numbers import with_interval
+from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
-from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
+from analysis.studies.result import Result, as_count, in_units, interval_columns, timed, timing, yes_or_no
 
 STAGE = "forward"
 _SEPARATE, _MERGED = "separate", "merged"
+METRICS = (
+    Metric("device", "where", text=True, key=True),
+    Metric("way", "separate products, or one merged", "products", text=True, key=True),
+    Metric("inputs", "values that a step reads: as many as hidden, or 3 N of an image's row", show=as_count),
+    Metric("hidden", "values of the layer", key=True, show=as_count),
+    Metric("batch", "images of a step", show=as_count),
+    Metric("gates", "products of a step, if separate", show=as_count),
+    Metric("steps", "in time", show=as_count),
+    Metric("products", "calls a repetition: gates x steps, or steps", "calls", show=as_count),
+    timed("time", "of all steps, median over repetitions"),
+    Metric(
+        "flops_per_s",
+        "2 x batch x inputs x hidden x gates x steps over that",
+        "GFLOP/s",
+        show=in_units(1e9),
+    ),
+    Metric(
+        "gain",
+        "of the merged product: the separate ones' time over its, median over repetitions; the verdict tells "
+        "a difference only if its interval leaves out 1",
+        interval=CONFIDENCE,
+        places=2,
+    ),
+    Metric(
+        "same_output",
+        "whether the last step's outputs differ by less than 0.01: sums in another order may differ in their "
+        "last digits",
+        "same\noutput",
+        show=yes_or_no,
+        text=True,
+    ),
+    Metric("largest_difference", "of the outputs"),
+)
 _FIGURES = ("inputs", "hidden", "batch", "gates", "steps", "products")
 
 
@@ -18,23 +52,12 @@ def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
     """A row a device, size and way; ``gain`` is the separate products' time over the merged one's."""
     rows = rows_of(result)
     devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
-    shown = [
-        Column("device", lambda row: row["device"], left=True, key=True),
-        Column("inputs", lambda row: int(row["inputs"])),
-        Column("hidden", lambda row: int(row["hidden"]), key=True),
-        Column("products", lambda row: row["way"], left=True, key=True),
-        Column("batch", lambda row: int(row["batch"])),
-        Column("calls", lambda row: int(row["products"])),
-        interval_shown("time\nms", "time"),
-        Column("GFLOP/s", lambda row: digits(row["flops_per_s"] and row["flops_per_s"] / 1e9)),
-        Column(
-            f"gain\n[{CONFIDENCE}]",
-            lambda row: with_interval(row["gain"], row["gain_low"], row["gain_high"], 2),
-        ),
-        Column("same\noutput", lambda row: "yes" if row["same_output"] else "no", left=True),
-    ]
+    shown = columns(
+        METRICS, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "gain",
+        "same_output",
+    )  # fmt: skip
     part = Part(f"Products of a recurrent layer's gates, on {devices}", rows, shown, timing(result.manifest))
-    return Answer(rows, columns_of(rows), [part], notes=verdicts(rows))
+    return Answer(rows, METRICS, [part], notes=verdicts(rows))
 
 
 def rows_of(result: Result) -> Rows:

@@ -4,17 +4,81 @@ The roofline is that of :mod:`analysis.measures.kernels.roofline`, for each stag
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.display.terminal import Answer, Column, Part, Rows, digits
+from analysis.display.metrics import RANGE, Metric, Rows, columns
+from analysis.display.numbers import digits
+from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import peaks, roofline
 from analysis.measures.kernels.costs import Bound
-from analysis.studies.result import Key, Result, columns_of, interval_columns, interval_shown, timing
+from analysis.studies.result import Key, Result, in_units, interval_columns, timed, timing
 
 STAGES = ("forward", "backward")
 PEAKS = "peaks"  # the case that holds the device's
 _MIB, _GIGA = 1 << 20, 1e9
+
+
+# What is said of each stage, whose name stands before it in the data: ``forward_flops``.
+_OF_A_STAGE = (
+    Metric("flops", "by the formulas of profiling/cost/operators.py", "GFLOP", show=in_units(_GIGA)),
+    Metric("bytes", "tensors read and written, likewise", "GB", show=in_units(_GIGA)),
+    Metric("tflops_per_s", "FLOPs over its time", "TFLOP/s"),
+    Metric("gb_per_s", "bytes over its time", "GB/s"),
+    Metric("intensity_flop_per_byte", "FLOPs over bytes", "FLOP\na byte"),
+    Metric("bound", "compute or bandwidth: which of the two roofs is above that", "bound by", text=True),
+    Metric(
+        "roof_pct",
+        "the time that the roof of the datasheet's peaks allows over its time",
+        "of the\ndatasheet's %",
+    ),
+    Metric(
+        "roof_of_measured_pct",
+        "the same by the peaks of a matrix product and a copy measured just before; more than 100 %: data "
+        "stayed in a cache, or an algorithm needs fewer FLOPs than are counted",
+        "of the roof\n%",
+    ),
+)
+METRICS = (
+    Metric("layer", "of torch.nn", text=True, key=True),
+    Metric("input", "the shape of its input", text=True),
+    Metric("device", "where", text=True),
+    timed("forward", "forward pass, median over repetitions"),
+    timed("backward", "backward pass"),
+    Metric(
+        "peak_memory_bytes",
+        "the most at any time of both, gradients included, beyond input and weights",
+        "peak\nMiB",
+        show=in_units(_MIB),
+    ),
+    Metric(
+        "retained_memory_bytes",
+        "what the forward pass leaves for the backward one, output included",
+        "retained\nMiB",
+        show=in_units(_MIB),
+    ),
+    Metric("idle_power_w", "power before anything else"),
+    timed(
+        "power",
+        "mean over five seconds of repeating both passes; its range: of five meterings",
+        "w",
+        "power\nW",
+        RANGE,
+    ),
+    timed(
+        "energy_above_idle",
+        "that less the power when idle, a repetition",
+        "j",
+        "energy above\nidle, J",
+        RANGE,
+    ),
+    *(
+        replace(metric, name=f"{stage}_{metric.name}", meaning=f"{stage}: {metric.meaning}")
+        for stage in STAGES
+        for metric in _OF_A_STAGE
+    ),
+)
 
 
 def answer(result: Result, own_peaks: Path | None = None) -> Answer:
@@ -22,7 +86,7 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
     rows = rows_of(result, own_peaks)
     notes = [sentence(row) for row in rows if row["forward_ms"] is not None]
     notes += [_energy_absent(result, key) for key in result.keys if key[0] == PEAKS]
-    return Answer(rows, columns_of(rows), _parts(result, rows), notes=[note for note in notes if note])
+    return Answer(rows, METRICS, _parts(result, rows), notes=[note for note in notes if note])
 
 
 def rows_of(result: Result, own_peaks: Path | None = None) -> Rows:
@@ -70,32 +134,16 @@ def _place(
 
 
 def _parts(result: Result, rows: Rows) -> list[Part]:
-    first = [
-        Column("layer", lambda row: row["layer"], left=True, key=True),
-        Column("input", lambda row: row["input"], left=True),
-    ]
-    costs = [
-        *first,
-        interval_shown("forward\nms", "forward"),
-        interval_shown("backward\nms", "backward"),
-        Column("peak\nMiB", lambda row: _over(row["peak_memory_bytes"], _MIB)),
-        Column("retained\nMiB", lambda row: _over(row["retained_memory_bytes"], _MIB)),
-        interval_shown("power, W\n[range]", "power", "w"),
-        interval_shown("energy above\nidle, J [range]", "energy_above_idle", "j"),
-    ]
+    costs = columns(
+        METRICS, "layer", "input", "forward_ms", "backward_ms", "peak_memory_bytes", "retained_memory_bytes",
+        "power_w", "energy_above_idle_j",
+    )  # fmt: skip
     stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in STAGES]
-    places = [
-        first[0],
-        Column("stage", lambda row: row["stage"], left=True, key=True),
-        Column("GFLOP", lambda row: _over(row["flops"], _GIGA)),
-        Column("GB", lambda row: _over(row["bytes"], _GIGA)),
-        Column("FLOP\na byte", lambda row: row["intensity_flop_per_byte"]),
-        Column("TFLOP/s", lambda row: row["tflops_per_s"]),
-        Column("GB/s", lambda row: row["gb_per_s"]),
-        Column("bound by", lambda row: row["bound"], left=True),
-        Column("of the roof\n%", lambda row: row["roof_of_measured_pct"]),
-        Column("of the\ndatasheet's %", lambda row: row["roof_pct"]),
-    ]
+    places = columns(
+        (METRICS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE),
+        "layer", "stage", "flops", "bytes", "intensity_flop_per_byte", "tflops_per_s", "gb_per_s", "bound",
+        "roof_of_measured_pct", "roof_pct",
+    )  # fmt: skip
     device = ", ".join(dict.fromkeys(row["device"] for row in rows))
     return [
         Part(f"What a layer costs on {device}", rows, costs, timing(result.manifest)),
@@ -106,10 +154,6 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
 def _of_stage(row: Mapping[str, Any], stage: str) -> dict[str, Any]:
     names = [name for name in row if name.startswith(f"{stage}_")]
     return {**row, **{name.removeprefix(f"{stage}_"): row[name] for name in names}}
-
-
-def _over(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
 
 
 def _peaks_shown(result: Result) -> str:

@@ -5,14 +5,50 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Answer, Column, Part, Rows, digits, with_interval
+from analysis.display.metrics import CONFIDENCE, Metric, Rows, columns, picked
+from analysis.display.numbers import digits
+from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
-from analysis.studies.result import Result, columns_of, interval_columns, interval_shown, timing
+from analysis.studies.result import Result, as_count, in_units, interval_columns, timed, timing, yes_or_no
 
 STAGES = ("forward", "backward")
 FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with
 _MIB = 1 << 20
+METRICS = (
+    Metric("model", "that was traced", text=True),
+    Metric("device", "where", text=True, key=True),
+    Metric("order", "which of the two comes first", text=True, key=True),
+    Metric("pairs", "of a ReLU and a MaxPool2d"),
+    Metric("batch", "images of a step", show=as_count),
+    Metric("image_size", "height and width, in pixels", "pixels", show=as_count),
+    Metric(
+        "activation_memory_bytes",
+        "what autograd keeps of the forward pass, each memory once",
+        "activations\nMiB",
+        show=in_units(_MIB),
+    ),
+    Metric("peak_memory_bytes", "the most at any time", "peak\nMiB", show=in_units(_MIB)),
+    timed("forward", "forward pass, median over repetitions"),
+    timed("backward", "backward pass"),
+    timed("step", "both", header="both\nms"),
+    Metric(
+        "time_ratio",
+        "median over repetitions of the step's time over that of the usual order in the same repetition; the "
+        "verdict tells a difference only if its interval leaves out 1",
+        "of the usual\norder's time",
+        CONFIDENCE,
+        places=3,
+    ),
+    Metric(
+        "same_output",
+        "whether the outputs of both are equal bit by bit (without dropout)",
+        "same\noutput",
+        show=yes_or_no,
+        text=True,
+    ),
+    Metric("largest_difference", "of the outputs"),
+)
 _FIGURES = ("pairs", "batch", "image_size", "activation_memory_bytes", "peak_memory_bytes")
 
 
@@ -20,24 +56,17 @@ def answer(result: Result, _own_peaks: Path | None = None) -> Answer:
     """A row a device and order; the verdict compares the orders on a device."""
     rows = rows_of(result)
     devices = ", ".join(dict.fromkeys(row["device"] for row in rows))
+    (ratio,) = picked(METRICS, "time_ratio")
     shown = [
-        Column("device", lambda row: row["device"], left=True, key=True),
-        Column("order", lambda row: row["order"], left=True, key=True),
-        Column("batch", lambda row: int(row["batch"])),
-        Column("pixels", lambda row: int(row["image_size"])),
-        interval_shown("forward\nms", "forward"),
-        interval_shown("backward\nms", "backward"),
-        interval_shown("both\nms", "step"),
-        Column("of the usual\norder's time", _ratio_shown),
-        Column("activations\nMiB", lambda row: row["activation_memory_bytes"] / _MIB),
-        Column("peak\nMiB", lambda row: row["peak_memory_bytes"] / _MIB),
-        Column("same\noutput", lambda row: "yes" if row["same_output"] else "no", left=True),
+        *columns(METRICS, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms"),
+        ratio.column(printed=lambda row: "1" if row["order"] == FIRST else ratio.printed(row)),
+        *columns(METRICS, "activation_memory_bytes", "peak_memory_bytes", "same_output"),
     ]
     model = result.manifest.settings.get("model")
     part = Part(
         f"{model}: ReLU before or after MaxPool2d, on {devices}", rows, shown, timing(result.manifest)
     )
-    return Answer(rows, columns_of(rows), [part], notes=verdicts(rows))
+    return Answer(rows, METRICS, [part], notes=verdicts(rows))
 
 
 def rows_of(result: Result) -> Rows:
@@ -66,12 +95,6 @@ def ratio(result: Result, device: str, case: str) -> Estimate:
     timed = result.durations[case, device], result.durations[FIRST, device]
     own, usual = (np.sum([stages[name] for name in STAGES], axis=0) for stages in timed)
     return inside_run.of_median(own / usual)
-
-
-def _ratio_shown(row: Any) -> str:
-    if row["order"] == FIRST:
-        return "1"
-    return with_interval(row["time_ratio"], row["time_ratio_low"], row["time_ratio_high"], 3)
 
 
 def verdicts(rows: Rows) -> list[str]:

@@ -1,6 +1,6 @@
 """What did a single-node study measure, case by case?"""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.display.terminal import Column, Rows, with_interval
+from analysis.display.metrics import CONFIDENCE, Metric
+from analysis.display.numbers import digits
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
 from jobs import store
@@ -126,10 +127,25 @@ def interval_columns(name: str, found: Estimate | None) -> dict[str, float | Non
     return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
 
 
-def interval_shown(header: str, name: str, unit: str = "ms") -> Column:
-    """The terminal's column ``12.3 [12.1, 12.6]`` of ``name_ms``, ``name_low_ms`` and ``name_high_ms``."""
-    names = [f"{name}_{end}{unit}" for end in ("", "low_", "high_")]
-    return Column(header, lambda row: with_interval(*(row[each] for each in names)))
+def timed(name: str, meaning: str, unit: str = "ms", header: str = "", interval: str = CONFIDENCE) -> Metric:
+    """The column ``name_ms`` and those of its interval, ``name_low_ms`` and ``name_high_ms``."""
+    ends = (f"{name}_low_{unit}", f"{name}_high_{unit}")
+    return Metric(f"{name}_{unit}", meaning, header, interval, ends)
+
+
+def in_units(unit: float) -> Callable[[float], str]:
+    """How a quantity is printed in larger units than it is kept in, e.g. bytes in MiB."""
+    return lambda value: digits(value / unit)
+
+
+def as_count(value: float) -> str:
+    """How a number of things is printed that is kept as a float."""
+    return str(int(value))
+
+
+def yes_or_no(value: Any) -> str:
+    """How a condition is printed."""
+    return "yes" if value else "no"
 
 
 def timing(manifest: StudyManifest) -> str:
@@ -138,11 +154,6 @@ def timing(manifest: StudyManifest) -> str:
         f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with "
         "intervals of 95 % or more inside the run."
     )
-
-
-def columns_of(rows: Rows) -> list[str]:
-    """The columns of an answer: those of its first row, which all others have."""
-    return list(rows[0]) if rows else []
 
 
 def known(values: Iterable[Any]) -> list[Any]:

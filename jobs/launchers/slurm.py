@@ -4,9 +4,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar, Self
 
 from jobs.allocation import Allocation, read_allocation
-from jobs.launchers.base import Process, in_container, thread_environment, why_node_cannot
+from jobs.launchers.base import Launcher, Process, in_container, thread_environment, why_node_cannot
 from jobs.machine import Machine, this_machine
 from jobs.network import network_environment
 from jobs.run import Run
@@ -17,7 +18,7 @@ _WAIT_S = 30
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Launcher):
     """Ranks as tasks of one job step.
 
     Attributes:
@@ -27,24 +28,34 @@ class Slurm:
         has_srun: whether srun is on the PATH.
     """
 
+    name: ClassVar = "slurm"
+    starts: ClassVar = "`srun`, one task a rank"
+    where: ClassVar = "inside an allocation"
+    program: ClassVar = "srun"
+    install: ClassVar = "run this on a node of a Slurm cluster; Slurm is the site's to install"
+
     site: Site
     allocation: Allocation | None
     machine: Machine
     environment: Mapping[str, str] = field(default_factory=dict)
     has_srun: bool = True
-    name: str = "slurm"
+
+    @classmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        has_srun = shutil.which("srun", path=environment.get("PATH")) is not None
+        return cls(site, read_allocation(environment), this_machine(), environment, has_srun)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.allocation.nodes if self.allocation else ()
 
-    def on(self, nodes: tuple[str, ...]) -> "Slurm":
+    def on(self, nodes: tuple[str, ...]) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.only(nodes))
 
-    def without(self, nodes: frozenset[str]) -> "Slurm":
+    def without(self, nodes: frozenset[str]) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.less(nodes))
 
-    def refreshed(self) -> "Slurm":
+    def refreshed(self) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.as_it_is())
 
     def cannot(self, run: Run) -> str | None:
@@ -109,14 +120,3 @@ class Slurm:
         if self.site.scratch:
             added["TMPDIR"] = str(self.site.scratch)
         return added
-
-
-def open_slurm(site: Site, environment: Mapping[str, str]) -> Slurm:
-    """The launcher of this allocation."""
-    return Slurm(
-        site,
-        read_allocation(environment),
-        this_machine(),
-        environment,
-        shutil.which("srun", path=environment.get("PATH")) is not None,
-    )

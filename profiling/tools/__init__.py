@@ -1,7 +1,7 @@
 """Which profilers are there? One file a profiler: how it wraps a rank's command, how its output is read.
 
-Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`;
-its heavy imports belong inside its methods.
+Adding one is a file with a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`.
+What reads its files is a module of :mod:`profiling.readers`, loaded when there is a file to be read.
 """
 
 import shutil
@@ -11,11 +11,12 @@ from importlib import import_module
 from pathlib import Path
 
 from profiling.errors import UserError, did_you_mean
-from profiling.tools.base import Capture, Converted, Options, Origin, Profiler, Step, collect, rank_in
+from profiling.readers.origin import Origin, rank_in
+from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect
 
 __all__ = [
-    "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode", "collect",
-    "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
+    "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
+    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
 ]  # fmt: skip
 
 # name -> module and class
@@ -31,6 +32,8 @@ TOOLS: dict[str, tuple[str, str]] = {
     "vtune": ("profiling.tools.vtune", "Vtune"),
     "horovod": ("profiling.tools.horovod", "Horovod"),
 }
+# What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
+STARTED = tuple(name for name in TOOLS if name != "pyprof")
 
 
 @cache

@@ -1,12 +1,14 @@
 """What is a profiler to the rest? A class that does nothing; each tool overrides what it can do."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from profiling.converted import Converted, collect
+from profiling.presence import Presence, of_program
+from profiling.readers.origin import UNKNOWN, Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,30 +48,6 @@ class Step:
     needs: Path
     makes: Path
     output: Path | None = None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What is known of a file from outside it.
-
-    Attributes:
-        rank: that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0.
-        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
-        world_size: of how many ranks it is one, so that missing collectives are found.
-        mode: in which of the tool's ``modes`` it was recorded.
-    """
-
-    rank: int | None = None
-    first_batch: int | None = None
-    world_size: int = 1
-    mode: str = "auto"
-
-    def rank_of(self, path: Path) -> int | None:
-        """The rank that is known, else what the name of ``path`` or of a folder it lies in says."""
-        return rank_in(path) if self.rank is None else self.rank
-
-
-UNKNOWN = Origin()  # of a file about which nothing else is known
 
 
 class Capture(Protocol):
@@ -115,10 +93,13 @@ class Profiler:
         program: that must be on the PATH; "" where the tool is a library.
         version: the arguments with which the program says which release it is.
         install: how one gets it, for :mod:`jobs.doctor`.
+        started: how a rank comes to be recorded by it, for the docs.
         modes: what it can be asked for, and in words what that records.
         gpu_only: it records what GPUs do, and nothing of a rank that computes on the CPU.
         wraps: it watches a rank from outside its process, which :meth:`wrap` starts.
-        reads: it writes files that :meth:`stream` reads.
+        reads: the files that :meth:`stream` reads, for the docs; "" where there are none.
+        reader: the module that reads them, with ``recognise`` and ``stream``; it is loaded when a file is
+            read, and not to start the tool.
         may_not_start: its program sometimes ends before it has started anything.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
     """
@@ -126,12 +107,18 @@ class Profiler:
     program: ClassVar[str] = ""
     version: ClassVar[tuple[str, ...]] = ("--version",)
     install: ClassVar[str] = ""
+    started: ClassVar[str] = ""
     modes: ClassVar[Mapping[str, str]] = {"auto": ""}
     gpu_only: ClassVar[bool] = False
     wraps: ClassVar[bool] = False
-    reads: ClassVar[bool] = False
+    reads: ClassVar[str] = ""
+    reader: ClassVar[str] = ""
     may_not_start: ClassVar[bool] = False
     only_rank_0_writes: ClassVar[bool] = False
+
+    def presence(self) -> Presence | None:
+        """Whether it can be used on this machine, for :mod:`jobs.doctor`; None: nothing has to be there."""
+        return of_program([self.program, *self.version], self.install) if self.program else None
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command that runs a rank under the tool; pure.
@@ -158,8 +145,11 @@ class Profiler:
 
         Args:
             head: the file's first bytes, decompressed.
+
+        Raises:
+            UserError: it begins as the tool's and cannot be read.
         """
-        return False
+        return bool(self.reader) and import_module(self.reader).recognise(path, head)
 
     def bundle(self, path: Path) -> Path:
         """Where many files are one result, the folder that stands for them; else the file itself."""
@@ -179,7 +169,8 @@ class Profiler:
         Raises:
             UserError: unreadable, truncated or foreign; the message names file and place.
         """
-        yield from ()
+        if self.reader:
+            yield from import_module(self.reader).stream(path, findings, origin)
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """The tool's output as whole tables; see :meth:`stream`."""
@@ -191,12 +182,3 @@ class Profiler:
     ) -> Capture:
         """A recording from inside the process; see :func:`profiling.tools.open_capture`."""
         return NoCapture()
-
-
-_RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
-
-
-def rank_in(path: Path) -> int | None:
-    """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
-    found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
-    return int(found[0][1]) if found else None

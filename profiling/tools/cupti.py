@@ -11,21 +11,22 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from profiling import markers
-from profiling.converted import Converted
 from profiling.errors import UserError
-from profiling.launched import read_launched
-from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter, is_records, read_records
+from profiling.identity import read_identity
+from profiling.presence import Presence, is_importable
+from profiling.readers.cupti import converted
+from profiling.readers.cupti_records import GROUPS, Reading, RecordsWriter
 from profiling.tables import write
-from profiling.tools.base import UNKNOWN, Origin, Profiler
+from profiling.tools.base import Profiler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import torch
 
 _FILE = "cupti.jsonl"
@@ -139,7 +140,7 @@ class CuptiCapture:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
-        ranks = read_launched(os.environ).size
+        ranks = read_identity(os.environ).size
         self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock(), ranks)
         api = self._api
         try:
@@ -181,12 +182,12 @@ class CuptiCapture:
             self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))
         self._writer.end(self._clock(), self._dropped(), self._problems)
         self._close()
-        converted = _converted(self.path, self.rank, subject="CUPTI")
-        for name, table in converted.tables.items():
+        made = converted(self.path, self.rank, subject="CUPTI")
+        for name, table in made.tables.items():
             write(table, self.directory, name)
         if not self.keep_raw:
             shutil.rmtree(self.path.parent)
-        return converted.findings
+        return made.findings
 
     def _take(self, records: Sequence[Any]) -> None:
         """CUPTI hands over records; they are gone when this returns. It runs in a thread of CUPTI's."""
@@ -233,35 +234,25 @@ def _as_said(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return columns | {"name": [name or "" for name in columns["name"]]} if "name" in columns else columns
 
 
-def _converted(path: Path, rank: int | None, subject: str) -> Converted:
-    from profiling.attribution.attribute import attribute
-
-    recording = read_records(path)
-    recording.trace.findings += recording.findings
-    return attribute(recording.trace, rank, recording.first_batch, subject)
-
-
 class Cupti(Profiler):
     """CUPTI's activities, recorded by the rank itself."""
 
     install = "pip install -e '.[cupti]'"
     gpu_only = True
-    reads = True
+    started = (
+        "in the process, by `cupti-python`, from `attribute_from` on; for GPUs that nvprof no longer serves"
+    )
+    reader = "profiling.readers.cupti"
+    reads = "its own records (`cupti.jsonl`)"
 
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is our own of CUPTI's records, by its first bytes."""
-        return is_records(head)
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """A file of records as tables ``kernels`` and ``markers``, each in one piece.
-
-        The file says its rank, its first batch and how many ranks there are.
-        """
-        converted = _converted(path, origin.rank, path.name)
-        findings += converted.findings
-        yield from converted.tables.items()
+    def presence(self) -> Presence:
+        """Whether CUPTI answers, which takes a GPU and a driver that fits."""
+        why = why_not()
+        if not why:
+            return Presence("cupti", True, f"cupti-python {metadata.version('cupti-python')}")
+        installed = is_importable("cupti")
+        remedy = "run this on a GPU node, with a driver for CUDA 13" if installed else self.install
+        return Presence("cupti", False, why.removeprefix("profile cupti "), remedy)
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool

@@ -4,26 +4,24 @@ The file is a JSON list that Horovod never closes, one event a line: a tensor is
 and ``E`` events nest, and while a tensor is negotiated an event named after each rank says when it was ready.
 """
 
-import codecs
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.tools.base import UNKNOWN, Options, Origin, Profiler
+from profiling.tools.base import Options, Profiler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 _TIMELINE = "timeline.json"
-_OURS = re.compile(rb'"name"\s*:\s*"(NEGOTIATE_[A-Z]+|CYCLE_START|WAIT_FOR_(DATA|OTHER_TENSOR_DATA))"')
 
 
 class Horovod(Profiler):
     """Horovod's timeline, which Horovod itself writes."""
 
     wraps = True
-    reads = True
+    started = "`HOROVOD_TIMELINE`; Horovod's rank 0 writes it, and when each rank was ready"
+    reader = "profiling.readers.horovod"
+    reads = "the timeline"
     only_rank_0_writes = True
     modes: ClassVar = {
         "auto": "when each tensor was negotiated and reduced",
@@ -42,22 +40,3 @@ class Horovod(Profiler):
     def outputs(self, directory: Path) -> list[Path]:
         """What Horovod writes."""
         return [directory / _TIMELINE]
-
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is a timeline of Horovod, by its events' names."""
-        return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[" and _OURS.search(head) is not None
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """A timeline as pieces of tables.
-
-        Each collective is a row of ``kernels`` (``bytes`` is its tensor's size, ``layer`` its tensor's name);
-        its negotiation and what it was made of are ranges of ``markers``. Times of releases before 0.21 count
-        from a moment of Horovod's own.
-        """
-        from profiling.readers.horovod_timeline import Timeline
-
-        timeline = Timeline(path, origin.rank_of(path) or 0)
-        yield from timeline.pieces()
-        findings += [f"{path.name}: {finding}" for finding in timeline.findings()]

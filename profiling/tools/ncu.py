@@ -1,16 +1,13 @@
 """What did Nsight Compute print? Its metrics of each launch, as ``ncu --csv`` does: raw or details page."""
 
-import codecs
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from profiling.errors import UserError
-from profiling.tools.base import UNKNOWN, Options, Origin
+from profiling.tools.base import Options
 from profiling.tools.capture_range import BY_CUDA, VARIABLE, SwitchedOn
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 _METRICS = (
@@ -32,8 +29,6 @@ _COUNTERS = (
 )
 _LAUNCHES = 2000  # each is run again and again: all of a training would take days
 _PRINTED = "ncu.csv"
-_NEEDED = (b'"Process ID"', b'"Kernel Name"')
-_PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
 
 
 class Ncu(SwitchedOn):
@@ -43,7 +38,9 @@ class Ncu(SwitchedOn):
     install = "the site's CUDA module, or NVIDIA Nsight Compute"
     gpu_only = True
     wraps = True
-    reads = True
+    started = "Nsight Compute"
+    reader = "profiling.readers.ncu"
+    reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {
         "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
         "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",
@@ -69,38 +66,3 @@ class Ncu(SwitchedOn):
     def outputs(self, directory: Path) -> list[Path]:
         """What :func:`wrap` makes ncu write."""
         return [directory / _PRINTED]
-
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
-        return any(
-            all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
-            for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
-            if line.startswith((b'"ID"', b'"Process ID"'))
-        )
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of
-        a summary ``intervals`` in place of ``kernels``.
-
-        FLOPs are those of the counted scalar instructions, where they were counted and the kernel does not
-        compute on tensor cores; bytes are those that reached the device's memory.
-        """
-        from profiling.readers.ncu_csv import Metrics, read_launches
-        from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
-
-        rank = origin.rank_of(path) or 0
-        metrics = Metrics()
-        launched = 0
-        for launches in read_launches(path, metrics):
-            launched += len(launches)
-            yield "kernels", kernels_table(launches, rank)
-        spreads = metrics.all()
-        if not launched and not metrics.activities and not spreads:
-            raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-        if metrics.activities:
-            yield "intervals", intervals_table(metrics.activities, rank)
-        if metrics.activities or spreads:
-            yield "atomics", atomics_table(metrics.activities, spreads, rank)
-        findings += [f"{path.name}: {finding}" for finding in metrics.findings()]

@@ -4,26 +4,21 @@ A text profile or a snapshot is one thread's; those of a folder (``profile.N.C.T
 ``MULTI__*`` folders) are one result. A merged profile holds all ranks.
 """
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from profiling.converted import Converted
-from profiling.errors import UserError
-from profiling.tools.base import UNKNOWN, Options, Origin, Profiler
+from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.tau import METRIC_FOLDER, OF_A_THREAD
+from profiling.tables import as_table
+from profiling.tools.base import Options, Profiler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 # What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
 # serial one else; TAU built with OpenMP has no "pthread" among its tags.
 _TAUS = "python"
-_OF_A_THREAD = re.compile(r"^(profile|snapshot)\.\d{1,9}\.\d{1,9}\.\d{1,9}$")
-_OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")
-_METRIC_FOLDER = "MULTI__"
-_A_TRACE = "a trace of TAU, which is not read here; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
-_END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 
 class Tau(Profiler):
@@ -32,7 +27,9 @@ class Tau(Profiler):
     program = "tau_exec"
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
-    reads = True
+    started = "`tau_exec` or `tau_python`"
+    reader = "profiling.readers.tau.files"
+    reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
         "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
         "io": "the same, and timers of reading and writing",
@@ -67,88 +64,15 @@ class Tau(Profiler):
         """The folder with the threads' files."""
         return [directory]
 
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is a profile of TAU, by its first bytes; or a trace, by its name."""
-        from profiling.readers.tau.text import metric_of
-
-        profile = b"<profile_xml>" in head[:4096] or metric_of(head) is not None
-        return profile or _OF_A_TRACE.match(path.name) is not None
-
     def bundle(self, path: Path) -> Path:
         """The folder of a run whose threads lie in files of their own; else the file itself."""
-        if not _OF_A_THREAD.match(path.name):
+        if not OF_A_THREAD.match(path.name):
             return path
-        return path.parent.parent if path.parent.name.startswith(_METRIC_FOLDER) else path.parent
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """A file, or a folder of one run's, as pieces of tables ``intervals``, ``atomics`` and ``markers``.
-
-        Ranks are as TAU says, where nothing else is known: without MPI each rank takes itself for node 0.
-        """
-        from profiling.readers.tau.checks import Tally
-        from profiling.readers.tau.read import Reading
-
-        reading, tally = Reading(findings, origin.rank), Tally()
-        files, left = _files(path)
-        unread: list[str] = []
-        for folder in left:
-            reading.tell_metric(folder.name.removeprefix(_METRIC_FOLDER), folder)
-        for file in files:
-            try:
-                for name, piece in reading.pieces(file):
-                    if name == "atomics":
-                        tally.add_events(piece)
-                    yield name, tally.add(piece) if name == "intervals" else piece
-            except UserError as error:
-                if len(files) == 1:
-                    raise
-                unread.append(str(error))  # what the others hold is read
-        if len(unread) == len(files):
-            raise UserError(f"none of the {len(files)} files of {path} can be read: {unread[0]}")
-        findings += unread
-        yield from reading.markers(_END_OF_BATCH)
-        reading.tell_copies()
-        ranks = reading.ranks if origin.rank is None else min(reading.threads, 1)
-        whose = path.name if origin.rank is None else "TAU"
-        findings += [f"{whose}: {one}" for one in tally.of_run(ranks, origin.world_size, origin.mode)]
-        whose = path.name if origin.rank is None else f"rank {origin.rank}"
-        of_ranks = tally.of_ranks(ranks)
-        findings += [one if one.startswith(f"{whose} ") else f"{whose}: {one}" for one in of_ranks]
+        return path.parent.parent if path.parent.name.startswith(METRIC_FOLDER) else path.parent
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """See :meth:`stream`; tables ``intervals`` and ``atomics`` are always there."""
-        from profiling.tables import as_table
-
         converted = super().read(path, origin)
         for name in ("intervals", "atomics"):
             converted.tables.setdefault(name, as_table(name, {}))
         return converted
-
-
-def _files(path: Path) -> tuple[list[Path], list[Path]]:
-    """(the files to read, the folders of metrics that are not wall time)."""
-    if not path.is_dir():
-        if _OF_A_TRACE.match(path.name):
-            raise UserError(f"{path} is {_A_TRACE}")
-        return [path], []
-    found = [file for file in path.iterdir() if _OF_A_THREAD.match(file.name) and file.is_file()]
-    clock, *left = _wall_clock_first(path) or [path]
-    if clock is not path:
-        found += [file for file in clock.iterdir() if _OF_A_THREAD.match(file.name)]
-    found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
-    if not found and any(_OF_A_TRACE.match(file.name) for file in path.iterdir()):
-        raise UserError(f"{path} holds {_A_TRACE}")
-    if not found:
-        raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
-    return sorted(found, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left
-
-
-def _wall_clock_first(path: Path) -> list[Path]:
-    """The folders of a run's metrics, the one of wall time first."""
-    from profiling.readers.tau.tables import clock_of
-
-    folders = sorted(folder for folder in path.iterdir() if folder.name.startswith(_METRIC_FOLDER))
-    first = clock_of([folder.name.removeprefix(_METRIC_FOLDER) for folder in folders]) or 0
-    return folders[first : first + 1] + folders[:first] + folders[first + 1 :]

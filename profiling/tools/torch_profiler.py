@@ -9,61 +9,47 @@ wire, so their union is the time of communication, not their sum.
 """
 
 import os
-import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import orjson
+
+from profiling.attribution.attribute import attribute
+from profiling.attribution.context import LAYER_PREFIX
+from profiling.attribution.events import OPERATOR, RANGE, Builder, Trace, is_range
 from profiling.converted import Converted
+from profiling.cost.shapes import parse_inputs
+from profiling.identity import read_identity
+from profiling.presence import Presence, is_importable
+from profiling.readers.kineto import read_trace
 from profiling.tables import Writer
-from profiling.tools.base import UNKNOWN, Origin, Profiler
+from profiling.tools.base import Profiler
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import torch
-
-    from profiling.attribution.events import Trace
-
-_PROPERTIES = re.compile(rb'"(device|compute)Properties"')
-_CATEGORY = re.compile(
-    rb'"cat"\s*:\s*"'
-    rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
-)
-_LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
 
 
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
-    reads = True
+    started = "in the process, from `attribute_from` on, with shapes"
+    reader = "profiling.readers.torch_profiler"
+    reads = (
+        "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
+        "estimated occupancy; allocations"
+    )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
         "memory": "the same, and every allocation: a timeline of memory",
     }
 
-    def recognise(self, path: Path, head: bytes) -> bool:
-        """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
-        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-        if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
-            return True  # also if it ends before its events
-        is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
-        return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
-
-    def stream(
-        self, path: Path, findings: list[str], origin: Origin = UNKNOWN
-    ) -> "Iterator[tuple[str, pa.Table]]":
-        """A Kineto trace as pieces of tables ``kernels``, ``markers`` and, of allocations, ``memory``.
-
-        The rank is what the trace says (``distributedInfo``), where it is not known otherwise.
-        """
-        from profiling.attribution.attribute import attribute_in_windows
-        from profiling.readers.kineto import read_trace
-
-        trace = read_trace(path)
-        rank = origin.rank if trace.rank is not None else origin.rank_of(path)
-        yield from attribute_in_windows(trace, findings, rank, subject=path.name)
+    def presence(self) -> Presence:
+        """It is part of torch."""
+        here = is_importable("torch")
+        return Presence("torch", here, "part of torch" if here else "not installed")
 
     def open_capture(
         self, directory: Path, rank: int, keep_raw: bool, mode: str, all_threads: bool
@@ -158,14 +144,11 @@ class TorchCapture:
         return findings
 
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
-        from profiling.attribution.attribute import attribute
-        from profiling.launched import read_launched
-
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
-        trace.world_size = max(trace.world_size, read_launched(os.environ).size)
+        trace.world_size = max(trace.world_size, read_identity(os.environ).size)
         return attribute(trace, self.rank, first_batch, subject="torch profiler")
 
-    def _trace(self, profiler: Any, name: str) -> "Trace":
+    def _trace(self, profiler: Any, name: str) -> Trace:
         """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
 
         What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
@@ -175,8 +158,6 @@ class TorchCapture:
         in_json_only = self.memory or _has_device(results)
         if not in_json_only and not self.keep_raw:
             return _trace_of(results)
-        from profiling.readers.kineto import read_trace
-
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             if self.keep_raw:
@@ -215,8 +196,6 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     """Hooks on each leaf module that open and close the range ``Layer: NAME`` around its forward pass."""
     from torch.profiler import record_function
 
-    from profiling.attribution.context import LAYER_PREFIX
-
     hooks: list[Any] = []
     # Leaves do not nest, but a leaf may be called within another's hook; DataParallel's replicas run in
     # threads, and share the hooks.
@@ -241,13 +220,8 @@ def _name_layers(model: "torch.nn.Module") -> list[Any]:
     return hooks
 
 
-def _trace_of(results: Sequence[Any]) -> "Trace":
+def _trace_of(results: Sequence[Any]) -> Trace:
     """The events of a recording without a device, straight from the profiler's memory."""
-    import orjson
-
-    from profiling.attribution.events import OPERATOR, RANGE, Builder, is_range
-    from profiling.cost.shapes import parse_inputs
-
     builder = Builder(lambda key: parse_inputs(*orjson.loads(key)))
     kinds = {"cpu_op": OPERATOR, "user_annotation": RANGE}
     host = [event for event in results if event.activity_type() in kinds and not event.is_hidden_event()]

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.measures.kernels import costs
 from analysis.measures.kernels import rows as kernels
-from analysis.results.borrowed import PLAIN, launches, lender_of
+from analysis.results.borrowed import PLAIN, lender_of, relation
 from analysis.results.load import load
 from profiling import tables
 from profiling.convert import read
@@ -40,7 +40,7 @@ def source_of(study, profile):
 
 
 def columns(study, source, names="name, batch_index, rank, flops, bytes"):
-    sql = f"select {names} from {launches(study, source)} order by rank, start_ns, name"
+    sql = f"select {names} from {relation(study, source)} order by rank, start_ns, name"
     paths = [str(path) for path in source.tables("kernels")]
     return study.connection.execute(sql, {"kernels": paths}).fetchall()
 
@@ -137,12 +137,12 @@ def test_a_batch_that_launches_otherwise_in_the_lender_does_not_count(tmp_path):
 def test_own_figures_are_not_touched_and_none_is_made_up(tmp_path):
     study = sweep(tmp_path, lend=False)
     own = source_of(study, "nsys")
-    assert launches(study, own) == PLAIN
+    assert relation(study, own) == PLAIN
     assert {row[3] for row in columns(study, own) if "conv" in row[0]} == {None}
     assert "profile: torch) would lend them" in study.notes()[0]
     write_run(tmp_path / "sweep", run_of(nodes=2, profile="ncu"), TRUTH, 0)  # with FLOPs of its own
     study = load(tmp_path / "sweep")
-    assert launches(study, source_of(study, "ncu")) == PLAIN
+    assert relation(study, source_of(study, "ncu")) == PLAIN
 
 
 def test_the_lender_is_of_the_same_point_and_if_it_can_be_of_the_same_repetition(tmp_path):

@@ -9,8 +9,8 @@ from analysis.measures.anatomy.communication import bus_factor, rows
 from analysis.measures.anatomy.divide import activities_of
 from analysis.report.base import Context
 from analysis.report.communication import COMMUNICATION, bars_of, of_points
-from analysis.results.clocks import match
 from analysis.results.load import load
+from analysis.results.matching import match
 from analysis.results.traces import arrays_of, column_of
 from profiling import tables
 from profiling.attribution.messages import kind_of

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.measures.kernels.hotspot_counters import by_kernel
-from analysis.measures.kernels.hotspots import why
+from analysis.measures.kernels.hotspots import by_kernel, why
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import convert, tables

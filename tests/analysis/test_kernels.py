@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.measures.kernels import difference as kernel_difference
-from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.costs import Bound
 from analysis.measures.kernels.of_run import kernels_of, kernels_of_each, reading_ahead
 from analysis.measures.kernels.roofline import Roof, place
-from analysis.results.launches import batches_of
+from analysis.results import attributed
 from analysis.results.load import load
+from analysis.results.pyprof_tables import batches_of
 from profiling import tables
 from profiling.errors import UserError
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.profiling import samples
@@ -279,7 +279,7 @@ def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> 
     study = load(pyprof_tables(tmp_path))
     batches_of(study, study.sources)
     released = threading.Event()
-    monkeypatch.setattr(kernels_of_run, "cores", lambda: 1)
+    monkeypatch.setattr(attributed, "cores", lambda: 1)
     monkeypatch.setattr(pyprof, "read_table", lambda *_given, **_more: released.wait(60) and _no_table())
     with pytest.raises(KeyboardInterrupt), reading_ahead(study):
         raise KeyboardInterrupt

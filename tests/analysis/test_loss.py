@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.measures.anatomy.divide import PARTS
@@ -174,3 +176,25 @@ def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None and not found.charts and "is not known" in found.text
     assert "no profiled run" in found.tables[0].note
+
+
+def without_collectives(directory: Path, *repetitions: int) -> None:
+    """Take the collectives out of the traces of 2 ranks of these repetitions."""
+    for repetition in repetitions:
+        for file in directory.glob(f"run_{repetition}_config_1_2_*_torch_*/rank_*/kernels.parquet"):
+            table = pq.read_table(file)
+            pq.write_table(table.filter(pc.not_equal(table["class"], "communication")), file)
+
+
+def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) -> None:
+    both = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
+    write_sweep(tmp_path, both, Truth(**TRUTH), {"none": 2, "torch": 2})
+    whole = by_size(tmp_path)[2]
+    without_collectives(tmp_path, 0)
+    rest = by_size(tmp_path)[2]
+    for name in ("loss_exposed_communication_pct", "loss_idle_pct", "exposed_communication_ms"):
+        assert rest[name] == pytest.approx(whole[name]) and rest[name]
+    without_collectives(tmp_path, 1)
+    none = by_size(tmp_path)[2]
+    assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")
+    assert none["loss_note"].endswith("traces of several ranks that hold no collective do not tell")

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.measures.kernels.costs import Costs, costs_of
-from analysis.results.launches import table_sums
 from analysis.results.load import load
+from analysis.results.pyprof_tables import table_sums
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 

@@ -52,6 +52,13 @@ def test_devices_as_their_driver_names_them(
     assert peak.bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=0.02)
 
 
+def test_peaks_that_no_source_confirms_are_said_to_be_so(tmp_path):
+    for device, doubt in (("NVIDIA GH200 480GB", "GH200 96GB are not confirmed"), ("NVIDIA L40", "")):
+        write_sweep(tmp_path / device, [run_of(profile="torch")], Truth(device=device))
+        said = " ".join(run("analysis.efficiency", tmp_path / device).out.split())
+        assert doubt in said and ("not confirmed" in said) == bool(doubt)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,17 +1,21 @@
 """Corners of scaling: one size only, late ranks, runs that never settle, groups, how often intervals hold."""
 
 import json
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analysis.measures.scaling.figures import figures
+from analysis.measures.scaling.loss import anatomies_of
+from analysis.measures.scaling.points import points_of
 from analysis.published import by_method
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 
 def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
@@ -32,6 +36,48 @@ def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
     for batch in (16, 32):
         assert by_point[batch, 2]["base_images_per_s"] == by_point[batch, 1]["images_per_s"]
     assert by_point[32, 1]["images_per_s"] == pytest.approx(2 * by_point[16, 1]["images_per_s"], rel=0.01)
+
+
+def test_a_point_is_built_whole_and_stays_as_it_is(tmp_path: Path) -> None:
+    runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
+    write_sweep(tmp_path, runs)
+    study = load(tmp_path)
+    one, two = sorted(points_of(study), key=lambda point: point.world_size)
+    assert (one.baseline, one.base, two.baseline) == (None, one, one)
+    assert [len(two.timed), len(two.profiled)] == [2, 1] and two.cost and two.batch.low < two.batch.high
+    before = two.rate
+    known = anatomies_of(study, [one, two])  # asked of, not put into, the points
+    assert set(known) == {one, two} and all(known.values()) and two.rate is before
+    with pytest.raises(FrozenInstanceError):
+        two.baseline = None  # type: ignore[misc]
+
+
+def test_without_anatomies_the_parts_of_the_loss_are_not_known(tmp_path: Path) -> None:
+    write_sweep(
+        tmp_path, [run_of(gpus_per_node=size, profile=p) for size in (1, 2) for p in ("none", "torch")]
+    )
+    study = load(tmp_path)
+    two = max(points_of(study), key=lambda point: point.world_size)
+    bare, whole = figures([two]), figures([two], anatomies=anatomies_of(study, [two]))
+    assert bare["loss_pct"] == whole["loss_pct"] and bare["loss_compute_pct"] is None
+    assert whole["loss_compute_pct"] is not None and bare["loss_note"] and not whole["loss_note"]
+
+
+@pytest.mark.parametrize("group_by", [(), ("batch", "nodes")])
+def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by: tuple[str, ...]) -> None:
+    """Each row has each column, in one order; where a kind of results has no figure it is empty."""
+    write_sweep(tmp_path / "runs", [run_of(), run_of(profile="torch"), run_of(gpus_per_node=2)])
+    write_pyprof(tmp_path / "tables")
+    own, published = (
+        by_method.rows(load(tmp_path / "runs"), [method], group_by) for method in ("corrected", "published")
+    )
+    tables = by_method.rows(load(tmp_path / "tables"), group_by=group_by)
+    columns = by_method.columns_of(group_by)
+    assert all(set(row) == set(columns) for row in (*own, *published, *tables))
+    assert {row["method"] for row in published} == {"published"}
+    assert own[0]["batch_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
+    assert tables[0]["tables"] == 1 and tables[0]["batch_ms"] is None
+    assert published[0]["epoch_duration_s"] and published[0]["tables"] is published[0]["batch_ms"] is None
 
 
 def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:

@@ -233,6 +233,23 @@ def test_strong_scaling_is_predicted_by_both():
     assert {row["method"] for row in tested} == {CURVE, SIMULATION}
 
 
+def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
+    """One rank tells all that a batch takes, a traced step only what it shows: 3 ms are in one of the two."""
+    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=True, **QUIET)
+
+    def shorter(steps):
+        return [
+            one
+            if isinstance(one, str)
+            else replace(one, step=replace(one.step, tail_ns=one.step.tail_ns - 3e6))
+            for one in steps
+        ]
+
+    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16], steps_of=shorter)
+    assert off_pct(made[SIMULATION, 16, ""], cluster) < 3 and holds(made[SIMULATION, 16, ""], cluster)
+    assert all(abs(row["error_pct"]) < 3 for row in tested if row["method"] == SIMULATION)
+
+
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():
     cluster = Cluster(RING, strong=True, **QUIET)
     _, _, said = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no run was traced", steps[1]])

@@ -13,8 +13,8 @@ from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import of_collectives
 from analysis.measures.scaling.points import Point
 from analysis.prediction.traced_step import traced
-from analysis.results.clocks import Calls, match
 from analysis.results.load import load
+from analysis.results.matching import Calls, match
 from analysis.results.traces import GROUP
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
@@ -100,7 +100,7 @@ def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
 
 def traced_of(study):
     (source,) = study.of_kind("run")
-    runs = [(source, series_of(study, source))]
+    runs = ((source, series_of(study, source)),)
     found = traced(study, Point(source.fields, timed=runs, profiled=runs))
     assert not isinstance(found, str), found
     return found

@@ -4,6 +4,8 @@ import base64
 import gzip
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -30,20 +32,37 @@ def sections(path) -> dict[str, object]:
     return {section.id: section for section in build(load(path)).sections}
 
 
-@pytest.fixture
-def sweep(tmp_path):
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A sweep that no test changes."""
+    folder = tmp_path_factory.mktemp("sweep") / "planted"
     runs = [
         run_of(gpus_per_node=ranks, profile=profile, grad=grad)
         for ranks in (1, 2, 4)
         for profile in ("none", "torch")
         for grad in (("fp32",) if ranks == 1 else ("fp32", "fp16"))
     ]
-    write_sweep(tmp_path / "planted", runs, excluded=(("run_0_x", "one rank sends no gradients"),))
-    return tmp_path / "planted"
+    write_sweep(folder, runs, excluded=(("run_0_x", "one rank sends no gradients"),))
+    return folder
 
 
-def test_all_sections_of_a_sweep(sweep):
-    found = sections(sweep)
+@pytest.fixture(scope="module")
+def page(planted) -> Page:
+    return build(load(planted))
+
+
+@pytest.fixture
+def sweep(planted, tmp_path):
+    """The same, the test's own to change."""
+    return Path(shutil.copytree(planted, tmp_path / "planted"))
+
+
+def section_of(page: Page, name: str):
+    return next(section for section in page.sections if section.id == name)
+
+
+def test_all_sections_of_a_sweep(page):
+    found = {section.id: section for section in page.sections}
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
         "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
@@ -76,8 +95,8 @@ def test_what_several_sections_read_is_computed_once(sweep):
     assert [context.once(answer) for _ in range(2)] == [None, None] and asked == [context]
 
 
-def test_each_series_starts_at_its_base_point(sweep):
-    chart = sections(sweep)["scaling"].charts[1].figure
+def test_each_series_starts_at_its_base_point(page):
+    chart = section_of(page, "scaling").charts[1].figure
     lines = {trace["name"]: trace for trace in chart["data"] if trace["name"] != "ideal"}
     assert set(lines) == {"fp32 gradients", "fp16 gradients"}
     for line in lines.values():
@@ -86,21 +105,20 @@ def test_each_series_starts_at_its_base_point(sweep):
         assert line["y"] == pytest.approx([100, 100 / 1.1, 80], abs=1.0)
 
 
-def test_intervals_are_drawn_around_the_points(sweep):
-    figure = sections(sweep)["scaling"].charts[0].figure
+def test_intervals_are_drawn_around_the_points(page):
+    figure = section_of(page, "scaling").charts[0].figure
     line = next(trace for trace in figure["data"] if trace["name"] == "fp32 gradients")
     assert all(above >= 0 for above in line["error_y"]["array"])
     assert all(below >= 0 for below in line["error_y"]["arrayminus"])
 
 
-def test_summary_names_the_figure_that_backs_it(sweep):
-    page = build(load(sweep))
+def test_summary_names_the_figure_that_backs_it(page):
     ids = {section.id for section in page.sections}
     assert page.summary and all(sentence.figure in ids for sentence in page.summary if sentence.figure)
 
 
-def test_filters_offer_what_varies_and_nothing_else(sweep):
-    filters = {one.name: list(one.choices) for one in build(load(sweep)).filters}
+def test_filters_offer_what_varies_and_nothing_else(page):
+    filters = {one.name: list(one.choices) for one in page.filters}
     assert filters == {"grad": ["fp16", "fp32"], "gpus_per_node": ["1", "2", "4"]}
 
 
@@ -149,8 +167,8 @@ def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
     assert "rank 3 was killed" in (tmp_path / "r.html").read_text()
 
 
-def test_provenance_says_machine_versions_and_times(sweep):
-    named = dict(build(load(sweep)).provenance)
+def test_provenance_says_machine_versions_and_times(page):
+    named = dict(page.provenance)
     assert named["results"] == "planted" and named["started"].startswith("2026-01-01")
 
 

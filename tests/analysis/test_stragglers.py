@@ -24,8 +24,8 @@ from analysis.measures.lateness.verdicts import (
 )
 from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
-from analysis.results.clocks import match
 from analysis.results.load import load
+from analysis.results.matching import match
 from analysis.results.traces import arrays_of
 from profiling import tables
 from profiling.convert import read

@@ -140,14 +140,20 @@ def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
     assert "are 2.00 times as fast, by too few repetitions" in said
 
 
-def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
-    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", tmp_path / "gemm"))
+def gemm(directory):
+    """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
+    recorder = Recorder("gemm", {}, make_directory("gemm", "cpu", directory))
     for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
         recorder.durations(f"512 {way}", "cpu", "forward", np.full(10, duration))
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
         for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
     recorder.write(5, 10)
+    return directory
+
+
+def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
+    gemm(tmp_path / "gemm")
     made = answers.answer(read(tmp_path / "gemm"))
     separate, merged = made.rows
     assert (separate["gain"], merged["gain"], merged["gain_low"]) == (None, 1.5, 1.5)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline
 from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
-from analysis.results.clocks import Ahead
 from analysis.results.load import load
+from analysis.results.matching import Ahead
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened

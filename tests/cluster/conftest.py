@@ -11,6 +11,19 @@ from tests.cluster.virtual import NEEDS, Cluster
 NODES = 32
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What happens to sweeps is set going early and looked at last; other tests of the cluster run meanwhile.
+
+    What needs no cluster comes first: it is done in a second while nothing else wants the processors.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        said = item.get_closest_marker("turn")
+        return said.args[0] if said else 3 if "cluster" in getattr(item, "fixturenames", ()) else 0
+
+    items.sort(key=turn)
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
     """A cluster of 32 nodes with 2 processors each; it ends with the tests, however these end."""

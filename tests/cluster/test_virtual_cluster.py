@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.cluster.virtual import ROOT, SCRIPT, Cluster
 
 
+@pytest.mark.turn(1)
 def test_ranks_run_on_nodes_of_their_own(cluster):
     answer = cluster.run("srun", "--nodes=32", "--ntasks=64", "--label", "hostname", timeout_s=60)
     assert answer.returncode == 0, answer.stderr
@@ -15,7 +18,7 @@ def test_ranks_run_on_nodes_of_their_own(cluster):
 
 
 def test_a_node_that_loses_power_fails_its_job_and_comes_back(cluster):
-    job = cluster.sbatch("--nodes=2", "--nodelist=n30,n31", "--no-requeue", "--wrap", "sleep 60")
+    job = cluster.sbatch("--nodes=2", "--nodelist=n31,n32", "--no-requeue", "--wrap", "sleep 60")
     cluster.until(lambda: cluster.job(job)["JobState"] == "RUNNING")
     cluster.control("kill-node", "n31")
     try:

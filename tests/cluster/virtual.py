@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "slurm" / "virtual_cluster.sh"
 NEEDS = ("slurmctld", "slurmd", "munged", "srun", "ip", "tc", "unshare")
+# Nodes for the tests that run one after the other, while what takes its time happens on the rest.
+FOREGROUND = ("n31", "n32")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
 

@@ -1,57 +1,57 @@
 """A rank that trains nothing: it leaves what a rank leaves, and misbehaves as MISBEHAVE tells it to.
 
-Started by test_sweep.py in place of ``python -m train``, so that the sweep's own doings are tested fast.
+Started by test_sweep.py in place of ``python -m train``, so that the sweep's own doings are tested fast: it
+imports nothing of the project's, and its batches it copies from $BATCHES_OF_RANKS.
 """
 
+import json
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
-from jobs.flags import add_run_flags, make_parser, run_from_flags
-from jobs.store import RANK_REPORT, RankReport, write_record
-from profiling import tables
-from profiling.errors import UserError, run_command
+
+def flag(name: str, default: str) -> str:
+    """A flag's value, of its one word ``--name=value``; those at their default are not given."""
+    values = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{name}=")]
+    return values[-1] if values else default
 
 
 def main() -> None:
-    parser = make_parser("scripted_rank", None)
-    add_run_flags(parser)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    run, rank = run_from_flags(arguments), int(os.environ["RANK"])
-    misbehave = os.environ.get("MISBEHAVE", "") if run.loader == "pytorch" else ""
-    for batch in range(run.batches):
+    rank, batches = int(os.environ["RANK"]), int(flag("--batches", "24"))
+    misbehave = os.environ.get("MISBEHAVE", "") if flag("--loader", "dali-cpu") == "pytorch" else ""
+    for batch in range(batches):
         if rank == 0:
-            print(f"batch {batch + 1}/{run.batches} loss 1.0")
+            print(f"batch {batch + 1}/{batches} loss 1.0")
     if misbehave == "error":
-        raise UserError("no data folder nowhere; give --data")
+        print("scaleprof: error: no data folder nowhere; give --data", file=sys.stderr)
+        sys.exit(2)
     if misbehave == "traceback":
         raise RuntimeError("the arithmetic is off")
     if misbehave == "die" and rank == 0:
         os.kill(os.getpid(), signal.SIGSEGV)
     if misbehave == "hang":
         time.sleep(60)
-    batches = 1 if misbehave == "few" else run.batches
-    directory = tables.rank_directory(arguments.out, rank)
-    rows = {"rank": [rank] * batches, "batch_index": list(range(batches)), "loss": [1.0] * batches}
-    tables.write(tables.as_table("batches", rows), directory, "batches")
-    report = RankReport(
-        rank=rank,
-        world_size=run.world_size,
-        hostname="here",
-        device="cpu",
-        backend="single",
-        batches_done=batches,
-        images_done=batches * run.batch,
-        losses_finite=misbehave != "nan",
-        parameter_digest=f"{rank}" if misbehave == "diverge" else "same",
+    done = 1 if misbehave == "few" else batches
+    directory = Path(flag("--out", "")) / f"rank_{rank:04d}"
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(
+        Path(os.environ["BATCHES_OF_RANKS"]) / f"{done}_of_{rank}.parquet", directory / "batches.parquet"
     )
+    report = {
+        "rank": rank, "world_size": int(os.environ["WORLD_SIZE"]), "hostname": "here", "device": "cpu",
+        "backend": "single", "batches_done": done, "images_done": done * int(flag("--batch", "32")),
+        "losses_finite": misbehave != "nan",
+        "parameter_digest": f"{rank}" if misbehave == "diverge" else "same",
+    }  # fmt: skip
     if not (misbehave == "silent" and rank == 1):
-        write_record(directory / RANK_REPORT, report)
-    sys.exit(0)
+        (directory / "rank.json").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"scaleprof: error: {error.strerror}: {error.filename or error.filename2}; free some space")

@@ -9,10 +9,14 @@ import pytest
 from jobs import doctor
 from jobs.doctor import Finding, examine
 from jobs.machine import Machine
+from profiling.tools import cupti
+
+WITH_DALI = frozenset({"nvidia.dali"})
+HERE = Machine("h", "os", "cpu", 2, 1, (), None, WITH_DALI)
 
 
 def test_what_is_missing_comes_with_what_to_do():
-    bare = Machine("h", "os", "cpu", 2, 8_000_000_000, (), None, False)
+    bare = Machine("h", "os", "cpu", 2, 8_000_000_000, (), None, frozenset())
     findings = examine(bare)
     named = {f.name for f in findings}
     assert named >= {"GPU", "torch", "nsys", "nvprof", "tau_exec", "cupti", "mpirun", "srun", "dali-cpu"}
@@ -20,13 +24,13 @@ def test_what_is_missing_comes_with_what_to_do():
 
 
 def test_hidden_gpus_are_told_from_absent_ones():
-    hidden = Machine("h", "os", "cpu", 2, 1, (), "580.1", True)
+    hidden = Machine("h", "os", "cpu", 2, 1, (), "580.1", WITH_DALI)
     gpu = next(f for f in examine(hidden) if f.name == "GPU")
     assert not gpu.present and "CUDA_VISIBLE_DEVICES" in gpu.remedy
 
 
 def test_gpus_are_counted_by_kind():
-    node = Machine("h", "os", "cpu", 2, 1, ("NVIDIA H200",) * 4, "580.1", True)
+    node = Machine("h", "os", "cpu", 2, 1, ("NVIDIA H200",) * 4, "580.1", WITH_DALI)
     gpu = next(f for f in examine(node) if f.name == "GPU")
     assert gpu.detail == "4 x NVIDIA H200 (driver 580.1)"
 
@@ -40,8 +44,8 @@ def test_the_command_prints_json_and_finds_torch(root):
 
 @pytest.mark.parametrize(("why", "present"), [("", True), ("profile cupti needs an NVIDIA GPU", False)])
 def test_cupti_is_here_only_if_it_answers(monkeypatch, why, present):
-    monkeypatch.setattr(doctor.cupti, "why_not", lambda: why)
-    finding = next(f for f in examine(Machine("h", "os", "cpu", 2, 1, (), None, True)) if f.name == "cupti")
+    monkeypatch.setattr(cupti, "why_not", lambda: why)
+    finding = next(f for f in examine(HERE) if f.name == "cupti")
     assert finding.present == present and bool(finding.remedy) != present
     assert present or finding.detail == "needs an NVIDIA GPU"
 
@@ -53,7 +57,7 @@ def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch
     )
     srun.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    finding = next(f for f in examine(Machine("h", "os", "cpu", 2, 1, (), None, True)) if f.name == "srun")
+    finding = next(f for f in examine(HERE) if f.name == "srun")
     assert not finding.present and finding.detail == "answers with an error: srun: fatal: no cluster"
     assert "node of a Slurm cluster" in finding.remedy
 

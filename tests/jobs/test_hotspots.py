@@ -95,18 +95,18 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
         hotspots.main()
 
 
-def test_points_that_only_flags_or_the_sweep_tell_apart_lie_side_by_side(tmp_path, monkeypatch):
+def test_runs_that_only_flags_or_the_sweep_tell_apart_lie_side_by_side(tmp_path, monkeypatch):
     config = tmp_path / "small.yaml"
     config.write_text("run: {model: alexnet, bucket_mb: [25, 50], backend: [ddp, dp], gpus_per_node: 2}\n")
     measured, became = [], []
-    monkeypatch.setattr(hotspots, "measure", lambda point, directory, *_: measured.append((point, directory)))
+    monkeypatch.setattr(hotspots, "measure", lambda run, directory, *_: measured.append((run, directory)))
     monkeypatch.setattr(hotspots, "become", became.append)
     asked = [[], ["--batch", "64"], ["--image-size", "32"], ["--device", "cpu"], ["--only", "bucket_mb=50"]]
     for flags in asked:
         monkeypatch.setattr(sys, "argv", ["hotspots", str(config), "--out", str(tmp_path), *flags])
         hotspots.main()
     assert len({directory for _, directory in measured}) == 1
-    ids = [point.id for point, _ in measured]
+    ids = [run.id for run, _ in measured]
     assert len(set(ids)) == len(asked) and ids[2].endswith("+bucket_mb=25.0+image_size=32")
     assert [words[words.index("--run") + 1] for words in became] == [f"{name}_ret_0" for name in ids]
 
@@ -135,7 +135,7 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     ((python, _, module, *rest),) = became
     assert (python, module) == (sys.executable, "analysis.hotspots")
     said = " ".join(capsys.readouterr().err.split())
-    assert "of 2 points the first, on one rank: P=1 squeezenet1_1" in said
+    assert "of 2 configurations the first, on one rank: P=1 squeezenet1_1" in said
     assert "vtune is not on the PATH" in said and "times of operators alone" in said
     answer = run(module, *rest)
     assert answer.code == 0 and answer.json

@@ -6,22 +6,38 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from jobs import execute, store
-from jobs.execute import run_points
+from jobs.execute import run_sweep
 from jobs.execution import Execution
 from jobs.launchers.base import Process, why_node_cannot
 from jobs.launchers.local import Local
 from jobs.machine import Machine
-from jobs.points import Sweep, expand
 from jobs.run import make_run
 from jobs.store import Manifest
+from jobs.sweep_file import Sweep, expand
+from profiling import tables
 from profiling.errors import UserError
 
-HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, has_dali=True)
+WITH_DALI = frozenset({"nvidia.dali"})
+HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def batches_of_ranks(tmp_path_factory):
+    """What scripted ranks leave as their batches, made once."""
+    folder = tmp_path_factory.mktemp("batches")
+    for rank, batches in product(range(2), range(1, 5)):
+        rows = {"rank": [rank] * batches, "batch_index": list(range(batches)), "loss": [1.0] * batches}
+        written = tables.write(tables.as_table("batches", rows), folder, "batches")
+        written.rename(folder / f"{batches}_of_{rank}.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCHES_OF_RANKS", str(folder))
+        yield
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class Scripted(Local):
 
 
 def make_sweep(**values) -> Sweep:
-    run = {"batches": 3, "batch": 2, "loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2]}
+    run = {"batches": 3, "batch": 2, "data": ".", "loader": ["synthetic", "pytorch"], "gpus_per_node": [1, 2]}
     return Sweep.model_validate({"name": "s", "repetitions": 1, "run": run, "order_seed": 1, **values})
 
 
@@ -49,7 +65,7 @@ def execution(directory: Path, misbehave: str = "", **values) -> Execution:
 
 
 def run_all(work: Execution) -> int:
-    return run_points(work, *expand(work.sweep)).failed
+    return run_sweep(work, *expand(work.sweep)).failed
 
 
 def manifests(work: Execution) -> dict[str, Manifest]:
@@ -57,10 +73,10 @@ def manifests(work: Execution) -> dict[str, Manifest]:
             for _, path in store.ended_runs(work.directory)}  # fmt: skip
 
 
-def test_every_point_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
+def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
     work = execution(tmp_path / "nodes[dim]2")
     assert run_all(work) == 0
-    # Without a terminal the bar is a line a point.
+    # Without a terminal the bar is a line a run.
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines() if " run_" in line] == [
         "[1/4]", "[2/4]", "[3/4]", "[4/4]"
     ]  # fmt: skip
@@ -68,7 +84,7 @@ def test_every_point_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_pat
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
     said = "".join(capsys.readouterr().err.splitlines())
-    assert "All 4 points" in said and "nodes[dim]2" in said  # the folder's name is no markup
+    assert "All 4 runs" in said and "nodes[dim]2" in said  # the folder's name is no markup
     assert {name: m.ended for name, m in manifests(work).items()} == {n: m.ended for n, m in first.items()}
 
 
@@ -97,21 +113,19 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("error", 2, "no data folder nowhere; give --data"),
         ("traceback", 1, "RuntimeError: the arithmetic is off"),
         ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
-        ("hang", 124, "time limit of 8 s"),
+        ("hang", 124, "time limit of 4 s"),
         ("few", 1, "rank 0 did 1 of 3 batches"),
         ("nan", 1, "not finite"),
         ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
         ("silent", 1, "rank 1 left no report"),
     ],
 )
-def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
+def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
     tmp_path, monkeypatch, capsys, misbehave, code, reason
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
-    run = {"batches": 3, "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
-    limit_s = (
-        8 if misbehave == "hang" else 60
-    )  # the others' points end by themselves, on a busy machine later
+    run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
+    limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")
     assert run_all(work) == 1
     failed = [m for m in manifests(work).values() if not m.done]
@@ -122,7 +136,7 @@ def test_a_failed_point_keeps_its_log_and_reason_and_the_others_still_run(
     assert reason in said and f"_ret_{code}/log.txt" in said.replace("\n", "")
 
 
-def test_a_failed_point_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys):
+def test_a_failed_run_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys):
     assert run_all(execution(tmp_path, "error")) == 2
     done_before = {n: m.ended for n, m in manifests(execution(tmp_path)).items() if m.done}
     assert run_all(execution(tmp_path)) == 0
@@ -131,24 +145,24 @@ def test_a_failed_point_is_tried_again_and_what_is_done_is_kept(tmp_path, capsys
     assert {n: after[n].ended for n in done_before} == done_before
 
 
-def test_points_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
+def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     run = {"loader": ["synthetic", "dali-gpu"], "gpus_per_node": [1, 3], "batches": 2}
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 points: loader dali-gpu needs a GPU" in said
-    assert "1 point: 3 ranks asked, but this machine has 2 CPU cores" in said
+    assert "2 runs: loader dali-gpu needs a GPU" in said
+    assert "1 run: 3 ranks asked, but this machine has 2 CPU cores" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
-def test_a_tool_that_is_not_on_the_path_is_known_before_its_points_run(tmp_path, capsys, monkeypatch):
+def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = {"batches": 3, "batch": 2, "profile": ["none", "tau"]}
     work = execution(tmp_path, run=run)
     execute.print_plan(work, *expand(work.sweep))
     said = capsys.readouterr()
-    missing = "1 point: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
+    missing = "1 run: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
     assert missing in " ".join(said.err.split()) and "profiling.wrap" not in said.out
     assert run_all(work) == 1
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
@@ -162,12 +176,12 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
 
 
 def test_where_nothing_can_run_one_line_says_why(tmp_path):
-    with pytest.raises(UserError, match="none of the 1 points can run here: 1 point: 8 nodes"):
+    with pytest.raises(UserError, match="none of the 1 runs can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))
     assert not (tmp_path / "s").exists()
 
 
-def test_done_points_of_other_settings_are_never_taken_for_these(tmp_path):
+def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
     run_all(execution(tmp_path))
     before = manifests(execution(tmp_path))
     changed = execution(tmp_path, run={"batches": 4, "batch": 2, "loader": "synthetic"})
@@ -176,12 +190,12 @@ def test_done_points_of_other_settings_are_never_taken_for_these(tmp_path):
     assert manifests(execution(tmp_path)) == before
 
 
-def test_a_point_is_done_only_if_its_manifest_says_so(tmp_path):
+def test_a_run_is_done_only_if_its_manifest_says_so(tmp_path):
     work = execution(tmp_path)
     run_all(work)
     directory = store.ended_runs(work.directory)[0][1]
     (directory / "manifest.json").unlink()
-    states = [work.state(point) for point in expand(work.sweep)[0]]
+    states = [work.state(run) for run in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "failed"]
     assert run_all(work) == 0
     assert all(m.done for m in manifests(work).values()) and len(manifests(work)) == 4
@@ -195,7 +209,7 @@ run_all(execution(Path(sys.argv[1]), "hang", order="given"))
 """
 
 
-def test_a_killed_sweep_resumes_at_its_first_unfinished_point(tmp_path, root):
+def test_a_killed_sweep_resumes_at_its_first_unfinished_run(tmp_path, root):
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=root,
                               stderr=subprocess.DEVNULL)  # fmt: skip
     work = execution(tmp_path)
@@ -283,10 +297,10 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (0, {"profile": "nsys"}, None),
         (1, {"gpus_per_node": 2}, "this machine has 1"),
         (1, {"gpus_per_node": 2, "device": "cpu"}, None),
-        (1, {"loader": "dali-gpu"}, None),
+        (1, {"loader": "dali-gpu", "data": "."}, None),
     ],
 )
 def test_the_local_launcher_says_why_it_cannot(gpus, values, says):
-    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, True)
+    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
     answer = Local(machine).cannot(make_run(values))
     assert answer is None if says is None else says in answer

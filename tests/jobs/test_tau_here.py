@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from jobs import doctor
-from jobs.tau_here import TauHere, look_at_tau
+from jobs.tau_here import TauHere, look_at_tau, presence_of
 
 # tau_exec: it watches as long as what it was asked for is among its parts.
 EXEC = """
@@ -53,8 +52,8 @@ def test_a_tau_without_python_is_none_that_can_be_used(put):
     found = look_at_tau(put("MPI,PTHREAD", alone=f'printf "{NO_PYTHON}"; exit 1'))
     assert not found.serves and found.in_python is None
     assert found.detail.startswith("TAU 2.35 with MPI, threads; it cannot watch this Python: Error: No match")
-    finding = doctor._tau(found)
-    assert not finding.present and "+python" in finding.remedy
+    presence = presence_of(found)
+    assert not presence.present and "+python" in presence.remedy
 
 
 def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
@@ -81,7 +80,7 @@ def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
 
 def test_a_machine_without_tau(tmp_path):
     assert look_at_tau({"PATH": str(tmp_path)}) is None
-    assert doctor._tau(None).detail == "not on the PATH"
+    assert presence_of(None).detail == "not on the PATH"
 
 
 def test_it_is_this_python_that_is_tried(put, tmp_path):

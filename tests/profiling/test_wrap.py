@@ -11,8 +11,8 @@ import pytest
 
 from jobs.execution import Execution
 from jobs.launchers.local import Local
-from jobs.points import Sweep
 from jobs.run import make_run
+from jobs.sweep_file import Sweep
 from profiling import wrap
 from profiling.errors import UserError
 from profiling.tables import as_table, write

@@ -1,6 +1,6 @@
-"""A rank that does several runs, one after the other: starting a process costs more than a tiny run.
+"""A rank that does several runs by its command, one after the other: a process costs more than a tiny run.
 
-Started by test_train.py in place of ``python -m train``, with a file of the runs and their directories.
+Started in place of ``python -m train``, with a file of each run's flags and directory.
 """
 
 import json
@@ -8,16 +8,18 @@ import os
 import sys
 from pathlib import Path
 
-from jobs.run import make_run
-from train.rank import run_rank
-from train.world import read_world
+from train import __main__ as command
 
 
-def main() -> None:
-    for values, out in json.loads(Path(sys.argv[1]).read_text()):
-        world = read_world({**os.environ, "SCALEPROF_RENDEZVOUS": (Path(out) / "rendezvous").as_uri()})
-        run_rank(make_run(values), world, Path(out), keep_raw=False, say=lambda text: None)
+def main() -> int:
+    command.leave_at_once = lambda: None  # there is another run to do
+    for flags, out in json.loads(Path(sys.argv[1]).read_text()):
+        os.environ["SCALEPROF_RENDEZVOUS"] = (Path(out) / "rendezvous").as_uri()
+        sys.argv = ["train", *flags, "--out", out]
+        if code := command.main():
+            return code
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

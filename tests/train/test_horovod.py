@@ -60,8 +60,15 @@ def backends_of(out: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def by_ddp(data_set, tmp_path_factory) -> dict[str, list[float]]:
     folder = tmp_path_factory.mktemp("ddp")
-    for grad in ("fp32", "fp16"):
-        by_local({"grad": grad, "data": str(data_set)}, folder / grad)
+    runs = {grad: make_run({**TINY, "grad": grad, "data": str(data_set)}) for grad in ("fp32", "fp16")}
+    for grad in runs:
+        (folder / grad).mkdir()
+    jobs = folder / "runs.json"
+    jobs.write_text(json.dumps([[to_flags(run), str(folder / grad)] for grad, run in runs.items()]))
+    command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
+    processes = Local().processes(runs["fp32"], command, folder)
+    ended = run_processes(processes, folder / "log.txt", Limits(200), ROOT)
+    assert ended.exit_code == 0, (folder / "log.txt").read_text()
     return {grad: losses_of(folder / grad) for grad in ("fp32", "fp16")}
 
 

@@ -231,12 +231,6 @@ def test_a_gpu_loader_without_a_gpu_is_one_line(data_set, loader):
         build_loader(run, 0, 1, CPU)
 
 
-def test_an_unknown_loader_is_answered_with_the_nearest(data_set):
-    run = run_of(data_set).model_copy(update={"loader": "dali-gpuu"})
-    with pytest.raises(UserError, match="did you mean 'dali-gpu'"):
-        build_loader(run, 0, 1, CPU)
-
-
 def test_without_dali_the_user_is_told_what_to_install(data_set, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UserError, match=r"needs NVIDIA DALI .*pip install nvidia-dali"):

@@ -47,7 +47,7 @@ def tiny(data_set, **fields):
 
 
 def test_the_loss_falls(data_set, tmp_path):
-    run = tiny(data_set, loader="dali-cpu", image_size=64, batch=6, batches=40, workers=1)
+    run = tiny(data_set, loader="dali-cpu", image_size=32, batch=6, batches=40, workers=1)
     pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
     finished, batches, said = do(run, tmp_path)
     # A random model of 1000 scores is at ln(1000) = 6.9, one that knows of 3 classes only at ln(3) = 1.1.
@@ -259,7 +259,9 @@ def test_a_corrupt_image_is_in_the_report(own_data_set, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_makes_the_run_not_right(data_set, tmp_path):
-    run = tiny(data_set, loader="synthetic", model="alexnet", image_size=64, batches=6, learning_rate=100.0)
+    run = tiny(
+        data_set, loader="synthetic", model="squeezenet1_1", image_size=64, batches=6, learning_rate=100.0
+    )
     finished, batches, _ = do(run, tmp_path)
     assert not np.isfinite(batches.loss).all()
     assert not finished.report.losses_finite

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -15,11 +16,12 @@ from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
-from jobs.processes import Limits, run_processes
+from jobs.processes import Ended, Limits, run_processes
 from jobs.run import make_run
 from profiling import tables
-from profiling.errors import UserError
+from profiling.errors import UserError, run_command
 from train.__main__ import in_world, make_parser, may_leave_at_once
+from train.__main__ import main as command
 from train.world import World
 
 RESNET18_PARAMETERS = 11_689_512
@@ -33,15 +35,6 @@ def pair_of(folder, **fields):
     return make_run({**tiny, **fields})
 
 
-def start(run, command, out: Path) -> str:
-    """Start the ranks of a run as a sweep on this machine does; returns what they printed."""
-    out.mkdir(parents=True, exist_ok=True)
-    ended = run_processes(Local().processes(run, command, out), out / "log.txt", Limits(200), ROOT)
-    log = (out / "log.txt").read_text()
-    assert ended.exit_code == 0, f"{ended.reason}\n{log}"
-    return log
-
-
 def batches_of(out: Path, rank: int):
     return tables.read(tables.rank_directory(out, rank), "batches").to_pandas()
 
@@ -49,45 +42,66 @@ def batches_of(out: Path, rank: int):
 # --- two ranks ----------------------------------------------------------------------------------------
 
 
-def test_two_ranks_by_the_command_of_a_sweep(data_set, tmp_path):
-    run = pair_of(data_set)
-    log = start(run, [sys.executable, "-m", "train", *to_flags(run), "--out", str(tmp_path)], tmp_path)
-    assert f"batch {BATCHES}/{BATCHES} loss" in log
-    assert "images/s over all 4 batches" in log and "Traceback" not in log
-    reports, wrong = read_reports(tmp_path, run)
-    assert wrong == "" and why_not_right(run, reports, tmp_path) == ""
-    assert [report.rank for report in reports] == [report.local_rank for report in reports] == [0, 1]
-    assert {report.backend for report in reports} == {"ddp/gloo"}
-    assert reports[0].training_flops_per_image and reports[1].training_flops_per_image is None
-    for rank in range(2):
-        rows = batches_of(tmp_path, rank)
-        assert rows.batch_index.tolist() == list(range(BATCHES)) and (rows["rank"] == rank).all()
-        stages = rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]].sum(axis=1)
-        assert (stages > 0).all() and (stages <= rows.end_ns - rows.start_ns).all()
-        assert (rows.start_ns[1:].to_numpy() >= rows.end_ns[:-1].to_numpy()).all()
-
-
 VARIANTS = {
-    "fp32": {"profile": "torch", "attribute_from": FIRST},
-    "again": {},
+    "plain": {},
+    "again": {"profile": "torch", "attribute_from": FIRST},
     "other seed": {"seed": 1},
     "fp16": {"grad": "fp16", "profile": "torch", "attribute_from": FIRST},
     "bf16": {"grad": "bf16", "profile": "torch", "attribute_from": FIRST},
 }
+ENDLESS = {"loader": "synthetic", "batches": 100_000}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What two ranks left for each of VARIANTS, and how they ended: one was killed in the run after these."""
+
+    outs: dict[str, Path]
+    ended: Ended
+    log: str
 
 
 @pytest.fixture(scope="module")
-def variants(data_set, tmp_path_factory):
-    """The results of two ranks for each of VARIANTS, all from one pair of processes."""
+def trained(data_set, tmp_path_factory) -> Trained:
+    """All of it from one pair of processes, started as a sweep on this machine does."""
     folder = tmp_path_factory.mktemp("variants")
-    outs = {name: folder / name for name in VARIANTS}
-    for out in outs.values():
-        out.mkdir()
-    jobs = [[pair_of(data_set, **fields).model_dump(), str(outs[name])] for name, fields in VARIANTS.items()]
-    (folder / "runs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "tests.train.many_runs", str(folder / "runs.json")]
-    start(pair_of(data_set), command, folder)
-    return outs
+    runs = {name: pair_of(data_set, **fields) for name, fields in {**VARIANTS, "endless": ENDLESS}.items()}
+    for name in runs:
+        (folder / name).mkdir()
+    jobs, log, killed = folder / "runs.json", folder / "log.txt", []
+    jobs.write_text(json.dumps([[to_flags(run), str(folder / name)] for name, run in runs.items()]))
+
+    def kill_rank_1_once_it_trains_without_end():
+        if not killed and f"batch 2/{ENDLESS['batches']}" in log.read_text():
+            killed.append(rank_process(1, jobs).kill())
+
+    command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
+    processes = Local().processes(pair_of(data_set), command, folder)
+    ended = run_processes(processes, log, Limits(200), ROOT, kill_rank_1_once_it_trains_without_end)
+    assert killed, f"{ended.reason}\n{log.read_text()}"
+    return Trained({name: folder / name for name in VARIANTS}, ended, log.read_text())
+
+
+@pytest.fixture
+def variants(trained) -> dict[str, Path]:
+    return trained.outs
+
+
+def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
+    run, out = pair_of(data_set), trained.outs["plain"]
+    assert f"batch {BATCHES}/{BATCHES} loss" in trained.log
+    assert f"images/s over all {BATCHES} batches, the first too; in {out}" in trained.log
+    reports, wrong = read_reports(out, run)
+    assert wrong == "" and why_not_right(run, reports, out) == ""
+    assert [report.rank for report in reports] == [report.local_rank for report in reports] == [0, 1]
+    assert {report.backend for report in reports} == {"ddp/gloo"}
+    assert reports[0].training_flops_per_image and reports[1].training_flops_per_image is None
+    for rank in range(2):
+        rows = batches_of(out, rank)
+        assert rows.batch_index.tolist() == list(range(BATCHES)) and (rows["rank"] == rank).all()
+        stages = rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]].sum(axis=1)
+        assert (stages > 0).all() and (stages <= rows.end_ns - rows.start_ns).all()
+        assert (rows.start_ns[1:].to_numpy() >= rows.end_ns[:-1].to_numpy()).all()
 
 
 def losses_of(out: Path) -> list[list[float]]:
@@ -101,9 +115,9 @@ def digests_of(out: Path) -> list[str]:
 
 
 def test_two_ranks_repeat_themselves_given_the_seed(variants):
-    assert losses_of(variants["fp32"]) == losses_of(variants["again"])
-    assert digests_of(variants["fp32"]) == digests_of(variants["again"])
-    for one, other in zip(losses_of(variants["fp32"]), losses_of(variants["other seed"]), strict=True):
+    assert losses_of(variants["again"]) == losses_of(variants["plain"])
+    assert digests_of(variants["again"]) == digests_of(variants["plain"])
+    for one, other in zip(losses_of(variants["again"]), losses_of(variants["other seed"]), strict=True):
         assert not set(one) & set(other)
 
 
@@ -117,14 +131,14 @@ def test_ranks_see_different_pictures_and_end_with_equal_parameters(variants):
 
 @pytest.mark.parametrize("grad", ["fp16", "bf16"])
 def test_the_precision_of_gradients_rounds_them_and_no_more(variants, grad):
-    exact, rounded = losses_of(variants["fp32"]), losses_of(variants[grad])
+    exact, rounded = losses_of(variants["again"]), losses_of(variants[grad])
     for rank in range(2):
         assert rounded[rank][0] == exact[rank][0], "before the first exchange nothing differs"
         assert rounded[rank][1] != exact[rank][1]
         assert rounded[rank][1] == pytest.approx(exact[rank][1], rel=0.01)
 
 
-@pytest.mark.parametrize(("name", "size"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
+@pytest.mark.parametrize(("name", "size"), [("again", 4), ("fp16", 2), ("bf16", 2)])
 def test_the_precision_of_gradients_is_what_is_on_the_wire(variants, name, size):
     for rank in range(2):
         kernels = tables.read(tables.rank_directory(variants[name], rank), "kernels").to_pandas()
@@ -134,17 +148,17 @@ def test_the_precision_of_gradients_is_what_is_on_the_wire(variants, name, size)
 
 def test_batches_are_attributed_from_the_first_on_every_rank(variants):
     for rank in range(2):
-        assert batches_of(variants["fp32"], rank).attributed.tolist() == [False, False, True, True]
-        assert not batches_of(variants["again"], rank).attributed.any()
+        assert batches_of(variants["again"], rank).attributed.tolist() == [False, False, True, True]
+        assert not batches_of(variants["plain"], rank).attributed.any()
 
 
 def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_set, tmp_path):
-    fields = pair_of(data_set, **VARIANTS["fp32"]).model_dump()
-    made = timeline.write(Source("fp32", "run", fields, 0, 0, variants["fp32"]), tmp_path / "trace.gz")
+    fields = pair_of(data_set, **VARIANTS["again"]).model_dump()
+    made = timeline.write(Source("again", "run", fields, 0, 0, variants["again"]), tmp_path / "trace.gz")
     kernels, markers = (
         sum(
             tables.read(path.parent, name).num_rows
-            for path in variants["fp32"].glob(f"rank_*/{name}.parquet")
+            for path in variants["again"].glob(f"rank_*/{name}.parquet")
         )
         for name in ("kernels", "markers")
     )
@@ -154,27 +168,16 @@ def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_se
     assert made.clock_residual_ns is not None and made.notes == []
 
 
-def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(data_set, tmp_path):
-    run = pair_of(data_set, loader="synthetic", batches=100_000)
-    command = [sys.executable, "-m", "train", *to_flags(run), "--out", str(tmp_path)]
-    log, killed = tmp_path / "log.txt", []
-
-    def kill_rank_1_once_it_trains():
-        if not killed and "batch 2" in log.read_text():
-            killed.append(rank_process(1, tmp_path).kill())
-
-    ended = run_processes(
-        Local().processes(run, command, tmp_path), log, Limits(200), ROOT, kill_rank_1_once_it_trains
-    )
-    assert killed and ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
-    assert "rank 0 ends: another rank has gone" in log.read_text()
-    assert "Traceback" not in log.read_text() and "scaleprof: error" not in log.read_text()
+def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
+    assert trained.ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
+    assert "rank 0 ends: another rank has gone" in trained.log
+    assert "Traceback" not in trained.log and "scaleprof: error" not in trained.log
 
 
-def rank_process(rank: int, out: Path) -> psutil.Process:
+def rank_process(rank: int, argument: Path) -> psutil.Process:
     """The process of one of our ranks, by its command and environment."""
     for process in psutil.Process().children():
-        if str(out) in process.cmdline() and process.environ().get("RANK") == str(rank):
+        if str(argument) in process.cmdline() and process.environ().get("RANK") == str(rank):
             return process
     raise AssertionError(f"rank {rank} does not run")
 
@@ -215,8 +218,8 @@ WRONG_USE = {
     "half a batch": (["--batches", "2.5"], "batches"),
     "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
     "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
-    "no data there": (["--loader", "pytorch", "--data", "/nowhere"], "there is no data folder /nowhere"),
 }  # fmt: skip
+TINY = ["--image-size", "64", "--batch", "2", "--batches", "6"]
 
 
 def train_alone(*flags: str) -> subprocess.CompletedProcess:
@@ -224,7 +227,7 @@ def train_alone(*flags: str) -> subprocess.CompletedProcess:
     launched = ("RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if name not in launched}
     return subprocess.run(
-        [sys.executable, "-m", "train", "--image-size", "64", "--batch", "2", "--batches", "6", *flags],
+        [sys.executable, "-m", "train", *TINY, *flags],
         cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
 
@@ -242,13 +245,35 @@ def test_wrong_use(tmp_path, flags, told):
     assert told in wrong_use(*flags, "--out", str(tmp_path / "out"))
 
 
-def test_a_gpu_loader_without_a_gpu(tmp_path, data_set):
+@pytest.fixture
+def train_here(monkeypatch, capsys):
+    """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
+    # This process's own crash is pytest's to report.
+    monkeypatch.setattr("train.__main__.write_stacks_at_signal", lambda directory: None)
+
+    def train(*flags: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["train", *TINY, "--threads", "1", *flags])
+        with pytest.raises(SystemExit) as left:
+            run_command(command)
+        return left.value.code, *capsys.readouterr()
+
+    return train
+
+
+def test_a_data_folder_that_is_not_there(train_here, tmp_path):
+    code, _, said = train_here("--loader", "pytorch", "--data", "/nowhere", "--out", str(tmp_path / "out"))
+    assert code == 2 and said.startswith("scaleprof: error: there is no data folder /nowhere")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_gpu_loader_without_a_gpu(train_here, tmp_path, data_set):
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("a GPU is here: this is about machines without a GPU")
-    line = wrong_use("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
-    assert "loader dali-gpu needs a GPU, and torch sees none here; use dali-cpu" in line
+    code, _, said = train_here("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
+    assert code == 2 and len(said.splitlines()) == 1
+    assert "loader dali-gpu needs a GPU, and torch sees none here; use dali-cpu" in said
 
 
 def test_a_result_directory_that_cannot_be(tmp_path):
@@ -284,12 +309,12 @@ def test_a_full_disk(full_disk):
     assert [path.name for path in (full_disk / "out").rglob("*")] == ["rank_0000"], "half a file was left"
 
 
-def test_a_loss_that_is_not_finite_is_exit_code_1(tmp_path):
-    flags = ["--model", "alexnet", "--learning-rate", "100", "--loader", "synthetic", "--out", str(tmp_path)]
-    done = train_alone(*flags)
-    assert done.returncode == 1
-    assert done.stderr.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
-    assert len(done.stderr.splitlines()) == 1 and "done:" not in done.stdout
+def test_a_loss_that_is_not_finite_is_exit_code_1(train_here, tmp_path):
+    code, printed, said = train_here(
+        "--model", "squeezenet1_1", "--learning-rate", "100", "--loader", "synthetic", "--out", str(tmp_path)
+    )  # fmt: skip
+    assert code == 1 and said.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
+    assert len(said.splitlines()) == 1 and "done:" not in printed
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""How do ranks exchange gradients? One file a backend, one line in :data:`BACKENDS`."""
+"""How do ranks exchange gradients? One file a backend; :mod:`jobs.backends` names them."""
 
 import re
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from jobs.backends import BACKENDS
 from jobs.run import Run
-from profiling.errors import UserError, did_you_mean
 from train.world import World
 
 if TYPE_CHECKING:
@@ -15,13 +15,6 @@ if TYPE_CHECKING:
 _GLOO_LOST = re.compile(
     r"gloo.*(reset by peer|closed by peer|broken pipe|timed out)", re.IGNORECASE | re.DOTALL
 )
-
-BACKENDS = {
-    "single": "train.backends.single",
-    "ddp": "train.backends.ddp",
-    "horovod": "train.backends.horovod",
-    "dp": "train.backends.dp",
-}
 
 
 class Backend(Protocol):
@@ -61,11 +54,10 @@ def open_backend(run: Run, world: World, device: "torch.device") -> Backend:
     """The backend of a run, joined with the other ranks.
 
     Raises:
-        UserError: no such backend, or the ranks do not meet.
+        UserError: the ranks do not meet.
     """
     name = run.backend
     if name == "auto":
         name = "single" if world.size == 1 else "ddp"
-    if name not in BACKENDS:
-        raise UserError(f"no backend {name!r}{did_you_mean(name, BACKENDS)}")
-    return import_module(BACKENDS[name]).open_backend(run, world, device)
+    backend: Backend = import_module(BACKENDS[name].module).open_backend(run, world, device)
+    return backend

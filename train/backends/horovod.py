@@ -19,7 +19,7 @@ import torch
 
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.launched import check_mpi
+from profiling.identity import check_mpi
 from train import rendezvous
 from train.world import World, read_world
 

@@ -1,30 +1,40 @@
-"""Where do batches come from? One file a kind of loader, one line in :data:`LOADERS`."""
+"""Where do batches come from? One file a kind of loader; :mod:`jobs.loaders` names them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from jobs.loaders import LOADERS
 from jobs.run import Run
-from profiling.errors import UserError, did_you_mean
-from train.loaders.base import Loader
 
 if TYPE_CHECKING:
     import torch
 
-LOADERS = {
-    "dali-gpu": "train.loaders.dali",
-    "dali-cpu-to-gpu": "train.loaders.dali",
-    "dali-cpu": "train.loaders.dali",
-    "pytorch": "train.loaders.pytorch",
-    "synthetic": "train.loaders.synthetic",
-}
+
+class Loader(Protocol):
+    """What the training loop asks of a loader: an endless iterator over full batches on the rank's device."""
+
+    @property
+    def images_corrupt(self) -> int:
+        """Images of this rank's shard that cannot be decoded; they are skipped."""
+
+    @property
+    def findings(self) -> list[str]:
+        """What a reader of the results should know of the data, a sentence each."""
+
+    def __iter__(self) -> "Loader": ...
+
+    def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(images (batch, 3, H, W) float32, normalised; labels (batch,) int64)."""
+
+    def close(self) -> None:
+        """End threads and processes."""
 
 
 def build_loader(run: Run, rank: int, world_size: int, device: "torch.device") -> Loader:
     """The loader of a rank: its share of the data, in batches on its device.
 
     Raises:
-        UserError: no such loader, no data, or no device for it.
+        UserError: no data, none that can be decoded, a library that is not there, or no device for it.
     """
-    if run.loader not in LOADERS:
-        raise UserError(f"no loader {run.loader!r}{did_you_mean(run.loader, LOADERS)}")
-    return import_module(LOADERS[run.loader]).build_loader(run, rank, world_size, device)
+    loader: Loader = import_module(LOADERS[run.loader].module).build_loader(run, rank, world_size, device)
+    return loader

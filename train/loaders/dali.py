@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from jobs.loaders import DALI, LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
 from train.loaders import records
@@ -146,8 +147,8 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
     try:
         _dali()
     except ImportError as error:
-        install = "pip install nvidia-dali-cuda130 (Linux only); loader pytorch does without"
-        raise UserError(f"loader {run.loader} needs NVIDIA DALI ({error}); {install}") from None
-    if run.loader != "dali-cpu" and device.type != "cuda":
-        raise UserError(f"loader {run.loader} needs a GPU; dali-cpu does without")
+        install = f"{DALI.install}; loader pytorch does without"
+        raise UserError(f"loader {run.loader} needs {DALI.name} ({error}); {install}") from None
+    if device.type != "cuda" and (instead := LOADERS[run.loader].on_cpu):
+        raise UserError(f"loader {run.loader} needs a GPU; {instead} does without")
     return Skipping(find_shard(run, rank, world_size), partial(PipelineBatches, run, rank, device))

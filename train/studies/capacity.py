@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from jobs import studies
 from jobs.studies import Ended, Recorder
@@ -267,8 +268,6 @@ def _read(path: Path) -> dict | None:
 
 
 def _own_ns(side: dict) -> float:
-    from statistics import median
-
     return median(
         map(sum, zip(side["durations_ns"]["forward"], side["durations_ns"]["backward"], strict=True))
     )

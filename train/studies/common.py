@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jobs import studies
 from jobs.flags import add_format_flags, make_parser
 from jobs.studies import Recorder
@@ -16,7 +18,6 @@ from profiling.errors import UserError
 from train.timing import Clock, open_clock
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 # A study calls it when a stage of a repetition has ended.
@@ -120,8 +121,6 @@ def time_cases(
         cases: what to do, by its name; each calls the tick it is given once at the end of every stage.
         clock: of the device (:func:`clock_of`).
     """
-    import numpy as np
-
     for _ in range(warmup):
         for action in cases.values():
             action(_no_tick)

@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.measures.anatomy.divide import Activities
 from analysis.measures.batches.overlap import Intervals, covered, minus, union
-from analysis.results.clocks import Calls, Matched, match, unmatched
+from analysis.results.matching import Calls, Matched, match, unmatched
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
-from analysis.results.clocks import Calls, Matched
+from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
 from jobs.run import Run
 from profiling.attribution.messages import ONE_OF_SEVERAL

@@ -10,20 +10,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline_rows
 from analysis.measures.anatomy.timeline_rows import Tracks
-from analysis.results.clocks import Ahead, Matched, match
+from analysis.results.matching import Ahead, Matched, match
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -70,9 +68,6 @@ def choose(study: Study, run: str | None = None) -> Source:
 
 
 def _kernels(source: Source) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         return sum(pq.read_metadata(path).num_rows for path in source.tables("kernels"))
     except (pa.ArrowException, OSError, UnicodeDecodeError):

@@ -8,18 +8,16 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.display.perfetto import Slices, Words
 from analysis.measures.anatomy.collectives import groups, kinds
 from analysis.measures.anatomy.divide import STAGES, edges_of
-from analysis.results.clocks import Calls
+from analysis.results.matching import Calls
 from analysis.results.traces import GROUP, column_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 BATCH_COLUMNS = (
     "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
@@ -119,8 +117,6 @@ def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
 
 def in_time(table: "pa.Table") -> "pa.Table":
     """The rows that have a place in time."""
-    import pyarrow.compute as pc
-
     has = pc.and_(pc.greater_equal(table["start_ns"], 0), pc.greater_equal(table["duration_ns"], 0))
     return table.filter(has)  # a null is no place
 
@@ -230,8 +226,6 @@ def _next_free(starts: list[int], ends: list[int]) -> list[int]:
 
 
 def _words(column: "pa.ChunkedArray") -> Words:
-    import pyarrow as pa
-
     whole = column.unify_dictionaries().combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # of no rows
         return Words(np.array([], np.int32), [])
@@ -240,8 +234,6 @@ def _words(column: "pa.ChunkedArray") -> Words:
 
 def _integers(column: "pa.ChunkedArray") -> np.ndarray:
     """Whole numbers; -1 where there is none."""
-    import pyarrow as pa
-
     values = column.to_numpy().astype(float) if pa.types.is_floating(column.type) else column.fill_null(-1)
     if isinstance(values, np.ndarray):
         return np.rint(np.where(np.isfinite(values), values, -1)).astype(np.int64)

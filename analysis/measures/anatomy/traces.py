@@ -11,7 +11,7 @@ import numpy as np
 from analysis.measures.anatomy.collectives import calls_of, match_ranks
 from analysis.measures.anatomy.divide import activities_of, edges_of, launch_known, split, windows_of
 from analysis.measures.batches.overlap import Intervals, covered, union
-from analysis.results.clocks import Calls, Matched
+from analysis.results.matching import Calls, Matched
 from analysis.results.query import note_untimed_launches, note_without_kernels
 from analysis.results.study import Source, Study
 from analysis.results.traces import RankTables, read_ranks

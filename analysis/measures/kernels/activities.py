@@ -1,7 +1,4 @@
-"""What are the activities in a table of kernels, or in a printed summary, and how are they shared out?
-
-The columns are explained in analysis/activities.py.
-"""
+"""What are the activities in a table of kernels, or in a printed summary, and how are they shared out?"""
 
 import csv
 import re
@@ -9,34 +6,76 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from analysis.display.terminal import Rows
+import duckdb
+import pyarrow as pa
+
+from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
+from analysis.results.attributed import has_kernels, kernels
 from analysis.results.query import reading
 from analysis.results.study import Source, Study
-from profiling import convert
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.printed_tables import DURATION, ON_DEVICE
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 UNNAMED = "(without a name)"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
+LEVELS = {"rank": RANK, "batch_index": BATCH}
+RUN = Metric("run", "its id, where there are several", text=True, key=True)
+METRICS = (
+    Metric(
+        "type",
+        "GPU activities; CPU operators, where a run had no GPU; API calls and ranges, where a printed "
+        "summary holds them",
+        text=True,
+    ),
+    Metric("time_pct", "of all time of its type"),
+    Metric("time_s", "total"),
+    Metric("calls", "how many"),
+    Metric("avg_us", "of a call"),
+    Metric("min_us", "of the shortest"),
+    Metric("max_us", "of the longest"),
+    Metric("class", "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)", text=True),
+    Metric(
+        "name",
+        "the kernel's full name; [CUDA memcpy HtoD] and so on for copies",
+        show=lambda name: name if len(name) <= 60 else f"{name[:57]}...",
+        text=True,
+    ),
+)
 SHARES = (
-    "gpus", "batch", "backend", "runs", "time_s", "communication_pct", "copies_pct", "compute_pct",
-    "runs_differ",
-)  # fmt: skip
+    Metric("gpus", "how many; a point is a GPU count, batch size and backend", key=True),
+    Metric("batch", "batch size of a GPU", key=True),
+    Metric("backend", "that exchanged gradients", text=True, key=True),
+    Metric("runs", "how many runs it sums"),
+    Metric(
+        "time_s",
+        "of GPU activities; of a table that holds only the first rows of its summaries, of all by the "
+        "printed percentages",
+    ),
+    Metric("communication_pct", "collectives in that time"),
+    Metric("copies_pct", "copies and memory sets"),
+    Metric("compute_pct", "the rest"),
+    Metric("runs_differ", "in what else the runs of a row differ: model (resnet50, vgg16)", text=True),
+)
+COLUMNS = {
+    "Columns of the summary, as nvprof prints them (run, rank and batch_index where asked for):": (
+        RUN,
+        *LEVELS.values(),
+        *METRICS,
+    ),
+    "Columns of the shares:": SHARES,
+}
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
 
 
 @dataclass
 class Profile:
-    """The activities of one run: rows of :data:`COLUMNS`, and what the run was."""
+    """The activities of one run: rows of :data:`METRICS`, and what the run was."""
 
     name: str
     rows: Rows
@@ -54,7 +93,7 @@ select {levels} case when device < 0 then '{cpu}' else '{gpu}' end as type,
     coalesce(name::varchar, '{unnamed}') as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double as total,
     avg(duration_ns)::double as mean, min(duration_ns)::double as least, max(duration_ns)::double as most
-from kernels where duration_ns >= 0 group by all
+from kernels where duration_ns >= 0 group by all order by total desc, "class"
 """
 
 
@@ -67,8 +106,6 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     Raises:
         UserError: a file is damaged.
     """
-    import duckdb
-
     connection = duckdb.connect()
     levels = "".join(f"{name}, " for name in by)
     try:
@@ -92,13 +129,14 @@ def _quoted(text: str) -> str:
 
 def _of_kernel(row: dict[str, Any]) -> dict[str, Any]:
     copy = row["class"] in _COPIES and row["type"] == GPU
+    took = {name: row.pop(name) for name in ("total", "mean", "least", "most")}
     return {
         **row,
         "name": f"[CUDA {short_name(row['name']).replace('Mem', 'mem', 1)}]" if copy else row["name"],
-        "time_s": row["total"] / 1e9,
-        "avg_us": row["mean"] / 1e3,
-        "min_us": row["least"] / 1e3,
-        "max_us": row["most"] / 1e3,
+        "time_s": took["total"] / 1e9,
+        "avg_us": took["mean"] / 1e3,
+        "min_us": took["least"] / 1e3,
+        "max_us": took["most"] / 1e3,
     }
 
 
@@ -209,7 +247,9 @@ def _share(
 ) -> dict[str, Any]:
     known = communication is not None and copies is not None
     compute = 100 - communication - copies if known else None  # type: ignore[operator]
-    return dict(zip(SHARES, (*point, runs, time_s, communication, copies, compute, differ), strict=True))
+    return dict(
+        zip(names_of(SHARES), (*point, runs, time_s, communication, copies, compute, differ), strict=True)
+    )
 
 
 def printed_shares(path: Path) -> Rows | None:
@@ -248,13 +288,9 @@ def of_study(study: Study, by: Iterable[str] = ()) -> list[Profile]:
 
 
 def _of_source(source: Source, by: Iterable[str]) -> Profile | None:
-    kernels = source.tables("kernels")
+    if not has_kernels(source):
+        return None
     with reading(source):
-        if source.kind == "pyprof":
-            rows = of_kernels(convert.read(source.path, "pyprof").tables["kernels"], by)
-        elif kernels:
-            rows = of_kernels(kernels, by)
-        else:
-            return None
+        rows = of_kernels(kernels(source), by)
     fields = source.fields
     return Profile(source.id, rows, source.world_size, fields.get("batch"), fields.get("backend"), fields)

@@ -6,15 +6,12 @@ batches do not weigh more in a sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from analysis.measures.kernels import peaks
-from analysis.results.borrowed import launches
-from analysis.results.launches import TableSums, table_sums
-from analysis.results.query import note_untimed, note_without_kernels, query
+from analysis.results.attributed import Sums, sums_of_each
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
-from profiling.tables import IS_MODEL
 
 
 @dataclass(frozen=True)
@@ -82,6 +79,8 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
         if device.lower() != "cpu":
             study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
         return None, None
+    if found.doubt:
+        study.note(found.doubt)
     if precision not in found.flops_per_s:
         study.note(f"{found.name} has no datasheet peak for {precision}")
     return found.flops_per_s.get(precision), found.bytes_per_s
@@ -123,79 +122,15 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
 
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """The costs of each source by its id; without attributed batches it is absent, and a finding says so."""
-    tables = [source for source in sources if source.kind == "pyprof"]
-    runs = [source for source in sources if source.kind == "run"]
-    costs = _of_pyprof(study, tables) if tables else {}
-    for source, cost in study.each(runs, lambda source: _of_run(study, source)):
-        costs[source.id] = cost
+    """The costs of each source by its id; without attributed batches it is absent, and a note says so."""
+    costs = {source.id: _per_batch(sums) for source, sums in sums_of_each(study, sources)}
+    for source in sources:
+        if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
+            study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
     return costs
 
 
-def _of_pyprof(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    sums = table_sums(study, sources)
-    each = study.each(sources, lambda source: _of_table(study, source, sums.get(source.id)))
-    return {source.id: cost for source, cost in each}
-
-
-def _of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | None:
-    # A table without rows has no sums.
-    if sums is None or sums.batches.attributed_from is None:
-        study.note("no batch in it has an attributed backward pass, so no cost is counted", source)
-        return None
-    if not sums.kernel_ns:
-        study.note("no launch of its attributed batches has a time, so no cost is counted", source)
-        return None
-    count = sums.batches.backward
-    return Costs(
-        batches=count,
-        kernel_ns=sums.kernel_ns / count,
-        counted_ns=sums.counted_ns / count,
-        flops=sums.kernel_flops / count,
-        bytes=sums.kernel_bytes / count,
-        loader_ns=sums.loader_ns / count,
-        communication_ns=0.0,
-        copy_ns=0.0,
-    )
-
-
-_RUN = f"""
-with attributed as (
-    select distinct rank, batch_index from read_parquet($batches) where attributed
-), recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-), launches as (
-    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
-        "class"::varchar as class, {IS_MODEL} as model
-    from {{launches}} semi join attributed using (rank, batch_index)
-    where duration_ns >= 0
-)
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded)),
-    sum(ns) filter (model), sum(ns) filter (model and flops > 0),
-    sum(flops) filter (model), sum(bytes) filter (model),
-    sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
-    sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
-from launches
-"""
-
-
-def _of_run(study: Study, source: Source) -> Costs | None:
-    kernels, batches = source.tables("kernels"), source.tables("batches")
-    if not kernels or not batches:
-        return None
-    sql = _RUN.format(launches=launches(study, source))
-    values = query(study, source, sql, kernels=kernels, batches=batches)
-    note_untimed(study, source)
-    # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
-    count, attributed, *sums = values[0]
-    if not count or sums[0] is None:
-        study.note("its kernels belong to no attributed batch, so no cost is counted", source)
-        return None
-    note_without_kernels(study, source, attributed - count, attributed)
-    # One rank of DataParallel has the kernels of all its GPUs.
-    cost = Costs(count, *(float(value or 0) / (count * source.gpus_per_rank) for value in sums))
-    if source.fields["profile"] == "torch" and not cost.flops:
-        study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
-    return cost
+def _per_batch(sums: Sums) -> Costs:
+    whole = asdict(sums)
+    batches = whole.pop("batches")
+    return Costs(batches, **{name: value / batches for name, value in whole.items()})

@@ -69,7 +69,7 @@ class Side:
 def side_of(study: Study, source: Source, direction: str | None, by: Sequence[str] = DEFAULT_BY) -> Side:
     """A run's side; of kernels of one direction, or without a place in time, there is no wall time."""
     kernels = kernels_of(study, source, direction, by)
-    if direction is not None or source.kind == "pyprof" or not kernels:
+    if direction is not None or not source.tables("batches") or not kernels:
         return Side(kernels)
     try:
         return Side(kernels, *_wall_and_busy(source))

@@ -10,15 +10,16 @@ from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from jobs.run import Run, fields_of
 from profiling.errors import UserError, did_you_mean
+from profiling.tables import ATTRIBUTED
 
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 # In these the run that was timed and the one whose counters were read differ, though they are of one point.
 TOOLS_FIELDS = fields_of("observation", "length")
-_SUMS = """
+_SUMS = f"""
 select short_name::varchar, "class"::varchar, batch_index,
     sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6
 from read_parquet($kernels)
-semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+semi join {ATTRIBUTED} using (rank, batch_index)
 where duration_ns is not null group by all
 """
 

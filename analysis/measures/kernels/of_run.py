@@ -1,20 +1,14 @@
 """What kernels does one run have in its attributed batches?"""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels import costs, roofline
-from analysis.results import borrowed
-from analysis.results.launches import batches_of
-from analysis.results.query import note_untimed, note_without_kernels, query
-from analysis.results.study import Source, Study, Unusable
-from profiling.errors import UserError
-from profiling.tools import pyprof
-from profiling.workers import cores, in_threads
+from analysis.results import attributed
+from analysis.results.attributed import Question, groups_of_each
+from analysis.results.study import Source, Study
 
 # What kernels can be grouped by, and the column of the table that says it.
 GROUPS = {
@@ -36,7 +30,7 @@ DEFAULT_BY = ("kernel", "class", "direction")
 _CORRECTED = """
 with launches as (
     select *, nullif(flops, 'nan'::double) as work, nullif(bytes, 'nan'::double) as moved
-    from {launches} where {counted} and duration_ns >= 0
+    from {launches} where duration_ns >= 0
 )
 select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(duration_ns),
     sum(work), sum(moved),
@@ -45,16 +39,6 @@ select {groups}, count(*), sum(duration_ns)::double, min(duration_ns), max(durat
     (select sum(duration_ns) from launches)::double
 from launches where {wanted}
 group by {groups} order by sum(duration_ns) desc, {groups}
-"""
-# Attributed batches that have kernels, and all of ranks that have some.
-_COUNTED = """
-with attributed as (select distinct rank, batch_index from read_parquet($batches) where attributed),
-recorded as (
-    select distinct rank, batch_index from read_parquet($kernels)
-    semi join attributed using (rank, batch_index)
-)
-select (select count(*) from recorded),
-    (select count(*) from attributed where rank in (select rank from recorded))
 """
 
 
@@ -72,71 +56,26 @@ def kernels_of(
 def kernels_of_each(
     study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
 ) -> Iterator[tuple[Source, Rows]]:
-    """Each run that can be used with its kernels; tables of PyProf are read by several threads."""
+    """Each run that can be used, and has attributed batches with kernels, with these."""
     by = tuple(by)
-    tables = [source for source in sources if source.kind == "pyprof"]
-    batches = batches_of(study, tables)
-    tables = study.usable(tables)
-    ahead = _read_ahead(study)
-    begun = {source.path: ahead.get((source.path, direction, by)) for source in tables}
-    given = (
-        (source.path, batches.get(source.path), direction, by, study.connection)
-        for source in tables
-        if begun[source.path] is None
-    )
-    in_turn = in_threads(lambda one: _grouped(*one), given)
-
-    def rows_of(source: Source) -> Rows:
-        if source.kind != "pyprof":
-            return _rows(study, source, by, _run_launches(study, source, _sql(direction, by)))
-        future = begun[source.path]
-        launches = next(in_turn) if future is None else future.result()
-        return _rows(study, source, by, _table_launches(study, source, batches.get(source.path), launches))
-
-    yield from study.each(sources, rows_of)
+    for source, groups in groups_of_each(study, sources, _question(direction, by)):
+        for place, name in enumerate(by):
+            if groups.rows and all(row[place] is None for row in groups.rows):
+                study.note(f"its tool says of no kernel which {name} it is of", source)
+        bound = costs.bound_of(study, source)
+        yield source, [_row(row, by, groups.batches, bound) for row in groups.rows]
 
 
-def _read_ahead(study: Study) -> dict[tuple[Path, str | None, tuple[str, ...]], Future[Any]]:
-    """Kernels that other threads read meanwhile, by file, direction and what they are grouped by."""
-    return study.kept("kernels read ahead")
+def reading_ahead(study: Study) -> AbstractContextManager[None]:
+    """Within it threads read what :func:`kernels_of_each` will ask for."""
+    return attributed.reading_ahead(study, _question(None, DEFAULT_BY))
 
 
-@contextmanager
-def reading_ahead(study: Study) -> Iterator[None]:
-    """Within it the kernels of PyProf tables are read by threads, for :func:`kernels_of_each`.
-
-    Many tables take seconds; what a report says beside them is read meanwhile.
-    """
-    pool = ThreadPoolExecutor(cores())
-    try:
-        for path, batches in batches_of(study, study.of_kind("pyprof")).items():
-            _read_ahead(study)[path, None, DEFAULT_BY] = pool.submit(
-                _grouped, path, batches, None, DEFAULT_BY, study.connection
-            )
-        yield
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _sql(direction: str | None, by: Sequence[str]) -> str:
+def _question(direction: str | None, by: Sequence[str]) -> Question:
     wanted = f"direction::varchar = {direction!r}" if direction else "true"
     groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
-    return (
-        _CORRECTED.replace("{groups}", groups)
-        .replace("{wanted}", wanted)
-        .replace("{placed}", roofline.PLACED)
-    )
-
-
-def _rows(study: Study, source: Source, by: Sequence[str], rows: tuple[int, list[tuple]] | None) -> Rows:
-    if rows is None:
-        return []
-    batches, launches = rows
-    for place, name in enumerate(by):
-        if launches and all(row[place] is None for row in launches):
-            study.note(f"its tool says of no kernel which {name} it is of", source)
-    bound = costs.bound_of(study, source)
-    return [_row(row, by, batches, bound) for row in launches]
+    sql = _CORRECTED.replace("{groups}", groups).replace("{wanted}", wanted)
+    return Question(sql.replace("{placed}", roofline.PLACED), ("Layer",) if "layer" in by else ())
 
 
 def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dict[str, Any]:
@@ -161,56 +100,3 @@ def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dic
 
 def _efficiency(total: float | None, time_ns: float, peak: float | None) -> float | None:
     return 100 * total / time_ns * 1e9 / peak if total is not None and peak and time_ns else None
-
-
-def _grouped(
-    path: Path,
-    batches: pyprof.TableBatches | None,
-    direction: str | None,
-    by: Sequence[str],
-    connection: Any,
-) -> list[tuple] | UserError | None:
-    """The kernels of a PyProf table, or what is wrong with it; None without an attributed batch."""
-    if batches is None or not batches.backward:
-        return None
-    optional = ["Layer"] if "layer" in by else []
-    # A thread may not use another's connection; a cursor is one of its own.
-    with closing(connection.cursor()) as own:
-        try:
-            read = pyprof.read_table(path, batches=batches, optional=optional, connection=own)
-        except UserError as error:
-            return error
-        own.register("launches_of_pyprof", read.tables["kernels"])
-        counted = f"batch_index >= {batches.first_attributed}"
-        sql = _sql(direction, by).format(launches="launches_of_pyprof", counted=counted)
-        found: list[tuple] = own.execute(sql).fetchall()
-    return found
-
-
-def _table_launches(
-    study: Study, source: Source, batches: pyprof.TableBatches | None, found: list[tuple] | UserError | None
-) -> tuple[int, list[tuple]] | None:
-    if isinstance(found, UserError):
-        raise Unusable(source, str(found))
-    if batches is None or found is None:
-        if batches is not None:
-            study.note("no batch in it has an attributed backward pass", source)
-        return None
-    return batches.backward, found
-
-
-def _run_launches(study: Study, source: Source, sql: str) -> tuple[int, list[tuple]] | None:
-    kernels, batches = source.tables("kernels"), source.tables("batches")
-    launches = (
-        f"(select * from {borrowed.launches(study, source)} semi join "
-        "(select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index))"
-    )
-    paths = {"kernels": kernels, "batches": batches}
-    ((recorded, attributed),) = query(study, source, _COUNTED, **paths)
-    if not recorded:
-        return None
-    note_without_kernels(study, source, attributed - recorded, attributed)
-    found = query(study, source, sql.format(launches=launches, counted="true"), **paths)
-    note_untimed(study, source)
-    # One rank of DataParallel has the kernels of all its GPUs.
-    return recorded * source.gpus_per_rank, found

@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from profiling import yaml_text
 from profiling.errors import UserError
 
 _FILE = Path(__file__).with_name("peaks.yaml")
@@ -23,6 +26,7 @@ class Peak:
     """Datasheet peaks of a device.
 
     ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory.
+    ``unconfirmed`` says what of it no source confirms; empty: nothing.
     """
 
     name: str
@@ -30,6 +34,14 @@ class Peak:
     flops_per_s: dict[str, float]
     bytes_per_s: float
     source: str
+    unconfirmed: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """What a command that uses the peaks says of them; empty: they are confirmed."""
+        if not self.unconfirmed:
+            return ""
+        return f"the peaks of {self.name} are not confirmed ({self.unconfirmed}); --peaks FILE gives yours"
 
 
 def read_peaks(path: Path = _FILE) -> list[Peak]:
@@ -42,10 +54,6 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 
 
 def _load(path: Path) -> list[Any]:
-    import yaml
-
-    from profiling import yaml_text
-
     try:
         content = yaml_text.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -63,7 +71,9 @@ def _peak(entry: Any, path: Path) -> Peak:
         rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
         match = str(entry.get("match", re.escape(entry["name"])))
         re.compile(match)
-        return Peak(entry["name"], match, rates, float(entry["gb_per_s"]) * 1e9, entry.get("source", "user"))
+        moved = float(entry["gb_per_s"]) * 1e9
+        doubt = str(entry.get("unconfirmed", ""))
+        return Peak(entry["name"], match, rates, moved, entry.get("source", "user"), doubt)
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
         name = entry.get("name") if isinstance(entry, dict) else entry
         raise UserError(
@@ -91,8 +101,6 @@ def find(device: str, own: Path | None = None) -> Peak | None:
 
 @cache
 def _models() -> dict[str, float]:
-    from profiling import yaml_text
-
     return yaml_text.parse(_MODELS.read_text(encoding="utf-8"))
 
 

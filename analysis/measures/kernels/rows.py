@@ -8,6 +8,7 @@ from analysis.display.metrics import Column, Metric, Rows, columns, picked
 from analysis.display.numbers import shortened, with_places
 from analysis.measures.kernels import roofline
 from analysis.measures.kernels.of_run import BY, DEFAULT_BY, kernels_of_each
+from analysis.results.attributed import has_kernels
 from analysis.results.load import no_result
 from analysis.results.study import Source, Study
 from profiling.errors import UserError
@@ -52,7 +53,7 @@ def table(study: Study, run: str | None = None, direction: str | None = None) ->
 
 def with_kernels(study: Study) -> list[Source]:
     """The runs and PyProf tables that have kernels."""
-    return [source for source in study.sources if source.kind == "pyprof" or source.tables("kernels")]
+    return [source for source in study.sources if has_kernels(source)]
 
 
 def rows(

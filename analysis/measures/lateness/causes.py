@@ -15,7 +15,7 @@ from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
-from profiling.tables import IS_MODEL
+from profiling.tables import ATTRIBUTED, IS_MODEL
 
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5
@@ -24,7 +24,7 @@ _KERNELS = f"""
 select rank, batch_index, direction::varchar || ' ' || short_name::varchar as name, count(*) as calls,
     sum(duration_ns)::double as ns
 from read_parquet($kernels)
-semi join (select rank, batch_index from read_parquet($batches) where attributed) using (rank, batch_index)
+semi join {ATTRIBUTED} using (rank, batch_index)
 where {IS_MODEL} and duration_ns is not null
 group by all
 """

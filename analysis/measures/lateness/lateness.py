@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.measures.batches.series import Series
-from analysis.results import clocks
-from analysis.results.clocks import Calls, Matched, Shared
+from analysis.results import matching
+from analysis.results.matching import Calls, Matched, Shared
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
 PARTS = ("update", "load", "forward")  # of a rank's own time before others can wait for it
@@ -128,7 +128,7 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
     Args:
         ranks: of a run, in order; ``matched`` is of the same.
     """
-    pools = clocks.together(matched.shared)
+    pools = matching.together(matched.shared)
     if not pools:
         return None
     judged = [_of_group(ranks, matched, one) for one in pools]

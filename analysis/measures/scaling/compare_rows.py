@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import NOMINAL, Column, Metric, Rows, columns, fields
+from analysis.display.numbers import probability
 from analysis.statistics.two_samples import (
     MOST_RUNS,
     SIGNIFICANCE,
@@ -21,14 +22,56 @@ from jobs.run import Run
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
 
+METRICS = (
+    Metric(
+        "family",
+        "what is tested together, each at 5 %: batch (the duration of a batch), combined (those of all "
+        "configurations together, where there are several: the test stratified by configuration, the effect "
+        "the median ratio of two runs of a configuration), stages and, for profiled runs, kernels",
+        text=True,
+    ),
+    Metric("figure", "what is compared", text=True),
+    Metric("a", "median over the runs of A"),
+    Metric("b", "median over the runs of B"),
+    Metric(
+        "effect_pct",
+        "b over a, less 1; its interval is what the test would not reject, and takes 4 runs a side, or 3 "
+        "against 5, or 2 against 8",
+        "effect, %",
+        NOMINAL,
+        places=2,
+    ),
+    Metric(
+        "p_value", "Mann-Whitney, exact; corrected by Holm for all rows of its family", "p", show=probability
+    ),
+    Metric(
+        "verdict",
+        "slower, faster: different at 5 %, and in which direction; no difference: none found; too few runs: "
+        "no result could have been significant with so many, repeat them",
+        text=True,
+    ),
+    Metric(
+        "detectable_pct",
+        "of no difference: the slowdown of this figure alone that the test, so corrected, would have found "
+        "in 3 of 4 cases or more (4 of 5 if runs are normal), given how much these runs scatter",
+    ),
+    Metric("runs_a", "runs of A"),
+    Metric("runs_b", "runs of B"),
+    Metric(
+        "runs_enough",
+        "how many runs a side would find a difference as large as effect_pct, as often (empty: more than 20, "
+        "or how much runs scatter is not known)",
+    ),
+)
+COLUMNS = {"Columns: the family, the fields that tell configurations apart, then": METRICS}
 FAMILIES = ("batch", "combined", "stages", "kernels")
 _DECIDING = ("batch", "combined")
 
 
 def rows(a: Values, b: Values) -> Rows:
-    """A row a figure that both have, and one of all batches together; see analysis.compare's docstring."""
+    """A row a figure that both have, and one of all batches together; their columns: :data:`METRICS`."""
     common = [key for key in a if key in b]
-    fields = telling([key for key, _, _ in common])
+    apart = telling([key for key, _, _ in common])
     made: Rows = []
     for family in dict.fromkeys(family for _, family, _ in common):
         members = [each for each in common if each[1] == family]
@@ -36,7 +79,7 @@ def rows(a: Values, b: Values) -> Rows:
         of_family = [
             {
                 "family": family,
-                **{name: value for name, value in key if name in fields},
+                **{name: value for name, value in key if name in apart},
                 "figure": figure,
                 "a": float(np.median(of_a)),
                 "b": float(np.median(of_b)),
@@ -174,3 +217,21 @@ def _together(row: dict[str, Any]) -> str:
         "All together do not differ; a slowdown of all by "
         f"{row['detectable_pct']:.1f} % would have been found in {_FOUND}."
     )
+
+
+def columns_of(made: Rows) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    family, *figures = METRICS
+    return [family, *_fields(made), *figures]
+
+
+def _fields(made: Rows) -> list[Metric]:
+    return fields(name for name in Run.model_fields if any(name in row for row in made))
+
+
+def shown(made: Rows) -> list[Column]:
+    """The terminal's columns."""
+    by_name = {metric.name: metric for metric in METRICS}
+    runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
+    figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
+    return [*columns([*_fields(made), *figures]), runs, by_name["verdict"].column()]

@@ -1,7 +1,6 @@
 """How long does a batch of a point take, or of a group of points, and how does that scale?
 
-Costs (time, images) are summed over the points first, ratios are formed last. The columns are
-explained in analysis/scaled.py.
+Costs (time, images) are summed over the points first, ratios are formed last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,29 +8,61 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE, Metric
 from analysis.measures.batches.series import STAGES
-from analysis.measures.scaling.loss import LOSS_COLUMNS, loss_of
+from analysis.measures.scaling import loss
 from analysis.measures.scaling.points import NAN, Point, Scaling
 from analysis.measures.scaling.use import use_of_device
 from analysis.statistics import estimates
 
-TIME_COLUMNS = (
-    "scaling", "repetitions", "timed_by", "batch_ms", "batch_ms_low", "batch_ms_high", "p95_ms", "p99_ms",
-    "max_ms", "images_per_s", "images_per_s_low", "images_per_s_high",
-    "speedup", "speedup_low", "speedup_high",
-    "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high", "interval_note",
-    "interval_seed",
-    "base", "base_world_size", "base_images_per_s", *LOSS_COLUMNS, "warmup_dropped",
-    "load_ms", "forward_ms", "backward_ms", "update_ms", "startup_s",
-)  # fmt: skip
+_SCALING = (
+    Metric("scaling", "weak (constant batch of a GPU) or strong (constant global batch)", text=True),
+    Metric("repetitions", "timed runs", "runs"),
+    Metric("timed_by", "of which kind they are (unprofiled, if there are any)", text=True),
+    Metric("batch_ms", "median batch of the job (its slowest rank's)", "batch, ms\nmedian", CONFIDENCE),
+    Metric("p95_ms", "one steady batch in twenty of all timed runs takes longer", "p95\nms"),
+    Metric("p99_ms", "one in a hundred", "p99\nms"),
+    Metric("max_ms", "the longest", "max\nms"),
+    Metric("images_per_s", "images of all ranks over the job's time", "images\n/s", CONFIDENCE),
+    Metric("speedup", "images/s over the base point's", "speed-\nup", CONFIDENCE, places=2),
+    Metric(
+        "scaling_efficiency_pct",
+        "the same a rank (of a group: of its points that are compared with another)",
+        "scaling eff.\n%",
+        CONFIDENCE,
+        places=1,
+    ),
+    Metric("interval_note", "why there is no interval", text=True),
+    Metric("interval_seed", "seed of the resampling"),
+    Metric("base", "the base point: the smallest world size of the configuration", text=True),
+    Metric("base_world_size", "its world size"),
+    Metric("base_images_per_s", "its images/s"),
+)
+_STARTED = (
+    Metric("warmup_dropped", "batches left out at the heads of the timed runs", "warm-\nup"),
+    *(
+        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
+        for stage in STAGES
+    ),
+    Metric("startup_s", "start of the process to the first batch, of the slowest rank, median of runs"),
+)
+METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
+IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)
 
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 
-def figures(points: Sequence[Point], scaling: Scaling = "weak") -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`TIME_COLUMNS`, then those of measures.use)."""
-    row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points)}
-    return row | _stages(points) | use_of_device(points)
+def figures(
+    points: Sequence[Point], scaling: Scaling = "weak", anatomies: loss.Anatomies | None = None
+) -> dict[str, Any]:
+    """The figures of a point, or of a group of them (:data:`METRICS`, then those of measures.use).
+
+    Args:
+        anatomies: of the points and their baselines; without them nothing is known of the parts of a loss.
+    """
+    known = anatomies or {}
+    row: dict[str, Any] = {"scaling": scaling, **_durations(points), **_against_base(points, known)}
+    return row | _stages(points) | use_of_device(points, known)
 
 
 def above_ideal(row: Mapping[str, Any]) -> bool:
@@ -82,10 +113,10 @@ def _ends(resampled: np.ndarray | None, factor: float = 1.0) -> tuple[float, flo
     return estimates.interval(resampled * factor) if resampled is not None else (NAN, NAN)
 
 
-def _against_base(points: Sequence[Point]) -> dict[str, Any]:
+def _against_base(points: Sequence[Point], anatomies: loss.Anatomies) -> dict[str, Any]:
     # Base points are 100 % by definition: in a group they would make the others look better by being there.
-    points = [point for point in points if point.base not in (None, point)] or points
-    bases = [point.base or point for point in points]
+    points = [point for point in points if point.baseline] or points
+    bases = [point.base for point in points]
     row: dict[str, Any] = {
         "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",
         "base_world_size": bases[0].world_size if len({base.world_size for base in bases}) == 1 else None,
@@ -101,7 +132,7 @@ def _against_base(points: Sequence[Point]) -> dict[str, Any]:
     growth = growths.pop() if len(growths) == 1 else NAN
     for end in ("", "_low", "_high"):
         row[f"speedup{end}"] = row[f"scaling_efficiency_pct{end}"] / 100 * growth
-    row |= loss_of(points, row["scaling_efficiency_pct"])
+    row |= loss.loss_of(points, row["scaling_efficiency_pct"], anatomies)
     row["loss_pct_low"] = 100 - row["scaling_efficiency_pct_high"]
     row["loss_pct_high"] = 100 - row["scaling_efficiency_pct_low"]
     return row

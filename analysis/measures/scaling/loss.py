@@ -14,51 +14,84 @@ as are independent). How much such runs differ from each other is not in them: a
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import anatomy_of
+from analysis.measures.scaling.points import Point
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
-
-if TYPE_CHECKING:
-    from analysis.measures.scaling.points import Point
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 # What scaled shows beside the loss.
 _READ = (*_KEPT, "overlapped_communication")
 _ENDS = ("low", "high")
-LOSS_COLUMNS = (
-    "loss_pct", "loss_pct_low", "loss_pct_high",
-    *(f"loss_{name}_pct" for name in _KEPT), "loss_unattributed_pct",
-    *(f"loss_{name}_pct_{end}" for name in _KEPT for end in _ENDS), "loss_note",
+_INSIDE = "of batches inside the profiled runs"  # what the intervals of parts are
+_HEADS = {
+    "compute": ("com-\nputing", "compute (in a profiled batch; below 0: it shrank; see analysis.anatomy)"),
+    "exposed_communication": ("exposed\ncomm.", "exposed communication"),
+    "exposed_loader": ("exposed\nloader", "exposed loading"),
+    "exposed_copies": ("other\ncopies", "other copies"),
+    "idle": ("idle", "idle time"),
+    "exposed_transfer": ("of it:\ntransfer", "transfer, a part of exposed communication, where known"),
+    "exposed_wait": ("of it:\nwait", "waiting for later ranks, a part of exposed communication, where known"),
+    "idle_host_bound": ("of idle:\nhost-bound", "host-bound idle time, where known"),
+    "idle_other": ("of idle:\nother", "other idle time, where known"),
+}  # a name of _KEPT -> header and meaning
+_LOSS = Metric(
+    "loss_pct", "lost against ideal scaling from the base point: 100 - scaling efficiency", "lost",
+    CONFIDENCE, places=1,
 )  # fmt: skip
+_PARTS = tuple(
+    Metric(f"loss_{name}_pct", f"of it: growth of {meaning}", head, _INSIDE, places=1)
+    for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
+)
+_REST = Metric(
+    "loss_unattributed_pct",
+    "of it: growth of unprofiled batches that profiled ones do not show (below 0: the reverse); with "
+    "compute, exposed communication, loading, copies and idle time it adds up to loss_pct",
+    "not attri-\nbuted",
+    places=1,
+)
+_NOTE = Metric("loss_note", "why the parts are not known", text=True)
+METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
+# In the data the ends of the parts' intervals come after all parts.
+_PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
+IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
 
-def add_anatomies(study: Study, points: Sequence["Point"]) -> None:
-    """Give points of several ranks, and those they are compared with, the anatomy of profiled batches."""
-    compared = [one for point in points if point.base not in (None, point) for one in (point, point.base)]
-    for one in (*(point for point in points if point.world_size > 1), *compared):
-        if one is not None and one.anatomy is None:
-            runs = [source for source, _ in one.profiled]
-            found = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
-            # What one run does not know is not known of the point.
-            names = [name for name in _READ if all(name in parts for parts in found)]
-            one.anatomy = {name: np.mean([p[name] for p in found], axis=0) for name in names} if found else {}
+# Of points: ns of a batch of a rank by part, mean over profiled runs, then means of resampled batches.
+Anatomies = Mapping[Point, Mapping[str, np.ndarray]]
+
+
+def anatomies_of(study: Study, points: Sequence[Point]) -> Anatomies:
+    """What is known of points of several ranks, and of those they are compared with; empty: nothing is."""
+    compared = [one for point in points if point.baseline for one in (point, point.baseline)]
+    asked = dict.fromkeys((*(point for point in points if point.world_size > 1), *compared))
+    return {point: _mean_anatomy(study, point) for point in asked}
+
+
+def _mean_anatomy(study: Study, point: Point) -> dict[str, np.ndarray]:
+    runs = [source for source, _ in point.profiled]
+    anatomies = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
+    # What one run does not know is not known of the point.
+    names = [name for name in _READ if anatomies and all(name in parts for parts in anatomies)]
+    return {name: np.mean([parts[name] for parts in anatomies], axis=0) for name in names}
 
 
 def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
-    Empty: no attributed batch has kernels.
+    Empty: no attributed batch has kernels; or several ranks are in it and no collective, which is not "0 ms":
+    the profiler did not see it, and what it took would count as idle.
     """
     ranks = anatomy_of(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
-    if not windows:
+    if not windows or (source.ranks > 1 and not _communicates(ranks)):
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
@@ -69,6 +102,11 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
+
+
+def _communicates(ranks: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    names = ("exposed_communication_ns", "overlapped_communication_ns")
+    return any(rank[name].any() for rank in ranks for name in names)
 
 
 def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
@@ -86,22 +124,27 @@ def _by_batch(ranks: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarra
     return np.bincount(which, weights=took) * len(STAGES) / rows
 
 
-def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float | str | None]:
-    """The loss of a point, or of a group of them, in percentage points (:data:`LOSS_COLUMNS`).
+def loss_of(
+    points: Sequence[Point], efficiency_pct: float, anatomies: Anatomies
+) -> dict[str, float | str | None]:
+    """The loss of a point, or of a group of them, in percentage points (:data:`METRICS`).
 
     Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are None where a point or
     its base has no anatomy, and the note says which.
+
+    Args:
+        anatomies: of the points and their baselines, as far as they are known.
     """
-    row: dict[str, float | str | None] = dict.fromkeys(LOSS_COLUMNS)
+    row: dict[str, float | str | None] = dict.fromkeys(names_of(IN_DATA))
     lost = row["loss_pct"] = 100 - efficiency_pct
-    pairs = [(point, point.base) for point in points if point.base is not None and point.base is not point]
-    row["loss_note"] = _note(pairs)
+    pairs = [(point, point.baseline) for point in points if point.baseline]
+    row["loss_note"] = _note(pairs, anatomies)
     if not pairs or row["loss_note"]:
         return row
     taken_ns = sum(_batch_ns(point) for point in points)
-    names = [name for name in _KEPT if all(name in (one.anatomy or {}) for pair in pairs for one in pair)]
+    names = [name for name in _KEPT if all(name in anatomies.get(one, {}) for pair in pairs for one in pair)]
     for name in names:
-        grown = 100 * np.sum([_growth_ns(name, *pair) for pair in pairs], axis=0) / taken_ns
+        grown = 100 * np.sum([_growth_ns(name, *pair, anatomies) for pair in pairs], axis=0) / taken_ns
         row[f"loss_{name}_pct"] = float(grown[0])
         for end, bound in zip(_ENDS, estimates.interval(grown[1:]), strict=True):
             row[f"loss_{name}_pct_{end}"] = bound if np.isfinite(bound) else None
@@ -109,24 +152,29 @@ def loss_of(points: Sequence["Point"], efficiency_pct: float) -> dict[str, float
     return row
 
 
-def _note(pairs: Sequence[tuple["Point", "Point"]]) -> str:
+def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     """Why the parts of the loss are not known; empty: they are."""
-    bases = {base.label for _, base in pairs if not base.anatomy}
-    own = {point.label for point, _ in pairs if not point.anatomy}
+    bases = {base.label for _, base in pairs if not anatomies.get(base)}
+    own = {point.label for point, _ in pairs if not anatomies.get(point)}
     lacking = [
         f"at {what} ({', '.join(sorted(labels))})"
         for what, labels in (("the base point", bases), ("this point", own))
         if labels
     ]
-    return f"no profiled run with kernels {' and '.join(lacking)}" if lacking else ""
+    if not lacking:
+        return ""
+    unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
+    traced = any(source.tables("kernels") for one in unknown for source, _ in one.profiled)
+    why = "; traces of several ranks that hold no collective do not tell" if traced else ""
+    return f"no profiled run with kernels {' and '.join(lacking)}{why}"
 
 
-def _growth_ns(name: str, point: "Point", base: "Point") -> np.ndarray:
-    own, ideal = point.anatomy or {}, base.anatomy or {}
+def _growth_ns(name: str, point: Point, base: Point, anatomies: Anatomies) -> np.ndarray:
+    own, ideal = anatomies[point], anatomies[base]
     work = (point.images / point.world_size) / (base.images / base.world_size)
     return own[name] - work * ideal[name]
 
 
-def _batch_ns(point: "Point") -> float:
+def _batch_ns(point: Point) -> float:
     """A batch by the job's rate, of which the efficiency is."""
     return point.images / point.rate.value * 1e9

@@ -6,8 +6,9 @@ profiled ones, if there are no others), the profiled ones say what its kernels c
 """
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,44 +27,44 @@ UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is
 TWO_RUNS_WIDER = 2.5
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
+NO_BOUND = Bound("", None, None)
 # In these a point may differ from its base: its size, and for how long it ran.
 NOT_ALIKE = fields_of("size", "length")
 POINT_FIELDS = fields_of("workload", "size", "length")
 
 
-@dataclass
+Runs = tuple[tuple[Source, Series], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Point:
-    """A configuration at one world size.
+    """A configuration at one world size: what was measured of it. What follows from that is computed once.
 
     Attributes:
         fields: its values of :data:`POINT_FIELDS`.
         timed, profiled: its runs with their batches.
+        timed_by: which runs those are that time it.
+        bound: the peaks of its device.
         cost: of its kernels, mean over its profiled runs.
-        base: the point it is compared with (itself, if it is the smallest).
-        anatomy: ns a batch of a rank by part, mean over its profiled runs, and then means of resampled
-            batches; empty: not known, None: not asked.
+        baseline: the point of fewer ranks with which it is compared; None: there is none.
     """
 
-    fields: dict[str, Any]
-    timed: list[tuple[Source, Series]] = field(default_factory=list)
-    profiled: list[tuple[Source, Series]] = field(default_factory=list)
+    fields: Mapping[str, Any]
+    timed: Runs
+    profiled: Runs = ()
     timed_by: str = UNPROFILED
+    bound: Bound = NO_BOUND
     cost: Costs | None = None
-    bound: Bound = field(default_factory=lambda: Bound("", None, None))
-    base: "Point | None" = None
-    anatomy: dict[str, np.ndarray] | None = None
+    baseline: "Point | None" = None
 
-    def __post_init__(self) -> None:
-        self.batch_drawn: estimates.Drawn | None = None  # of the median batch, ns
-        self.batch_resamples: np.ndarray | None = None
-        self.rate_drawn: estimates.Drawn | None = None  # of images/s
-        self.rate_resamples: np.ndarray | None = None
-        self.batch = self.rate = estimates.Estimate(NAN, NAN, NAN)
-        self.scatter = estimates.Scatter(NAN, 0)  # of the batch, between runs
+    @property
+    def base(self) -> "Point":
+        """The baseline; the point itself, if it is the smallest."""
+        return self.baseline or self
 
     @property
     def world_size(self) -> int:
-        return self.fields["nodes"] * self.fields["gpus_per_node"]
+        return _world_size(self.fields)
 
     @property
     def images(self) -> float:
@@ -82,87 +83,134 @@ class Point:
     @property
     def steps(self) -> list[np.ndarray]:
         """Durations of the job's steady batches of each timed run, ns."""
-        return [one.steady_ns.astype(float) for _, one in self.timed]
+        return [series.steady_ns.astype(float) for _, series in self.timed]
 
     @property
     def paces(self) -> list[np.ndarray]:
         """The same batches of the rank that took longest for all of them: they add up to the job's time."""
-        return [one.pace_ns.astype(float) for _, one in self.timed]
+        return [series.pace_ns.astype(float) for _, series in self.timed]
 
     @property
     def seed(self) -> int:
         """Of this point's resampling: points are resampled each for itself."""
         return estimates.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
 
-    def measure(self) -> None:
-        """Centre, scatter between runs and resamples of the batch, and of the rate."""
-        steps, paces, seed = self.steps, self.paces, self.seed
-        self.scatter = estimates.scatter([float(np.median(run)) for run in steps])
-        if len(self.timed) > 1:
-            self.batch_drawn = estimates.draw_runs(steps, seed=seed)
-            self.batch_resamples = self.batch_drawn.values()
-            self.rate_drawn = estimates.draw_runs(paces, self.images_per_s, seed=seed)
-            self.rate_resamples = self.rate_drawn.values()
-        self.batch = estimates.of_resamples(steps, estimates.median, self.batch_resamples)
-        self.rate = estimates.of_resamples(paces, self.images_per_s, self.rate_resamples)
+    @cached_property
+    def scatter(self) -> estimates.Scatter:
+        """By how much the median batch differs between runs."""
+        return estimates.scatter([float(np.median(run)) for run in self.steps])
+
+    @cached_property
+    def batch_drawn(self) -> estimates.Drawn | None:
+        """Of the median batch, ns; None of one run."""
+        return estimates.draw_runs(self.steps, seed=self.seed) if len(self.timed) > 1 else None
+
+    @cached_property
+    def batch_resamples(self) -> np.ndarray | None:
+        return self.batch_drawn.values() if self.batch_drawn else None
+
+    @cached_property
+    def rate_drawn(self) -> estimates.Drawn | None:
+        """Of images/s; None of one run."""
+        if len(self.timed) < 2:
+            return None
+        return estimates.draw_runs(self.paces, self.images_per_s, seed=self.seed)
+
+    @cached_property
+    def rate_resamples(self) -> np.ndarray | None:
+        return self.rate_drawn.values() if self.rate_drawn else None
+
+    @cached_property
+    def batch(self) -> estimates.Estimate:
+        """The median batch, ns."""
+        return estimates.of_resamples(self.steps, estimates.median, self.batch_resamples)
+
+    @cached_property
+    def rate(self) -> estimates.Estimate:
+        """Images/s."""
+        return estimates.of_resamples(self.paces, self.images_per_s, self.rate_resamples)
+
+
+def _world_size(fields: Mapping[str, Any]) -> int:
+    return int(fields["nodes"] * fields["gpus_per_node"])
 
 
 # --- points -------------------------------------------------------------------------------------------
 
 
 def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
-    """The points of a study, each with its base; runs that cannot be used are taken out of the study.
+    """The points of a study, each with its baseline.
 
     They are found once a study and set of runs: several sections of a report ask for them.
 
     Args:
-        scaling: by which bases are found; None: as :func:`choose_scaling` finds.
+        scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
     """
-    key = (scaling, *(source.id for source in study.sources))
     kept: dict[tuple, list[Point]] = study.kept("points")
+    key = (scaling, *(source.id for source in study.sources))
     if key not in kept:
-        found = _points(study, scaling)
-        kept[scaling, *(source.id for source in study.sources)] = found
-        return found
+        points = _points(study, scaling)
+        # Those that turned out to be unusable are in none of them.
+        key = (scaling, *(source.id for source in study.sources))
+        kept[key] = points
     return kept[key]
 
 
 def choose_scaling(points: Sequence[Point]) -> Scaling:
     """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
-    return "strong" if count_compared(points, "strong") > count_compared(points, "weak") else "weak"
+    return _chosen([point.fields for point in points])
 
 
 def count_compared(points: Sequence[Point], scaling: Scaling) -> int:
-    """How many of the points have a base of fewer ranks."""
-    return sum(_base(point, points, scaling).world_size < point.world_size for point in points)
+    """How many of the points have a baseline of fewer ranks."""
+    return _compared([point.fields for point in points], scaling)
 
 
 def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     series = all_series(study)
-    found: dict[tuple, Point] = {}
+    runs: dict[tuple, dict[str, list[tuple[Source, Series]]]] = {}
+    fields: dict[tuple, dict[str, Any]] = {}
     for source in study.of_kind("run"):
-        key = tuple(str(source.fields[name]) for name in POINT_FIELDS)
-        point = found.setdefault(key, Point({name: source.fields[name] for name in POINT_FIELDS}))
-        runs = point.timed if source.fields["profile"] == "none" else point.profiled
-        runs.append((source, series[source.id]))
-    points = list(found.values())
+        own = {name: source.fields[name] for name in POINT_FIELDS}
+        key = tuple(str(value) for value in own.values())
+        fields.setdefault(key, own)
+        by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
+        by[UNPROFILED if source.fields["profile"] == "none" else PROFILED].append((source, series[source.id]))
+    measured = [_measured(study, fields[key], by) for key, by in runs.items()]
+    points = _with_baselines(measured, scaling or _chosen([point.fields for point in measured]))
+    _note_scatter(study, points)
     for point in points:
-        if not point.timed:
-            point.timed, point.timed_by = point.profiled, PROFILED
-        point.bound = bound_of(study, point.timed[0][0])
-        _add_costs(study, point)
-    _measure(study, points)
-    kind = scaling or choose_scaling(points)
-    for point in points:
-        point.base = base_of(study, point, points, kind)
-    for finding in other_devices(points):
-        study.note(finding)
+        if point.base.fields["grad"] != point.fields["grad"]:
+            study.note(
+                f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
+                f"with the one-rank point said to be {point.base.fields['grad']}"
+            )
+    for text in other_devices(points):
+        study.note(text)
     alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
     if any(one.attributed[one.steady].any() for one in alone):
         study.note("some points have no unprofiled run: their durations hold the profiler's own cost")
     elif alone:
         study.note("some points have no unprofiled run: batches that the profiler did not record time them")
     return points
+
+
+def _measured(study: Study, fields: dict[str, Any], runs: Mapping[str, list[tuple[Source, Series]]]) -> Point:
+    """A point as it was measured, by itself."""
+    by = UNPROFILED if runs[UNPROFILED] else PROFILED
+    bound = bound_of(study, runs[by][0][0])
+    cost = _mean_cost(study, [source for source, _ in runs[PROFILED]])
+    return Point(fields, tuple(runs[by]), tuple(runs[PROFILED]), by, bound, cost)
+
+
+def _with_baselines(measured: Sequence[Point], scaling: Scaling) -> list[Point]:
+    every = [point.fields for point in measured]
+    of = [_base(number, every, scaling) for number in range(len(every))]
+    # The smallest points have none: they are what others are compared with.
+    return [
+        point if of[number] == number else replace(point, baseline=measured[of[number]])
+        for number, point in enumerate(measured)
+    ]
 
 
 def other_devices(points: Sequence[Point]) -> list[str]:
@@ -172,7 +220,7 @@ def other_devices(points: Sequence[Point]) -> list[str]:
         own = _devices(point)
         if len(own) > 1:
             found.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
-        base = _devices(point.base) if point.base else own
+        base = _devices(point.base)
         if base != own:
             found.append(
                 f"points on {' and '.join(own)} are compared with base points on {' and '.join(base)}: such "
@@ -186,10 +234,8 @@ def _devices(point: Point) -> list[str]:
     return sorted({device for run in runs for device in run.devices})
 
 
-def _measure(study: Study, points: Sequence[Point]) -> None:
-    """Centres and intervals, and findings where the runs are too few or too different to say much."""
-    for point in points:
-        point.measure()
+def _note_scatter(study: Study, points: Sequence[Point]) -> None:
+    """Notes where the runs are too few or too different to say much."""
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
         study.note(
@@ -207,50 +253,58 @@ def _measure(study: Study, points: Sequence[Point]) -> None:
         )
 
 
-def _add_costs(study: Study, point: Point) -> None:
-    sources = [source for source, _ in point.profiled]
-    found = list(costs_of(study, sources).values())
-    if found:
-        names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
-        means = {name: float(np.mean([getattr(cost, name) for cost in found])) for name in names}
-        point.cost = Costs(sum(cost.batches for cost in found), **means)
+def _mean_cost(study: Study, profiled: Sequence[Source]) -> Costs | None:
+    costs = list(costs_of(study, profiled).values())
+    if not costs:
+        return None
+    names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
+    means = {name: float(np.mean([getattr(cost, name) for cost in costs])) for name in names}
+    return Costs(sum(cost.batches for cost in costs), **means)
 
 
-def base_of(study: Study, point: Point, points: Sequence[Point], scaling: Scaling) -> Point:
+# --- baselines ----------------------------------------------------------------------------------------
+# Of points by their fields alone; what is returned are places among them.
+
+Fields = Mapping[str, Any]
+
+
+def _chosen(every: Sequence[Fields]) -> Scaling:
+    return "strong" if _compared(every, "strong") > _compared(every, "weak") else "weak"
+
+
+def _compared(every: Sequence[Fields], scaling: Scaling) -> int:
+    bases = (every[_base(number, every, scaling)] for number in range(len(every)))
+    return sum(_world_size(base) < _world_size(own) for base, own in zip(bases, every, strict=True))
+
+
+def _base(number: int, every: Sequence[Fields], scaling: Scaling) -> int:
     """The smallest world size of the otherwise equal configuration.
 
     One rank sends no gradients, so its precision of gradients is no matter: where a configuration has no
     point of one rank with its own, the one with any other stands in.
     """
-    base = _base(point, points, scaling)
-    if base.fields["grad"] != point.fields["grad"]:
-        study.note(
-            f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
-            f"with the one-rank point said to be {base.fields['grad']}"
-        )
-    return base
-
-
-def _base(point: Point, points: Sequence[Point], scaling: Scaling) -> Point:
-    alike = [other for other in points if _key(other, scaling) == _key(point, scaling)]
-    base = min(alike, key=lambda other: (*_size(other), other.fields["batches"] != point.fields["batches"]))
-    if base.world_size > 1:
+    own = every[number]
+    alike = [place for place, other in enumerate(every) if _key(other, scaling) == _key(own, scaling)]
+    base = min(
+        alike,
+        key=lambda place: (
+            _world_size(every[place]),
+            every[place]["nodes"],
+            every[place]["batches"] != own["batches"],
+        ),
+    )
+    if _world_size(every[base]) > 1:
         ones = [
-            other
-            for other in points
-            if other.world_size == 1 and _key(other, scaling, "grad") == _key(point, scaling, "grad")
+            place
+            for place, other in enumerate(every)
+            if _world_size(other) == 1 and _key(other, scaling, "grad") == _key(own, scaling, "grad")
         ]
         if ones:
-            base = min(ones, key=lambda other: other.fields["grad"] != "fp32")
+            base = min(ones, key=lambda place: every[place]["grad"] != "fp32")
     return base
 
 
-def _size(point: Point) -> tuple[int, int]:
-    return point.world_size, point.fields["nodes"]
-
-
-def _key(point: Point, scaling: Scaling, *without: str) -> tuple:
-    fields = dict(point.fields)
+def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
     if scaling == "strong":
-        fields["batch"] *= point.world_size  # the global batch
+        fields = {**fields, "batch": fields["batch"] * _world_size(fields)}  # the global batch
     return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))

@@ -1,38 +1,90 @@
 """How well does a batch of a point, or of a group of points, use the device?
 
-Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed last. The columns are explained
-in analysis/scaled.py.
+Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import digits
+from analysis.display.metrics import CONFIDENCE, Metric, names_of
+from analysis.display.numbers import digits
+from analysis.measures.scaling.loss import Anatomies
 from analysis.measures.scaling.points import UNPROFILED, Point
 from analysis.statistics import estimates
 
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
 
-USE_COLUMNS = (
-    "profiled_runs", "perturbation", "perturbation_low", "perturbation_high",
-    "tflop_per_batch", "flop_coverage_pct", "kernel_ms",
-    "flops_efficiency_of_kernels_pct", "flops_efficiency_of_kernels_of_measured_pct",
-    "bandwidth_efficiency_of_kernels_pct", "bandwidth_efficiency_of_kernels_of_measured_pct",
-    "flops_efficiency_of_batch_pct", "flops_efficiency_of_batch_pct_low",
-    "flops_efficiency_of_batch_pct_high", "flops_efficiency_of_batch_of_measured_pct",
-    "bandwidth_efficiency_of_batch_pct", "bandwidth_efficiency_of_batch_pct_low",
-    "bandwidth_efficiency_of_batch_pct_high", "bandwidth_efficiency_of_batch_of_measured_pct",
-    "mfu_pct", "mfu_pct_low", "mfu_pct_high", "mfu_of_measured_pct",
-    "use_note", "exposed_communication_ms", "overlapped_communication_ms",
-    "device_name", "peak_tflops_per_s", "peak_gb_per_s", "measured_tflops_per_s", "measured_gb_per_s",
-)  # fmt: skip
+_MEASURED = "the same over the peak measured on the machine"
 
 
-def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`USE_COLUMNS`)."""
+def _beside_peaks(what: str, meaning: str, header: str, interval: str = "") -> tuple[Metric, Metric]:
+    """A share of the datasheet's peak, and that of the measured one."""
+    sheet = Metric(f"{what}_pct", meaning, header, interval, significant=3)
+    return sheet, Metric(f"{what}_of_measured_pct", _MEASURED, header, significant=3)
+
+
+METRICS = (
+    Metric("profiled_runs", "runs under a profiler"),
+    Metric(
+        "perturbation",
+        "a batch that the profiler records over its unprofiled twin's (of several profilers, those that "
+        "recorded kernels)",
+        "profiled\n/ twin",
+        CONFIDENCE,
+        places=2,
+    ),
+    Metric("tflop_per_batch", "credited FLOPs of a rank's batch, 1e12"),
+    Metric("flop_coverage_pct", "these over the analytic count"),
+    Metric("kernel_ms", "time of the model's kernels in a batch of a rank"),
+    *_beside_peaks(
+        "flops_efficiency_of_kernels",
+        "FLOPs over the kernels' time and the datasheet's peak",
+        "FLOPS eff. %\nof kernels",
+    ),
+    *_beside_peaks(
+        "bandwidth_efficiency_of_kernels",
+        "bytes over the kernels' time and the datasheet's peak",
+        "bandw. eff. %\nof kernels",
+    ),
+    *_beside_peaks(
+        "flops_efficiency_of_batch",
+        'FLOPs over the whole batch and the peak (what the reference called "scaled")',
+        "FLOPS eff. %\nof batch",
+        CONFIDENCE,
+    ),
+    *_beside_peaks(
+        "bandwidth_efficiency_of_batch",
+        "bytes over the whole batch and the peak",
+        "bandw. eff. %\nof batch",
+        CONFIDENCE,
+    ),
+    *_beside_peaks(
+        "mfu",
+        "model FLOPS utilisation: analytic FLOPs over the whole batch and the datasheet's peak",
+        "MFU\n%",
+        CONFIDENCE,
+    ),
+    Metric("use_note", "why efficiencies of the batch are above those of the kernels", text=True),
+    Metric(
+        "exposed_communication_ms",
+        "collectives while nothing is computed, a batch of a rank (as analysis.anatomy has it); empty: not "
+        "known",
+        "exposed\ncomm., ms",
+    ),
+    Metric("overlapped_communication_ms", "collectives while something is computed"),
+    Metric("device_name", "the device", text=True),
+    Metric("peak_tflops_per_s", "its peak by datasheet"),
+    Metric("peak_gb_per_s", "its bandwidth by datasheet"),
+    Metric("measured_tflops_per_s", "its peak as measured"),
+    Metric("measured_gb_per_s", "its bandwidth as measured"),
+)
+
+
+def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, Any]:
+    """The figures of a point, or of a group of them (:data:`METRICS`)."""
     profiled = [point for point in points if point.profiled]
     row: dict[str, Any] = {
         "profiled_runs": sum(len(point.profiled) for point in points),
@@ -52,19 +104,19 @@ def use_of_device(points: Sequence[Point]) -> dict[str, Any]:
     if points and all(point.cost for point in points):
         row |= _costs(points)
         row["use_note"] = _above_kernels(points, row["kernel_ms"])
-    return row | _communication(points)
+    return row | _communication([anatomies.get(point, {}) for point in points])
 
 
-def _communication(points: Sequence[Point]) -> dict[str, Any]:
+def _communication(anatomies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Exposed and overlapped, ms a batch of a rank, as anatomy has them; empty: not known.
 
-    A trace of several ranks without a collective is not "0 ms exposed": the profiler did not see it.
+    A trace of several ranks without a collective is not "0 ms exposed" (analysis/measures/scaling/loss.py).
     """
     names = ("exposed_communication", "overlapped_communication")
-    found = [[(point.anatomy or {}).get(name, [0.0])[0] for name in names] for point in points]
-    if not found or not all(map(any, found)):
+    means = [[anatomy[name][0] if name in anatomy else 0.0 for name in names] for anatomy in anatomies]
+    if not means or not all(map(any, means)):
         return {}
-    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
+    return {f"{name}_ms": float(mean) / 1e6 for name, mean in zip(names, np.mean(means, axis=0), strict=True)}
 
 
 def _recorded(point: Point) -> list[np.ndarray]:
@@ -187,7 +239,7 @@ def _costs(points: Sequence[Point]) -> dict[str, Any]:
         "kernel_ms": sum(cost.kernel_ns for _, cost in known) / len(known) / 1e6,
         **{
             name: None
-            for name in USE_COLUMNS
+            for name in names_of(METRICS)
             if name.startswith(("flops_efficiency", "bandwidth_efficiency"))
         },
     }

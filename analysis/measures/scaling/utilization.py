@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from analysis.display.metrics import (
     CONFIDENCE,
@@ -26,9 +27,6 @@ from jobs.run import Run
 from profiling import tables
 from profiling.errors import UserError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 METRICS = (
     RANK,
     Metric(
@@ -44,10 +42,16 @@ METRICS = (
         "batches that the profiler recorded, with kernels; the next five figures are of their time only",
     ),
     Metric("profiled_ms", "their time"),
-    Metric("gpu_utilization_pct", "of it, in which at least one kernel runs", "GPU\nutil. %", places=1),
+    Metric(
+        "gpu_utilization_pct",
+        "of it, in which at least one kernel runs (no copy, no memory set)",
+        "GPU\nutil. %",
+        places=1,
+    ),
     Metric(
         "sm_efficiency_pct",
-        "estimated: of the multiprocessors, how many have a block, mean over it",
+        "estimated: at each instant the blocks a multiprocessor of the kernels that run, added up and cut to "
+        "1; mean over it",
         "est. SM\neff. %",
         places=1,
     ),

@@ -9,18 +9,40 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import duckdb
 import numpy as np
 
-from analysis.display.terminal import Rows, sortable
+from analysis.display.metrics import Metric, Rows, names_of
+from analysis.display.numbers import sortable
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study, Unusable
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import no_command
 
-TAU_COLUMNS = (
-    "repetitions", "repetitions_kept", "application_s", "epoch_duration_s", "base_nodes",
-    "scaling_efficiency_pct", "batch_independent_pct",
-)  # fmt: skip
+METRICS = (
+    Metric("repetitions", "runs of the configuration"),
+    Metric("repetitions_kept", "those left by the 2-sigma cut", "repetitions\nkept"),
+    Metric(
+        "application_s",
+        "median over the kept of the application's time, start-up included",
+        "application\ns",
+        places=2,
+    ),
+    Metric("epoch_duration_s", "that scaled to 1e6 images", "epoch of 1e6\nimages, s"),
+    Metric("base_nodes", "the fewest nodes with the same GPUs a node"),
+    Metric(
+        "scaling_efficiency_pct",
+        "of the epoch's duration, against these",
+        "scaling\nefficiency %",
+        places=2,
+    ),
+    Metric(
+        "batch_independent_pct",
+        "part of the time that a line through the batch sizes leaves at size 0 (not the reference's)",
+        "does not depend\non batch size %",
+        places=1,
+    ),
+)
 
 # Run's field -> the table's column; the last five may be absent.
 _COLUMNS = {
@@ -99,8 +121,6 @@ def _columns_in(study: Study, table: Source) -> set[str]:
 
 
 def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
-    import duckdb
-
     try:
         return study.ask(sql, {"path": str(table.path)})
     except (duckdb.Error, OSError) as error:
@@ -147,13 +167,7 @@ def timed_and_started(
 
 
 def tau_rows(study: Study) -> Rows:
-    """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`TAU_COLUMNS`.
-
-    ``application_s``: median over the kept repetitions of the application time, s, start-up included.
-    ``epoch_duration_s``: that scaled to 1e6 images, s. ``scaling_efficiency_pct``: over the fewest nodes
-    (``base_nodes``) with the same GPUs a node. ``batch_independent_pct``: the part of the application time
-    that a line through the batch sizes leaves at batch size 0, %; not the reference's.
-    """
+    """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`METRICS`."""
     timed, _ = timed_and_started(study)
     fields = [dict(zip(ID_FIELDS, key, strict=True)) for key in timed]
     return _rows(fields, list(timed.values()), [published_formulas.BATCHES] * len(timed))
@@ -240,7 +254,9 @@ def grouped(rows: Rows, group_by: Sequence[str]) -> Rows:
 
 def _mean_row(members: Rows) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for name in dict.fromkeys(["world_size", *TAU_COLUMNS, *(name for member in members for name in member)]):
+    for name in dict.fromkeys(
+        ["world_size", *names_of(METRICS), *(name for member in members for name in member)]
+    ):
         if name in Run.model_fields:
             continue
         values = [member[name] for member in members if member.get(name) is not None]

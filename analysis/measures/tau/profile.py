@@ -6,15 +6,13 @@ Read from TAU's own files, or from the tables that a run of ours (or ``profiling
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from profiling import convert, tables
 from profiling.errors import UserError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _APPLICATION = ".TAU application"
 _TABLES = ("intervals", "atomics", "markers")

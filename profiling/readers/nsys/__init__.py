@@ -1,1 +1,3 @@
 """Nsight Systems' files."""
+
+REPORT_HEAD = b"NVIDIA Tegra Profiler Report"

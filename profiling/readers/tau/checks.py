@@ -5,16 +5,14 @@ Times that cannot be, stages and ranks that are missing, ranks of which none com
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from profiling.attribution.checks import STAGES, missing_marks
 from profiling.attribution.coding import array_of
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _STAGE = f"^({'|'.join(STAGES)})$"
@@ -42,8 +40,6 @@ class Tally:
 
     def add(self, piece: "pa.Table") -> "pa.Table":
         """Count a piece of table ``intervals``; it is returned with every timer called by its own name."""
-        import pyarrow.compute as pc
-
         if _has(piece, _THROTTLED):
             piece = self._unthrottled(piece)
         for rank in pc.unique(piece["rank"]).to_pylist():
@@ -61,8 +57,6 @@ class Tally:
         return piece
 
     def _unthrottled(self, piece: "pa.Table") -> "pa.Table":
-        import pyarrow.compute as pc
-
         names = piece["function"].cast("string")
         own = pc.replace_substring_regex(names, _THROTTLED, "")
         self._throttled |= set(own.filter(pc.not_equal(names, own)).to_pylist())
@@ -122,16 +116,12 @@ class Tally:
 
 def _has(piece: "pa.Table", names: str) -> bool:
     """Whether there is a function that matches ``names``, a regular expression."""
-    import pyarrow.compute as pc
-
     chunks = (chunk.dictionary for chunk, _ in _by_names(piece, "function"))
     return any(pc.any(pc.match_substring_regex(one, names, ignore_case=True)).as_py() for one in chunks)
 
 
 def _chosen(piece: "pa.Table", column: str, figure: str, names: str) -> Iterator[tuple[int, str, float]]:
     """(rank, name, figure) of the rows whose name is one of ``names``, a regular expression."""
-    import pyarrow.compute as pc
-
     for chunk, rows in _by_names(piece, column):
         codes = pc.indices_nonzero(pc.match_substring_regex(chunk.dictionary, names))
         mine = rows.filter(pc.is_in(chunk.indices, codes.cast(chunk.indices.type)))

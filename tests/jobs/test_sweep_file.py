@@ -1,8 +1,8 @@
-"""A sweep file says which points run, and in which order."""
+"""A sweep file says which runs there are, and in which order."""
 
 import pytest
 
-from jobs.points import expand, ordered, parse_only, read_sweep, select
+from jobs.sweep_file import expand, ordered, parse_only, read_sweep, select
 from profiling.errors import UserError
 
 SWEEP = """
@@ -28,20 +28,24 @@ def sweep_file(tmp_path):
     return write
 
 
+def configurations(runs):
+    return [run.configuration for run in runs]
+
+
 def test_a_sweep_is_the_product_of_its_factors_less_what_its_rules_exclude(sweep_file):
     sweep = read_sweep(sweep_file(SWEEP))
-    points, excluded = expand(sweep)
+    runs, excluded = expand(sweep)
     assert sweep.name == "conf"
-    assert len(points) == 3 * (2 + 1)
+    assert len(runs) == 3 * (2 + 1)
     assert {e.reason for e in excluded} == {"one rank sends no gradients"}
     assert len(excluded) == 2 + 1
-    assert all(not (p.run.world_size == 1 and p.run.grad == "fp16") for p in points)
+    assert all(not (p.world_size == 1 and p.grad == "fp16") for p in configurations(runs))
 
 
 def test_what_a_profiler_is_asked_for_makes_no_second_unprofiled_run(sweep_file):
     text = "repetitions: 1\nrun: {profile: [none, torch], profile_mode: [auto, memory]}"
-    points, _ = expand(read_sweep(sweep_file(text)))
-    asked = [(point.run.profile, point.run.profile_mode) for point in points]
+    runs, _ = expand(read_sweep(sweep_file(text)))
+    asked = [(run.profile, run.profile_mode) for run in configurations(runs)]
     assert asked == [("none", "auto"), ("torch", "auto"), ("torch", "memory")]
     with pytest.raises(UserError, match="names the same value twice"):
         expand(read_sweep(sweep_file("repetitions: 1\nrun: {profile: [none, torch], batch: [8, 8]}")), "x")
@@ -49,22 +53,22 @@ def test_what_a_profiler_is_asked_for_makes_no_second_unprofiled_run(sweep_file)
 
 def test_the_order_is_random_but_recorded(sweep_file):
     sweep = read_sweep(sweep_file(SWEEP))
-    points, _ = expand(sweep)
-    assert ordered(points, sweep, 7) == ordered(points, sweep, 7) != points
-    assert sorted(ordered(points, sweep, 7), key=lambda p: p.id) == sorted(points, key=lambda p: p.id)
+    runs, _ = expand(sweep)
+    assert ordered(runs, sweep, 7) == ordered(runs, sweep, 7) != runs
+    assert sorted(ordered(runs, sweep, 7), key=lambda p: p.id) == sorted(runs, key=lambda p: p.id)
     given = sweep.model_copy(update={"order": "given"})
-    assert ordered(points, given, 7) == points
+    assert ordered(runs, given, 7) == runs
 
 
 def test_a_factor_outside_the_id_is_appended_so_that_ids_stay_unique(sweep_file):
-    points, _ = expand(read_sweep(sweep_file("run: {image_size: [64, 128], seed: 1}\nrepetitions: 1")))
-    assert [p.id.partition("+")[2] for p in points] == ["image_size=64", "image_size=128"]
+    runs, _ = expand(read_sweep(sweep_file("run: {image_size: [64, 128], seed: 1}\nrepetitions: 1")))
+    assert [p.id.partition("+")[2] for p in runs] == ["image_size=64", "image_size=128"]
 
 
 def test_only_selects(sweep_file):
-    points, _ = expand(read_sweep(sweep_file(SWEEP)))
-    chosen = select(points, parse_only(["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]))
-    assert {(p.run.gpus_per_node, p.run.profile) for p in chosen} == {(2, "torch")}
+    runs, _ = expand(read_sweep(sweep_file(SWEEP)))
+    chosen = select(runs, parse_only(["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]))
+    assert {(p.gpus_per_node, p.profile) for p in configurations(chosen)} == {(2, "torch")}
     assert len(chosen) == 2
 
 
@@ -104,35 +108,35 @@ def test_a_missing_sweep_file_names_its_neighbour(sweep_file):
 
 @pytest.mark.parametrize("name", ["quick", "loaders", "resnet50", "vgg16", "alexnet"])
 def test_the_sweeps_we_ship_are_whole(root, name):
-    points, _ = expand(read_sweep(root / "configs" / f"{name}.yaml"), name)
-    assert points
+    runs, _ = expand(read_sweep(root / "configs" / f"{name}.yaml"), name)
+    assert runs
 
 
 def test_the_references_sweep_has_its_factors(root):
-    points, _ = expand(read_sweep(root / "configs" / "resnet50.yaml"))
-    values = {name: {getattr(p.run, name) for p in points} for name in ("nodes", "gpus_per_node", "workers")}
+    runs = configurations(expand(read_sweep(root / "configs" / "resnet50.yaml"))[0])
+    values = {name: {getattr(p, name) for p in runs} for name in ("nodes", "gpus_per_node", "workers")}
     assert values == {
         "nodes": {1, 2, 4, 8, 16, 32}, "gpus_per_node": {1, 2}, "workers": {1, 2, 4, 8},
     }  # fmt: skip
-    assert {p.run.loader for p in points} == {"dali-gpu", "dali-cpu-to-gpu"}
-    assert {p.run.data_format for p in points} == {"tfrecord"}
-    assert {(p.run.batch, p.run.grad) for p in points} == {(b, g) for b in (32, 64) for g in ("fp32", "fp16")}
+    assert {p.loader for p in runs} == {"dali-gpu", "dali-cpu-to-gpu"}
+    assert {p.data_format for p in runs} == {"tfrecord"}
+    assert {(p.batch, p.grad) for p in runs} == {(b, g) for b in (32, 64) for g in ("fp32", "fp16")}
 
 
 def test_vgg16_takes_8192_images_whether_on_one_gpu_or_two(root):
-    points, _ = expand(read_sweep(root / "configs" / "vgg16.yaml"))
-    assert {p.run.world_size * p.run.batch * p.run.batches for p in points} == {8192}
-    assert {(p.run.world_size, p.run.profile) for p in points} == {
+    runs = configurations(expand(read_sweep(root / "configs" / "vgg16.yaml"))[0])
+    assert {p.world_size * p.batch * p.batches for p in runs} == {8192}
+    assert {(p.world_size, p.profile) for p in runs} == {
         (gpus, profile) for gpus in (1, 2) for profile in ("none", "torch")
     }
     # Of the schedule 1,2,5,2: wait for one, warm up for two, record five, twice.
-    recorded = {tuple(map(tuple, p.run.recordings)) for p in points if p.run.profile == "torch"}
+    recorded = {tuple(map(tuple, p.recordings)) for p in runs if p.profile == "torch"}
     assert recorded == {((3, 4, 5, 6, 7), (11, 12, 13, 14, 15))}
 
 
 def test_alexnet_is_the_product_of_gpus_batches_and_two_ways_to_exchange_gradients(root):
-    points, _ = expand(read_sweep(root / "configs" / "alexnet.yaml"))
-    found = [(p.run.gpus_per_node, p.run.batch, p.run.backend) for p in points if p.run.profile == "torch"]
+    runs = configurations(expand(read_sweep(root / "configs" / "alexnet.yaml"))[0])
+    found = [(p.gpus_per_node, p.batch, p.backend) for p in runs if p.profile == "torch"]
     grid = {(gpus, batch, by) for gpus in (1, 2, 4) for batch in (8, 16, 32, 128) for by in ("ddp", "dp")}
     assert sorted(found) == sorted(grid)
-    assert {p.run.model for p in points} == {"alexnet"}
+    assert {p.model for p in runs} == {"alexnet"}

@@ -32,7 +32,7 @@ _LAUNCHERS = {
 
 
 @dataclass(frozen=True)
-class Launched:
+class Identity:
     """What a launcher says of this process.
 
     Attributes:
@@ -48,7 +48,7 @@ class Launched:
     launcher: str = "none"
 
 
-def read_launched(environment: Mapping[str, str]) -> Launched:
+def read_identity(environment: Mapping[str, str]) -> Identity:
     """What a launcher wrote into ``environment``; one rank of one where there was no launcher.
 
     Raises:
@@ -59,8 +59,8 @@ def read_launched(environment: Mapping[str, str]) -> Launched:
             continue
         if launcher == "Slurm" and not _is_task(environment):
             continue
-        return Launched(*_numbers(environment, names, launcher), launcher)
-    return Launched()
+        return Identity(*_numbers(environment, names, launcher), launcher)
+    return Identity()
 
 
 def _is_task(environment: Mapping[str, str]) -> bool:

@@ -26,12 +26,12 @@ _OF_PROFILERS = ("profile_mode", "profile_kernels")
 
 
 class Rule(BaseModel):
-    """Points to leave out: those whose fields have one of the values of ``when``."""
+    """Runs to leave out: those whose fields have one of the values of ``when``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     when: dict[str, Any] = Field(description="Run's fields, or world_size: a value or a list of values")
-    because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the points")
+    because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the runs")
 
     def matches(self, run: Run) -> bool:
         return all(getattr(run, name) in _as_list(values) for name, values in self.when.items())
@@ -48,23 +48,23 @@ class Sweep(BaseModel):
     run: dict[str, Any] = Field(description="Run's fields; a list of values is a factor")
     repetitions: (
         Annotated[int, Field(ge=1, le=1000)] | dict[Profile, Annotated[int, Field(ge=0, le=1000)]]
-    ) = Field(3, description="how often each point runs; may be said by profile: {none: 2, torch: 1}")
-    exclude: list[Rule] = Field([], description="rules that leave points out")
+    ) = Field(3, description="how often each configuration runs; may be said by profile: {none: 2, torch: 1}")
+    exclude: list[Rule] = Field([], description="rules that leave runs out")
     unavailable: Literal["fail", "skip"] = Field(
-        "fail", description="what becomes of points that this machine cannot run"
+        "fail", description="what becomes of runs that this machine cannot start"
     )
     order: Order = Field(
-        "random", description="in which order points run; largest and smallest: by nodes, else random"
+        "random", description="in which order runs start; largest and smallest: by nodes, else random"
     )
     order_seed: Annotated[int, Field(ge=0)] | None = Field(
         None, description="of the random order; by default drawn, and recorded in sweep.json"
     )
-    time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a point, in seconds")
+    time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a run, in seconds")
     hang_limit_s: Annotated[float, Field(ge=0)] = Field(
-        300, description="without a new batch for so long, a point hangs: it is ended (0: never)"
+        300, description="without a new batch for so long, a run hangs: it is ended (0: never)"
     )
     retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        3, description="how often at most a point is tried again after a failure that may not come again"
+        3, description="how often at most a run is tried again after a failure that may not come again"
     )
 
     def repetitions_of(self, profile: str) -> int:
@@ -74,30 +74,30 @@ class Sweep(BaseModel):
 
 
 @dataclass(frozen=True)
-class Point:
-    """A run and which repetition of it."""
+class SweepRun:
+    """A run that a sweep asks for: a configuration, and which repetition of it."""
 
-    run: Run
+    configuration: Run
     repetition: int
     outside: tuple[str, ...] = ()  # fields beyond the id's that the sweep varies
 
     @property
     def id(self) -> str:
-        return format_id(self.run, self.repetition, outside=self.outside)
+        return format_id(self.configuration, self.repetition, outside=self.outside)
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A point that failed: why, in one line, and where its log is."""
+    """A run that failed: why, in one line, and where its log is."""
 
-    point: Point
+    sweep_run: SweepRun
     reason: str
     log: Path
 
 
 @dataclass
 class Result:
-    """What became of a sweep's points.
+    """What became of a sweep's runs.
 
     Attributes:
         done: how many.
@@ -108,15 +108,15 @@ class Result:
 
     done: int = 0
     failed: list[Failed] = field(default_factory=list)
-    elsewhere: list[Point] = field(default_factory=list)
-    left: list[Point] = field(default_factory=list)
+    elsewhere: list[SweepRun] = field(default_factory=list)
+    left: list[SweepRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """A point that is left out, and why."""
+    """A run that is left out, and why."""
 
-    point: Point
+    sweep_run: SweepRun
     reason: str
 
 
@@ -164,11 +164,11 @@ def _check_fields(sweep: Sweep, path: Path) -> None:
             raise UserError(f"{path}: repetitions says nothing of profile {absent[0]!r}")
 
 
-def expand(sweep: Sweep, where: str = "") -> tuple[list[Point], list[Excluded]]:
-    """The points of a sweep, in the order of its factors, and those its rules leave out."""
+def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
+    """The runs of a sweep, in the order of its factors, and those its rules leave out."""
     names = list(sweep.run)
     outside = tuple(n for n in names if n not in ID_FIELDS and len(_as_list(sweep.run[n])) > 1)
-    points, excluded = [], []
+    sweep_runs, excluded = [], []
     twins: set[Run] = set()
     for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
         asked = dict(zip(names, values, strict=True))
@@ -182,33 +182,37 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[Point], list[Excluded]]:
         run = make_run(asked, where)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
         for repetition in range(sweep.repetitions_of(run.profile)):
-            point = Point(run, repetition, outside)
+            sweep_run = SweepRun(run, repetition, outside)
             if reason is None:
-                points.append(point)
+                sweep_runs.append(sweep_run)
             else:
-                excluded.append(Excluded(point, reason))
-    if len({point.id for point in points}) < len(points):
+                excluded.append(Excluded(sweep_run, reason))
+    if len({sweep_run.id for sweep_run in sweep_runs}) < len(sweep_runs):
         raise UserError(f"{where}: a factor names the same value twice")
-    return points, excluded
+    return sweep_runs, excluded
 
 
-def ordered(points: Sequence[Point], sweep: Sweep, seed: int) -> list[Point]:
-    """The points in the order in which they run.
+def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
+    """The runs in the order in which they run.
 
     Random order keeps a drift of the machine (heat, neighbours) from looking like an effect of a factor.
     """
-    points = list(points)
+    sweep_runs = list(sweep_runs)
     if sweep.order != "given":
-        random.Random(seed).shuffle(points)
+        random.Random(seed).shuffle(sweep_runs)
     if sweep.order in ("largest", "smallest"):
-        # The sort is stable: points of as many nodes keep their random order.
-        points.sort(key=lambda point: point.run.nodes, reverse=sweep.order == "largest")
-    return points
+        # The sort is stable: runs of as many nodes keep their random order.
+        sweep_runs.sort(key=lambda sweep_run: sweep_run.configuration.nodes, reverse=sweep.order == "largest")
+    return sweep_runs
 
 
-def select(points: Iterable[Point], only: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """The points whose fields have one of the values of ``only``."""
-    return [p for p in points if all(getattr(p.run, name) in values for name, values in only.items())]
+def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) -> list[SweepRun]:
+    """The runs whose fields have one of the values of ``only``."""
+    return [
+        sweep_run
+        for sweep_run in sweep_runs
+        if all(getattr(sweep_run.configuration, name) in values for name, values in only.items())
+    ]
 
 
 def parse_only(pairs: Sequence[str]) -> dict[str, list[Any]]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import duckdb
+
 from analysis.results.study import Source, Study, Unusable
-from profiling.tools import pyprof
+from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
 
@@ -40,8 +42,6 @@ def per_table(
 def _in_portions(
     study: Study, sources: Sequence[Source], ask: Callable[[Sequence[Source]], dict[Path, _Value]]
 ) -> dict[Path, _Value]:
-    import duckdb
-
     def alone(source: Source) -> dict[Path, _Value]:
         try:
             return ask([source])
@@ -194,8 +194,6 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
     Raises:
         Unusable: the table is damaged.
     """
-    import duckdb
-
     where = '"Direction" = $direction' if direction else "true"
     sql = (
         'select "Kernel", coalesce(sum("Sil(ns)"), 0)::double as ns, coalesce(sum("FLOPs"), 0)::double '
@@ -212,8 +210,6 @@ def per_name(study: Study, source: Source, direction: str | None = None) -> list
 
 def damaged(error: Exception) -> str:
     """That a file is damaged, or has columns of other types, in one line."""
-    import duckdb
-
     if isinstance(error, duckdb.BinderException | duckdb.ConversionException):
         return f"holds a column of another type than PyProf's ({str(error).splitlines()[0]})"
     return f"is damaged or truncated ({str(error).splitlines()[0]}); fetch it again"

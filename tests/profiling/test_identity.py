@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.errors import UserError
-from profiling.launched import Launched, check_mpi, read_launched
+from profiling.identity import Identity, check_mpi, read_identity
 
 # Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -44,25 +44,25 @@ MATRIX = {
 @pytest.mark.parametrize("case", MATRIX)
 def test_every_launcher_says_the_same(case):
     environment, launcher = MATRIX[case]
-    assert read_launched(environment) == Launched(5, 8, 1, 4, launcher)
+    assert read_identity(environment) == Identity(5, 8, 1, 4, launcher)
 
 
 def test_without_a_launcher_there_is_one_rank():
-    assert read_launched({}) == Launched(0, 1, 0, 1, "none")
+    assert read_identity({}) == Identity(0, 1, 0, 1, "none")
     # An interactive allocation's shell is no rank.
     shell = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"}
-    assert read_launched(shell).launcher == "none"
+    assert read_identity(shell).launcher == "none"
 
 
 def test_who_says_nothing_of_nodes_means_one_node():
-    assert read_launched(PMI) == Launched(5, 8, 5, 8, "MPICH")
+    assert read_identity(PMI) == Identity(5, 8, 5, 8, "MPICH")
 
 
 @pytest.mark.parametrize(("node", "local_size"), [("0", 2), ("1", 2), ("2", 1)])
 def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
     uneven = {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "5",
               "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"}  # fmt: skip
-    assert read_launched({**uneven, "SLURM_NODEID": node}).local_size == local_size
+    assert read_identity({**uneven, "SLURM_NODEID": node}).local_size == local_size
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
 )
 def test_variables_that_cannot_be_are_one_clear_line(environment):
     with pytest.raises(UserError) as error:
-        read_launched(environment)
+        read_identity(environment)
     assert "\n" not in str(error.value)
 
 

@@ -1,0 +1,88 @@
+"""How well do the kernels of groups of runs use the device?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.display.metrics import Metric, Rows
+from analysis.display.numbers import sortable
+from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of
+from analysis.results.study import Source, Study
+
+METRICS = (
+    Metric(
+        "compute_efficiency_pct",
+        "time of launches that do arithmetic (FLOPs credited) over the time of all",
+    ),
+    Metric("tflops_per_s", "FLOPs over kernel time"),
+    Metric("bandwidth_gb_per_s", "bytes read and written over kernel time"),
+    Metric("bandwidth_efficiency_pct", "that over the datasheet's memory bandwidth"),
+    Metric("flops_efficiency_pct", "FLOP rate over the datasheet's peak"),
+)
+CORRECTED_METRICS = (
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate over the peak measured on the machine"),
+    Metric("bandwidth_efficiency_of_measured_pct", "bytes over kernel time and the measured bandwidth"),
+    Metric("kernel_ms_per_batch", "time of the model's kernels, a batch"),
+    Metric("loader_ms_per_batch", "time of the loader's kernels, a batch"),
+    Metric("attributed_batches", "batches that have kernels"),
+)
+
+
+def rows(study: Study, group_by: Sequence[str]) -> Rows:
+    """A row a group, ordered by its fields: these, then :data:`METRICS` and :data:`CORRECTED_METRICS`.
+
+    Raises:
+        UserError: no run has kernels in attributed batches.
+    """
+    costs = costs_of(study, study.sources)
+    groups: dict[tuple, list[Source]] = {}
+    for source in study.sources:
+        if source.id in costs:
+            groups.setdefault(group_of(source, group_by), []).append(source)
+    if not groups:
+        raise study.nothing(
+            f"{study.path} holds no kernels with FLOPs: it needs runs under a profiler (profile: torch), "
+            "or PyProf kernel tables"
+        )
+    made = []
+    for key in sorted(groups, key=sortable):
+        of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
+        # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
+        credited = [(cost, bound) for cost, bound in of_group if cost.flops]
+        moving = [(cost, bound) for cost, bound in of_group if cost.bytes]
+        flops = sum(cost.flops for cost, _ in credited)
+        moved = sum(cost.bytes for cost, _ in moving)
+        rate, bandwidth = _over_time(flops, credited), _over_time(moved, moving)
+        counted = _over_time(sum(cost.counted_ns for cost, _ in credited), credited)
+        made.append({
+            **dict(zip(group_by, key, strict=True)),
+            "compute_efficiency_pct": None if counted is None else 100 * counted,
+            "tflops_per_s": None if rate is None else rate / 1e3,
+            "bandwidth_gb_per_s": bandwidth,
+            "bandwidth_efficiency_pct": _over_peak(moved, moving, "bytes_per_s"),
+            "flops_efficiency_pct": _over_peak(flops, credited, "flops_per_s"),
+            "flops_efficiency_of_measured_pct": _over_peak(flops, credited, "measured_flops_per_s"),
+            "bandwidth_efficiency_of_measured_pct": _over_peak(moved, moving, "measured_bytes_per_s"),
+            "kernel_ms_per_batch": sum(cost.kernel_ns for cost, _ in of_group) / len(of_group) / 1e6,
+            "loader_ms_per_batch": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
+            "attributed_batches": sum(cost.batches for cost, _ in of_group),
+        })  # fmt: skip
+    return made
+
+
+def _over_time(total: float, runs: Sequence[tuple[Costs, Bound]]) -> float | None:
+    """``total`` over the time of the runs' kernels in ns; None without any."""
+    time = sum(cost.kernel_ns for cost, _ in runs)
+    return total / time if time else None
+
+
+def _over_peak(total: float, runs: Sequence[tuple[Costs, Bound]], name: str) -> float | None:
+    """``total`` over what the devices could have done in the kernels' time, %; None if that is not known."""
+    peaks = [getattr(bound, name) for _, bound in runs]
+    if not all(peaks):
+        return None
+    could = sum(cost.kernel_ns * peak for (cost, _), peak in zip(runs, peaks, strict=True)) / 1e9
+    return 100 * total / could if could else None
+
+
+def group_of(source: Source, group_by: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(source.value(name) for name in group_by)

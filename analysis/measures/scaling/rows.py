@@ -1,0 +1,90 @@
+"""How does training scale, from runs of our own: a row a configuration, or a group of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.display.metrics import Rows
+from analysis.display.numbers import sortable
+from analysis.measures.scaling import figures, use
+from analysis.measures.scaling.figures import above_ideal
+from analysis.measures.scaling.loss import anatomies_of
+from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
+from analysis.results.study import Study
+from jobs.run import ID_FIELDS, Run
+
+
+def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
+    """A row a configuration at one world size, or a group: its fields, ``world_size``, then the figures.
+
+    Args:
+        scaling: weak or strong; None: the kind that compares more points.
+    """
+    points = points_of(study, scaling)
+    kind = scaling or choose_scaling(points)
+    _note_kind(study, points, kind)
+    anatomies = anatomies_of(study, points)
+    for finding in use.findings(points):
+        study.note(finding)
+    groups: dict[tuple, list[Point]] = {}
+    for number, point in enumerate(points):
+        key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
+        groups.setdefault(key, []).append(point)
+    made: Rows = []
+    for key, members in groups.items():
+        row = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
+        sizes = {point.world_size for point in members}
+        row["world_size"] = sizes.pop() if len(sizes) == 1 else None
+        made.append({**row, **figures.figures(members, kind, anatomies)})
+    _note_above_ideal(study, made)
+    # Where the global batch is constant that of a GPU goes with the number of ranks.
+    apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
+    order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
+    return sorted(made, key=lambda row: sortable([_order_of(row.get(name)) for name in order]))
+
+
+def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
+    """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
+    constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
+    other: Scaling = "weak" if kind == "strong" else "strong"
+    compared = {one: count_compared(points, one) for one in constant}
+    if compared[other]:
+        study.note(
+            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
+            f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
+            f"{constant[other]} (analysis.scaled --scaling {other})"
+        )
+
+
+def _note_above_ideal(study: Study, made: Rows) -> None:
+    """Say where points scale better than ideal."""
+    above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
+    if above:
+        strong = made[0]["scaling"] == "strong"
+        study.note(
+            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
+            "that the base point ran slower than it need have (a busy machine, other clocks or threads"
+            f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
+        )
+
+
+def _order_of(value: Any) -> Any:
+    # fp32 comes first: one rank has no other precision of gradients, and is the base of the others.
+    return "" if value == "fp32" else value
+
+
+def _outside() -> list[str]:
+    return [name for name in Run.model_fields if name not in ID_FIELDS]
+
+
+def _fields(point: Point) -> dict[str, Any]:
+    return {**point.fields, "profile": _value(point, "profile")}
+
+
+def _value(point: Point, name: str) -> Any:
+    if name == "world_size":
+        return point.world_size
+    if name in point.fields:
+        return point.fields[name]
+    runs = point.profiled if name == "profile" and point.profiled else [*point.timed, *point.profiled]
+    values = dict.fromkeys(source.fields[name] for source, _ in runs)
+    return next(iter(values)) if len(values) == 1 else "+".join(str(value) for value in values)

@@ -1,0 +1,244 @@
+"""What launches do the attributed batches of a run hold, whoever recorded them?
+
+Our runs have tables of kernels and batches, a rank each; PyProf's tables are read as such here, so that no
+measure asks which of the two a source is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.results import borrowed
+from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
+from analysis.results.query import note_untimed, note_without_kernels, query
+from analysis.results.study import Source, Study, Unusable
+from profiling import convert
+from profiling.errors import UserError
+from profiling.readers import pyprof
+from profiling.tables import ATTRIBUTED, COUNTED, IS_MODEL
+from profiling.workers import cores, in_threads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def has_kernels(source: Source) -> bool:
+    """Whether a profiler left kernels of it."""
+    return source.kind == "pyprof" or bool(source.tables("kernels"))
+
+
+def kernels(source: Source) -> "pa.Table | list[Path]":
+    """All its kernels as tables of them: in memory, or the ranks' files; empty: it has none.
+
+    Raises:
+        UserError: a table of PyProf's is damaged.
+    """
+    if source.kind == "pyprof":
+        return convert.read(source.path, "pyprof").tables["kernels"]
+    return source.tables("kernels")
+
+
+# --- sums ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over the attributed batches of all ranks (ns, FLOP, bytes).
+
+    Attributes:
+        batches: of a rank that have kernels; of a rank with several GPUs one counts for each.
+        kernel_ns: of the model's kernels; counted_ns: of those to which FLOPs are credited.
+        flops, bytes: credited to them; 0: not known.
+        loader_ns, communication_ns, copy_ns: the classes apart.
+    """
+
+    batches: int
+    kernel_ns: float
+    counted_ns: float
+    flops: float
+    bytes: float
+    loader_ns: float
+    communication_ns: float = 0.0
+    copy_ns: float = 0.0
+
+
+_SUMS = f"""
+with counted as ({COUNTED}), launches as (
+    select duration_ns as ns, coalesce(flops, 0) as flops, coalesce(bytes, 0) as bytes,
+        "class"::varchar as class, {IS_MODEL} as model
+    from {{launches}} semi join {ATTRIBUTED} using (rank, batch_index)
+    where duration_ns >= 0
+)
+select (select recorded from counted), (select attributed from counted),
+    sum(ns) filter (model), sum(ns) filter (model and flops > 0),
+    sum(flops) filter (model), sum(bytes) filter (model),
+    sum(ns) filter (not model and class not in ('communication', 'memcpy', 'memset')),
+    sum(ns) filter (class = 'communication'), sum(ns) filter (class in ('memcpy', 'memset'))
+from launches
+"""
+
+
+def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Source, Sums]]:
+    """The sums of each source that has attributed kernels; of the others a note says so."""
+    of_tables = table_sums(study, [source for source in sources if source.kind == "pyprof"])
+
+    def sums(source: Source) -> Sums | None:
+        if source.kind == "pyprof":
+            return _sums_of_table(study, source, of_tables.get(source.id))
+        return _sums_of_run(study, source)
+
+    return study.each(sources, sums)
+
+
+def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Sums | None:
+    # A table without rows has no sums.
+    if sums is None or sums.batches.attributed_from is None:
+        study.note("no batch in it has an attributed backward pass, so no cost is counted", source)
+        return None
+    if not sums.kernel_ns:
+        study.note("no launch of its attributed batches has a time, so no cost is counted", source)
+        return None
+    return Sums(
+        sums.batches.backward,
+        sums.kernel_ns,
+        sums.counted_ns,
+        sums.kernel_flops,
+        sums.kernel_bytes,
+        sums.loader_ns,
+    )
+
+
+def _sums_of_run(study: Study, source: Source) -> Sums | None:
+    paths = {name: source.tables(name) for name in ("kernels", "batches")}
+    if not all(paths.values()):
+        return None
+    sql = _SUMS.format(launches=borrowed.relation(study, source))
+    ((recorded, attributed, *sums),) = query(study, source, sql, **paths)
+    note_untimed(study, source)
+    # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
+    if not recorded or sums[0] is None:
+        study.note("its kernels belong to no attributed batch, so no cost is counted", source)
+        return None
+    note_without_kernels(study, source, attributed - recorded, attributed)
+    # One rank of DataParallel has the kernels of all its GPUs.
+    return Sums(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query over the launches of a run's attributed batches, ``{launches}`` in it; columns as our tables'.
+
+    Attributes:
+        optional: columns of PyProf's tables that it needs beside those that are always read.
+    """
+
+    sql: str
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The rows of a question, and how many batches (of a rank; see :class:`Sums`) they are of."""
+
+    batches: int
+    rows: list[tuple]
+
+
+def groups_of_each(
+    study: Study, sources: Sequence[Source], question: Question
+) -> Iterator[tuple[Source, Groups]]:
+    """What each source answers, in order; tables of PyProf are read by several threads."""
+    tables = [source for source in sources if source.kind == "pyprof"]
+    batches = batches_of(study, tables)
+    tables = study.usable(tables)
+    begun = _begun(study)
+    asked = [source for source in tables if (source.path, question) not in begun]
+    in_turn = in_threads(lambda ask: ask(), [_asking(study, one.path, batches, question) for one in asked])
+
+    def groups(source: Source) -> Groups | None:
+        if source.kind != "pyprof":
+            return _groups_of_run(study, source, question)
+        future = begun.get((source.path, question))
+        rows = next(in_turn) if future is None else future.result()
+        return _groups_of_table(study, source, batches[source.path], rows)
+
+    return study.each(sources, groups)
+
+
+def _begun(study: Study) -> dict[tuple[Path, Question], Future[Any]]:
+    """What threads read meanwhile."""
+    return study.kept("kernels read ahead")
+
+
+@contextmanager
+def reading_ahead(study: Study, question: Question) -> Iterator[None]:
+    """Within it the tables of PyProf are read by threads, for this question to :func:`groups_of_each`.
+
+    Many tables take seconds; what a report says beside them is read meanwhile.
+    """
+    pool = ThreadPoolExecutor(cores())
+    try:
+        batches = batches_of(study, study.of_kind("pyprof"))
+        for path in batches:
+            _begun(study)[path, question] = pool.submit(_asking(study, path, batches, question))
+        yield
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+_Rows = list[tuple] | UserError | None
+
+
+def _asking(
+    study: Study, path: Path, batches: dict[Path, pyprof.TableBatches], question: Question
+) -> Callable[[], _Rows]:
+    """The rows of a table of PyProf, or what is wrong with it; None without an attributed batch."""
+    counted, connection = batches[path], study.connection
+
+    def ask() -> _Rows:
+        if not counted.backward:
+            return None
+        # A thread may not use another's connection; a cursor is one of its own.
+        with closing(connection.cursor()) as own:
+            try:
+                read = pyprof.read_table(
+                    path, batches=counted, optional=list(question.optional), connection=own
+                )
+            except UserError as error:
+                return error
+            own.register("launches_of_pyprof", read.tables["kernels"])
+            launches = f"(select * from launches_of_pyprof where batch_index >= {counted.first_attributed})"
+            return own.execute(question.sql.format(launches=launches)).fetchall()
+
+    return ask
+
+
+def _groups_of_table(
+    study: Study, source: Source, batches: pyprof.TableBatches, rows: _Rows
+) -> Groups | None:
+    if isinstance(rows, UserError):
+        raise Unusable(source, str(rows))
+    if rows is None:
+        study.note("no batch in it has an attributed backward pass", source)
+        return None
+    return Groups(batches.backward, rows)
+
+
+def _groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
+    paths = {name: source.tables(name) for name in ("kernels", "batches")}
+    launches = (
+        f"(select * from {borrowed.relation(study, source)} semi join {ATTRIBUTED} using (rank, batch_index))"
+    )
+    ((recorded, attributed),) = query(study, source, COUNTED, **paths)
+    if not recorded:
+        return None
+    note_without_kernels(study, source, attributed - recorded, attributed)
+    rows = query(study, source, question.sql.format(launches=launches), **paths)
+    note_untimed(study, source)
+    return Groups(recorded * source.gpus_per_rank, rows)

@@ -1,0 +1,83 @@
+"""Which loaders are there, and what does each need? A line each in :data:`LOADERS`.
+
+A rank opens a loader by its module, which imports torch; what is said here is needed before that: flags,
+checks of a run, :mod:`jobs.doctor` and the docs derive from it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Library:
+    """A package that loaders need and an installation may lack.
+
+    Attributes:
+        module: what is imported of it.
+        package: what its version is asked of.
+        install: how one gets it.
+    """
+
+    name: str
+    module: str
+    package: str
+    install: str
+
+
+@dataclass(frozen=True)
+class LoaderKind:
+    """A loader, to all but the rank that opens it.
+
+    Attributes:
+        module: holds ``build_loader`` (:mod:`train.loaders`).
+        meaning: what it does, for the docs.
+        on_cpu: the loader to take where there is no GPU; "" where this one needs none.
+        reads_data: whether it reads the run's ``data``.
+        library: that it needs.
+    """
+
+    module: str
+    meaning: str
+    on_cpu: str = ""
+    reads_data: bool = True
+    library: Library | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        return bool(self.on_cpu)
+
+    def why_not(self, name: str, gpu: bool, libraries: frozenset[str], data: str | None) -> str:
+        """Why a run of this loader, called ``name``, cannot be on a machine; "" if it can.
+
+        Args:
+            gpu: whether the run would have one.
+            libraries: the modules of :class:`Library` that the machine has.
+            data: the run's.
+        """
+        if self.needs_gpu and not gpu:
+            return f"loader {name} needs a GPU, and this machine has none; {self.on_cpu} does without"
+        if self.library and self.library.module not in libraries:
+            return f"loader {name} needs {self.library.name}, which is not installed: {self.library.install}"
+        if self.reads_data and data is None:
+            return f"loader {name} needs data: {_DATA}"
+        return ""
+
+
+_DATA = "a folder of images or TFRecord files (python -m train.data make data/demo makes a small set)"
+
+DALI = Library(
+    "NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130  (Linux only)"
+)
+_BYDALI = "train.loaders.dali"
+
+LOADERS: dict[str, LoaderKind] = {
+    "dali-gpu": LoaderKind(_BYDALI, "DALI; decodes and augments on the GPU", "dali-cpu", library=DALI),
+    "dali-cpu-to-gpu": LoaderKind(
+        _BYDALI, "DALI; decodes and augments on the CPU, copies whole batches", "dali-cpu", library=DALI
+    ),
+    "dali-cpu": LoaderKind(_BYDALI, "DALI; all on the CPU, PyTorch copies batches", library=DALI),
+    "pytorch": LoaderKind("train.loaders.pytorch", "PyTorch's DataLoader with torchvision's transforms"),
+    "synthetic": LoaderKind(
+        "train.loaders.synthetic", "one random batch, again and again: the bound for all others",
+        reads_data=False,
+    ),
+}  # fmt: skip

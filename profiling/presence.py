@@ -1,0 +1,54 @@
+"""Is something that a user may want on this machine, which release of it, and how does one get it?"""
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A program or library as :mod:`jobs.doctor` shows it.
+
+    Attributes:
+        detail: which release it is, or what is wrong.
+        remedy: what to do where it cannot be used; "" where it can.
+    """
+
+    name: str
+    present: bool
+    detail: str
+    remedy: str = ""
+
+
+def of_program(command: Sequence[str], remedy: str) -> Presence:
+    """Whether a program is on the PATH and says its version.
+
+    Args:
+        command: what asks it for that, e.g. ``["nsys", "--version"]``.
+    """
+    name = command[0]
+    if shutil.which(name) is None:
+        return Presence(name, False, "not on the PATH", remedy)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Presence(name, False, f"does not start: {error}", remedy)
+    lines = [line.strip() for line in (answer.stdout + answer.stderr).splitlines() if line.strip()]
+    if answer.returncode:
+        # The last line is what it gave up for; those before say what it tried.
+        why = lines[-1] if lines else f"exit code {answer.returncode}"
+        return Presence(name, False, f"answers with an error: {why}", remedy)
+    first = lines[0] if lines else "on the PATH"
+    return Presence(name, True, next((line for line in lines if any(c.isdigit() for c in line)), first)[:60])
+
+
+def is_importable(module: str) -> bool:
+    """Whether a module is installed, found without importing it (but for the packages it lies in)."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False  # a package that it lies in is not there

@@ -1,0 +1,69 @@
+"""Which tables are in a file of Nsight Systems: a SQLite export, or what ``nsys stats`` prints?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from profiling.readers.chunks import read_head
+from profiling.readers.nsys import REPORT_HEAD
+from profiling.readers.nsys.database import Reader, is_nsys
+from profiling.readers.nsys.ranks import stream_ranks
+from profiling.readers.nsys.stats import Stats, is_stats, read_stats
+from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
+from profiling.readers.sqlite import MAGIC, open_database
+
+
+def recognise(path: Path, head: bytes) -> bool:
+    """Whether a file is of Nsight Systems, by what is in it."""
+    if head.startswith(MAGIC):
+        with open_database(path) as database:
+            return is_nsys(database)
+    return head.startswith(REPORT_HEAD) or is_stats(head)
+
+
+def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
+    """A file of Nsight Systems as pieces of tables: ``kernels`` and ``markers`` of a report's export; of the
+    tables of ``nsys stats`` ``intervals``, ``atomics`` and, of a GPU trace, ``kernels``.
+
+    A report may hold several processes; those with work on a GPU (else: with stages of batches, else: with
+    any range) are taken for ranks.
+    """
+    rank = origin.rank_of(path)
+    if read_head(path, len(MAGIC)) == MAGIC:
+        yield from _database(path, findings, rank, origin)
+    else:
+        yield from _stats(path, findings, rank or 0)
+
+
+def _database(
+    path: Path, findings: list[str], rank: int | None, origin: Origin
+) -> Iterator[tuple[str, pa.Table]]:
+    with open_database(path) as database:
+        reader = Reader(database)
+        processes = reader.read()
+    findings += [f"{path.name}: {finding}" for finding in reader.findings]
+    for trace in processes.values():
+        trace.world_size = origin.world_size
+    yield from stream_ranks(path, processes, reader.names, findings, rank, origin.first_batch)
+
+
+def _stats(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:
+    stats = Stats()
+    launched = 0
+    for launches in read_stats(path, stats):
+        launched += len(launches)
+        yield "kernels", kernels_table(launches, rank)
+    if stats.activities:
+        yield "intervals", intervals_table(stats.activities, rank)
+    if stats.activities or stats.metrics:
+        yield "atomics", atomics_table(stats.activities, stats.metrics, rank)
+    if not launched and not stats.activities and not stats.metrics:
+        findings.append(
+            f"{path.name}: none of its tables is a summary, or a trace of a GPU; convert the report's SQLite "
+            "export (nsys export --type sqlite) for all that it holds"
+        )
+    findings += [f"{path.name}: {finding}" for finding in stats.findings]
+    if stats.damaged:
+        findings.append(f"{path.name}: {stats.damaged} damaged lines of its tables are left out")

@@ -1,0 +1,37 @@
+"""What is known of a profiler's file from outside it?"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is known of a file from outside it.
+
+    Attributes:
+        rank: that it is of, for the tables' rows; None: what the file says, or its name (``rank3``), else 0.
+        first_batch: index of the batch with which the recording began; None: not known, taken for 0.
+        world_size: of how many ranks it is one, so that missing collectives are found.
+        mode: in which of the tool's ``modes`` it was recorded.
+    """
+
+    rank: int | None = None
+    first_batch: int | None = None
+    world_size: int = 1
+    mode: str = "auto"
+
+    def rank_of(self, path: Path) -> int | None:
+        """The rank that is known, else what the name of ``path`` or of a folder it lies in says."""
+        return rank_in(path) if self.rank is None else self.rank
+
+
+UNKNOWN = Origin()  # of a file about which nothing else is known
+
+_RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
+
+
+def rank_in(path: Path) -> int | None:
+    """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
+    found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
+    return int(found[0][1]) if found else None

@@ -1,0 +1,96 @@
+"""What can be chosen is said once: flags, checks of a run, the doctor and the docs follow from it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jobs import loaders
+from jobs.backends import BACKENDS
+from jobs.choices import KINDS, with_tables
+from jobs.doctor import examine
+from jobs.launchers import LAUNCHERS
+from jobs.launchers.base import Launcher
+from jobs.loaders import LOADERS, Library, LoaderKind
+from jobs.machine import Machine
+from jobs.run import make_run
+from profiling.errors import UserError
+from profiling.tools import STARTED, TOOLS, tool
+from profiling.tools.base import Profiler
+
+GPU = ("NVIDIA H200",)
+
+
+def machine(gpus: tuple[str, ...] = (), libraries: frozenset[str] = frozenset()) -> Machine:
+    return Machine("h", "os", "cpu", 2, 1, gpus, None, libraries)
+
+
+def test_the_tables_of_the_docs_are_what_the_code_says(root: Path) -> None:
+    pages = {path: path.read_text() for path in sorted((root / "docs").glob("*.md"))}
+    shown = [kind for page in pages.values() for kind in re.findall(r"<!-- choices: (\w+) -->", page)]
+    assert sorted(shown) == sorted(KINDS)
+    for path, page in pages.items():
+        assert page == with_tables(page), f"python -m jobs.choices --write {path.name}"
+
+
+def test_a_table_that_there_is_not_is_named() -> None:
+    with pytest.raises(UserError, match="no table of 'loader'; did you mean 'loaders'"):
+        with_tables("<!-- choices: loader -->\n<!-- end -->\n")
+
+
+def test_a_profiler_that_is_started_or_read_says_how() -> None:
+    for name in TOOLS:
+        profiler = tool(name)
+        in_process = type(profiler).open_capture is not Profiler.open_capture
+        assert (name in STARTED) == (profiler.wraps or in_process or name == "none"), name
+        assert bool(profiler.started) == (name != "none")
+        reads = bool(profiler.reader) or type(profiler).stream is not Profiler.stream
+        assert bool(profiler.reads) == reads, name
+
+
+def test_what_a_table_names_is_what_a_run_takes() -> None:
+    for field, names in (("profile", STARTED), ("loader", LOADERS), ("backend", ["auto", *BACKENDS])):
+        for name in names:
+            assert getattr(make_run({field: name}), field) == name
+        with pytest.raises(UserError, match=f"{field} = 'no-such' is not known"):
+            make_run({field: "no-such"})
+
+
+def test_a_launcher_is_called_what_its_class_says() -> None:
+    assert all(issubclass(kind, Launcher) and kind.name == name for name, kind in LAUNCHERS.items())
+
+
+CASES = [
+    ("dali-gpu", machine(), "data", "needs a GPU, and this machine has none; dali-cpu does without"),
+    ("dali-gpu", machine(GPU), "data", "needs NVIDIA DALI, which is not installed: pip install"),
+    ("dali-cpu", machine(), "data", "needs NVIDIA DALI"),
+    ("dali-cpu", machine((), frozenset({"nvidia.dali"})), None, "needs data: a folder"),
+    ("pytorch", machine(), None, "needs data: a folder"),
+    ("pytorch", machine(), "data", ""),
+    ("synthetic", machine(), None, ""),
+]
+
+
+@pytest.mark.parametrize(("loader", "here", "data", "why"), CASES)
+def test_a_loader_says_what_it_lacks_before_a_run_starts(loader, here, data, why) -> None:
+    said = LOADERS[loader].why_not(loader, bool(here.gpus), here.libraries, data)
+    assert why in said and bool(said) == bool(why)
+
+
+def test_the_doctor_has_a_line_for_the_loaders_that_need_the_same() -> None:
+    lines = {f.name: f for f in examine(machine()) if f.group == "loaders"}
+    assert list(lines) == ["dali-gpu, dali-cpu-to-gpu", "dali-cpu", "pytorch, synthetic"]
+    assert "nvidia-dali" in lines["dali-cpu"].remedy and lines["pytorch, synthetic"].present
+    lines = {f.name: f for f in examine(machine((), frozenset({"nvidia.dali"}))) if f.group == "loaders"}
+    assert lines["dali-cpu"].present
+    assert lines["dali-gpu, dali-cpu-to-gpu"].remedy == "needs a GPU; dali-cpu does without"
+
+
+def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> None:
+    library = Library("FFCV", "ffcv", "ffcv", "pip install ffcv")
+    monkeypatch.setitem(
+        loaders.LOADERS, "ffcv", LoaderKind("train.loaders.ffcv", "memory maps", library=library)
+    )
+    (line,) = [f for f in examine(machine()) if f.name == "ffcv"]
+    assert not line.present and line.remedy == "pip install ffcv"
+    assert "| `ffcv` | memory maps | FFCV, `data` |" in KINDS["loaders"]()
