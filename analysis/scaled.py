@@ -10,7 +10,7 @@ A row is a configuration at one node count.
 """
 
 from analysis.display import output
-from analysis.display.terminal import Answer
+from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
@@ -32,6 +32,7 @@ def main() -> int:
         help="weak: the batch of a GPU is constant; strong: the global batch is [what compares more points]",
     )  # fmt: skip
     parser.add_argument("--explain", action="store_true", help="say what each correction moved, and why")
+    parser.set_defaults(most_notes=MOST_NOTES)
     arguments = parser.parse_args()
     methods = _methods(arguments.method)
     group_by = output.parse_fields(arguments.group_by, ("world_size",))

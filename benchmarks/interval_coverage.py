@@ -295,7 +295,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "power": ("analysis.compare: what is said to be found in 4 of 5 cases", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "factors": ("analysis.factors: interval of omega squared", of_factors, 300),
-    "levels": ("analysis.factors: interval of a setting's effect", of_levels, 300),
+    "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
     "perturbation": ("analysis.scaled: a profiled batch over an unprofiled one", of_perturbation, 400),
     "batches": ("analysis.batches: interval of a median batch inside a run", of_medians, 1000),
     "means": ("analysis.hotspots, parts of the loss: interval of a mean inside a run", of_means, 1000),

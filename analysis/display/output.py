@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +59,15 @@ def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) 
 
 
 def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """``--format``, ``--output`` and ``--peaks``."""
+    """``--format``, ``--output``, ``--notes`` and ``--peaks``.
+
+    A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
+    """
     add_format_flags(made)
+    made.add_argument(
+        "--notes", dest="most_notes", action="store_const", const=None, default=0,
+        help="say what failed, was left out and was noted of the results, not only how often",
+    )  # fmt: skip
     add_peaks_flag(made)
     return made
 
@@ -101,14 +110,32 @@ def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(levels))
 
 
+# Where answers go instead, while somebody wants them as they are.
+_caught: ContextVar[list[Answer] | None] = ContextVar("caught", default=None)
+
+
+@contextmanager
+def caught() -> Iterator[list[Answer]]:
+    """Within it answers are put into this list, not written: a notebook wants them as they are."""
+    answers: list[Answer] = []
+    token = _caught.set(answers)
+    try:
+        yield answers
+    finally:
+        _caught.reset(token)
+
+
 def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -> int:
     """Write the answer as the flags ask, and what failed; returns the exit code.
 
     Raises:
         UserError: the output file cannot be written.
     """
-    if arguments.format == "table":
-        _write_text(as_terminal(answer, study, arguments.output), arguments.output)
+    if (answers := _caught.get()) is not None:
+        answers.append(answer)
+    elif arguments.format == "table":
+        shown = as_terminal(answer, study, arguments.output, arguments.most_notes)
+        _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)
         for line in [*answer.notes, *(plain_notes(study) if study else [])]:

@@ -25,8 +25,8 @@ from analysis.display.numbers import with_interval as with_interval
 from analysis.display.numbers import with_places as with_places
 from jobs.run import Run
 
-# How many failed points and findings are shown before they are only counted.
-_MOST_LINES = 12
+# How many failed points, points left out and notes are shown before they are only counted.
+MOST_NOTES = 12
 
 
 class LeftOut(Protocol):
@@ -48,7 +48,7 @@ class Results(Protocol):
     @property
     def failed(self) -> Sequence[LeftOut]: ...
 
-    def notes(self) -> list[str]: ...
+    def notes(self, of_loading: bool = True) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,10 @@ class Answer:
     notes: Sequence[str] = ()
 
 
-def as_terminal(answer: Answer, study: "Results | None", output: Path | None) -> str:
+def as_terminal(
+    answer: Answer, study: "Results | None", output: Path | None, most_notes: int | None = None
+) -> str:
+    """The tables as text, and below them the notes of the results (:func:`plain_notes`)."""
     from rich.console import Console
     from rich.text import Text
 
@@ -102,7 +105,7 @@ def as_terminal(answer: Answer, study: "Results | None", output: Path | None) ->
             console.print(Text(part.caption), style="dim")
     for line in answer.notes:
         console.print(Text(line))
-    for line in plain_notes(study, _MOST_LINES) if study else []:
+    for line in plain_notes(study, most_notes) if study else []:
         console.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
@@ -212,18 +215,33 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     """Failed points and findings as lines, the most important first.
 
     Args:
-        most: show so many of each kind and count the rest; by default all are shown.
+        most: show so many of each kind and count the rest; by default all are shown. 0: one line counts what
+            is true of the results whatever is asked of them, and the notes on this answer are shown.
     """
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
+    if most == 0:
+        of_answer = study.notes(of_loading=False)
+        counts = {
+            "failed": len(bad),
+            "left out": len(study.failed) - len(bad),
+            "noted of the results": len(study.notes()) - len(of_answer),
+        }
+        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counted = [f"{said}: --notes says what, as analysis.scaled does"] if said else []
+        return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
     lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
-    # Names of files are whatever their maker wrote: no line break and no control character gets out.
+    return _printable(lines)
+
+
+def _printable(lines: Sequence[str]) -> list[str]:
+    """Names of files are whatever their maker wrote: no line break and no control character gets out."""
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:
     if most is None or len(lines) <= most:
         return lines
-    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --format csv, on stderr)"]
+    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --notes)"]

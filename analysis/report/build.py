@@ -7,6 +7,7 @@ from analysis.display.terminal import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (
+    batches,
     communication,
     factors,
     kernels,
@@ -34,6 +35,7 @@ SECTIONS: Sequence[SectionKind] = (
     scaling.LOSS,
     factors.FACTORS,
     scaling.STAGES,
+    batches.BATCHES,
     scaling.ANATOMY,
     communication.COMMUNICATION,
     stragglers.STRAGGLERS,

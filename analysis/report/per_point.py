@@ -34,9 +34,22 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
         row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
         for name in figures:
             values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
-            row[name] = None if np.isnan(values).any() else float(values.sum() / runs)
+            mean = float(values.sum() / runs)
+            # As many batches in each run are so many, and not "25.00".
+            counted = all(isinstance(one.get(name), int) for one in members) and mean.is_integer()
+            row[name] = None if np.isnan(mean) else int(mean) if counted else mean
         made.append(row | {"runs": runs})
     return made
+
+
+def knowing(rows: Rows, figure: str) -> Rows:
+    """The rows of runs, less those that do not know a figure where another run of their point does."""
+
+    def known(row: Mapping[str, Any]) -> bool:
+        return row.get(figure) is not None and bool(np.isfinite(row[figure]))
+
+    points = {_key(row, Run.model_fields) for row in rows if known(row)}
+    return [row for row in rows if known(row) or _key(row, Run.model_fields) not in points]
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> tuple:

@@ -14,7 +14,7 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
-from analysis.report.per_point import labels_of, merged, named
+from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
 from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts, varied
@@ -131,7 +131,9 @@ def _stages(context: Context) -> Content:
 
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
-    rows = merged(anatomy.rows(context.study), names_of(anatomy.METRICS))
+    # A trace without collectives counts what these took as idle.
+    told = knowing(anatomy.rows(context.study), "exposed_communication_ms")
+    rows = merged(told, names_of(anatomy.METRICS))
     figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (

@@ -233,7 +233,7 @@ def _from_parts(
         points = _points(row, cause, late)
         text = f"Next, {words} costs {points}."
         if not found:
-            more = "; other parts shrank" if cause.cost_pct > lost else ""
+            more = _why_more(cause.cost_pct - lost, rest)
             text = (
                 f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
                 f"{more}{LIMITED_BY.get(key, '')}{unknown}."
@@ -241,6 +241,15 @@ def _from_parts(
         found.append(Sentence(text, "loss", key))
         found += [] if cause.kind == LATE_RANKS else against(key, gained, without)
     return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
+
+
+def _why_more(over_pct: float, rest_pct: float) -> str:
+    """Why a part costs more than all that was lost, by so many points; empty: it does not."""
+    if over_pct <= 0:
+        return ""
+    # Parts are of profiled batches, the loss is of unprofiled ones.
+    grew = rest_pct < -over_pct / 2
+    return "; batches grew by more under the profiler than without" if grew else "; other parts shrank"
 
 
 def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:

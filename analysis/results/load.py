@@ -41,6 +41,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         _add_sweep(contents, path)
     else:
         _add_folder(contents, path)
+    contents.log.of_loading = set(contents.log.notes)
     study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
     if not study.loaded:
         raise UserError(no_result(study))

@@ -119,10 +119,14 @@ class Note:
 
 @dataclass
 class Log:
-    """What is said beside an answer: the runs that do not count, and notes on the others, each once."""
+    """What is said beside an answer: the runs that do not count, and notes on the others, each once.
+
+    Those ``of_loading`` are true of the results, whatever is asked of them; others came with an answer.
+    """
 
     failed: list[Failure] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    of_loading: set[Note] = field(default_factory=set)
     unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
 
     def note(self, text: str, source: Source | None = None) -> None:
@@ -139,11 +143,18 @@ class Log:
         """Append what another set's log says."""
         self.failed += [failure for failure in other.failed if failure not in self.failed]
         self.notes += [note for note in other.notes if note not in self.notes]
+        self.of_loading |= other.of_loading
 
-    def lines(self) -> list[str]:
-        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``."""
+    def lines(self, of_loading: bool = True) -> list[str]:
+        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``.
+
+        Args:
+            of_loading: those of the results themselves, too.
+        """
         alike: dict[str, list[Note]] = {}
         for note in self.notes:
+            if note in self.of_loading and not of_loading:
+                continue
             alike.setdefault(note.text, []).append(note)
         return [
             str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
@@ -271,9 +282,9 @@ class Study:
         """Add a note, once; on a run, if one is given."""
         self.log.note(text, source)
 
-    def notes(self) -> list[str]:
-        """The notes as lines; what is said alike of several runs once."""
-        return self.log.lines()
+    def notes(self, of_loading: bool = True) -> list[str]:
+        """The notes as lines (:meth:`Log.lines`)."""
+        return self.log.lines(of_loading)
 
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""

@@ -96,7 +96,7 @@ class Database:
                     yield self._sound(_filled(batch, columns))
                     done += batch.num_rows
                 return
-            except (ArrowError, pa.ArrowException, _NotIntegers):
+            except (ArrowError, pa.ArrowException, OSError, _NotIntegers):
                 pass  # from the row after the last one on, sqlite3 reads (or says what is wrong)
         rest = f" limit -1 offset {done}" if done else ""
         for rows in self._chunks(self._select(table, [*columns, *texts]) + rest):
@@ -118,14 +118,15 @@ class Database:
 
         Raises:
             _NotIntegers: the first rows of a column hold something else.
-            adbc_driver_manager.Error, pyarrow.ArrowException: a later one does, or the file cannot be read.
+            OSError, adbc_driver_manager.Error, pyarrow.ArrowException: later ones do, or the file cannot be
+                read.
         """
         statement = AdbcStatement(self._arrow)
         with closing(statement):
             statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(ROWS)})
             statement.set_sql_query(self._select(table, columns))
             stream, _ = statement.execute_query()
-            with pa.RecordBatchReader._import_from_c(stream.address) as reader:
+            with pa.RecordBatchReader.from_stream(stream) as reader:
                 # A column's type is that of its first rows; what does not fit in a later row is an error.
                 if any(kind != pa.int64() for kind in reader.schema.types):
                     raise _NotIntegers

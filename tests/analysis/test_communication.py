@@ -236,19 +236,34 @@ def test_tau_tables_are_drawn_by_nodes(tmp_path):
     assert all(above > 0 for above in line["error_y"]["array"])
 
 
+def write_under_tau(folder, count=10.0, **fields):
+    """A run of 2 ranks a node: MPI_Allreduce takes 2 s a rank, ``count`` messages of 1 MB."""
+    one = run_of(gpus_per_node=2, profile="tau", **fields)
+    made = write_run(folder, one, Truth(), outside=[name for name in fields if name != "nodes"])
+    for rank in range(one.ranks):
+        place = tables.rank_directory(made, rank)
+        names = ["MPI_Allreduce()", "MPI_Bcast()", "main => MPI_Allreduce()", "MPI_Init()"]
+        timers = {"function": names, "inclusive_ns": [1.5e9, 0.5e9, 9e9, 9e9]}
+        tables.write(tables.as_table("intervals", timers), place, "intervals")
+        names = ["Message size for all-reduce", "Message size for all-reduce : main", "Heap (KB)"]
+        names += ["Message size for gatherv", "Message size for iall-reduce"]  # nor is their time counted
+        events = {"event": names, "count": [count, count, 5.0, 7.0, 7.0], "mean": [1e6, 1e6, 3.0, 1e6, 1e6]}
+        tables.write(tables.as_table("atomics", events), place, "atomics")
+
+
+def test_configurations_under_tau_that_differ_in_another_field_are_not_one(tmp_path):
+    """What a run's id does not name: buckets of 5 MB send five times the messages of 25 MB."""
+    write_under_tau(tmp_path, bucket_mb=25)
+    write_under_tau(tmp_path, 50.0, bucket_mb=5)
+    made = run("analysis.communication", tmp_path, "--format", "csv").csv
+    figures = [[float(row[name]) for name in ("bucket_mb", "repetitions", "messages")] for row in made]
+    assert sorted(figures) == [[5, 1, 100], [25, 1, 20]]
+
+
 def test_runs_of_our_own_under_tau_by_nodes(tmp_path):
-    """MPI_Allreduce takes 2 s a rank, 10 messages of 1 MB; call paths and other timers count nothing."""
+    """Call paths and other timers count nothing."""
     for nodes in (1, 2):
-        made = write_run(tmp_path, run_of(nodes=nodes, gpus_per_node=2, profile="tau"), Truth())
-        for rank in range(2 * nodes):
-            place = tables.rank_directory(made, rank)
-            names = ["MPI_Allreduce()", "MPI_Bcast()", "main => MPI_Allreduce()", "MPI_Init()"]
-            timers = {"function": names, "inclusive_ns": [1.5e9, 0.5e9, 9e9, 9e9]}
-            tables.write(tables.as_table("intervals", timers), place, "intervals")
-            names = ["Message size for all-reduce", "Message size for all-reduce : main", "Heap (KB)"]
-            names += ["Message size for gatherv", "Message size for iall-reduce"]  # nor is their time counted
-            events = {"event": names, "count": [10.0, 10.0, 5.0, 7.0, 7.0], "mean": [1e6, 1e6, 3.0, 1e6, 1e6]}
-            tables.write(tables.as_table("atomics", events), place, "atomics")
+        write_under_tau(tmp_path, nodes=nodes)
     made = run("analysis.communication", tmp_path, "--format", "csv").csv
     figures = [[float(row[name]) for name in ("nodes", "mpi_s", "messages", "volume_mb")] for row in made]
     assert figures == [[1, 4, 20, 20], [2, 8, 40, 40]]

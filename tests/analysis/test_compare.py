@@ -16,7 +16,7 @@ from analysis.statistics.two_samples import (
 )
 from benchmarks.comparison import noise, share
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 
 def write(path, batch_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
@@ -288,3 +288,11 @@ def test_results_of_different_devices_are_said_to_be(before, tmp_path):
     said = run("analysis.compare", before, tmp_path / "after", "--format", "csv").err
     assert f"{before} ran on NVIDIA A100-SXM4-40GB, {tmp_path / 'after'} ran on Tesla V100-SXM2-16GB" in said
     assert "ran on" not in run("analysis.compare", before, before, "--format", "csv").err
+
+
+def test_what_is_said_alike_of_both_sides_is_said_once(tmp_path):
+    """A failed run of a result that is compared with itself is one run."""
+    write_sweep(tmp_path, [run_of()], repetitions={"none": 4})
+    write_run(tmp_path, run_of(), Truth(), 4, exit_code=1, reason="out of memory")
+    ran = run("analysis.compare", tmp_path, tmp_path)
+    assert ran.out.count("out of memory") == 1 and "the same runs" in " ".join(ran.out.split())

@@ -236,3 +236,12 @@ def test_a_factor_that_explains_nothing_has_a_p_value_of_one():
         values = np.array([of_others[2 * a + c] for a, _, c in levels])
         p_values.append(analysis_of_variance(columns, values, [("a",), ("b",), ("c",)])[("b",)].p_value)
     assert np.allclose(p_values, 1)
+
+
+def test_the_interval_of_an_effect_is_of_99_pct_of_student_t_for_two_levels():
+    """So wide it holds in 95 % where levels scatter unlike (benchmarks.interval_coverage)."""
+    low, high = np.array([99.0, 101.0, 100.0, 104.0]), np.array([110.0, 112.0, 108.0, 118.0])
+    (row,) = rows([Cell({"workers": level}, values) for level, values in ((1, low), (2, high))])
+    error = np.sqrt((low.var(ddof=1) + high.var(ddof=1)) / 2 * (1 / 4 + 1 / 4))
+    half = stats.t.ppf(0.995, 6) * error * 100 / np.mean([low.mean(), high.mean()])
+    assert row["effect_pct_high"] - row["effect_pct"] == pytest.approx(half, rel=1e-6)

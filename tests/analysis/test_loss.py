@@ -6,9 +6,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.display.metrics import names_of
+from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS
 from analysis.published import by_method
 from analysis.report.base import Context
+from analysis.report.per_point import knowing, merged
 from analysis.report.scaling import LOSS
 from analysis.results.load import load
 from tests.analysis.commands import run
@@ -194,6 +197,10 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     rest = by_size(tmp_path)[2]
     for name in ("loss_exposed_communication_pct", "loss_idle_pct", "exposed_communication_ms"):
         assert rest[name] == pytest.approx(whole[name]) and rest[name]
+    told = knowing(anatomy.rows(load(tmp_path)), "exposed_communication_ms")
+    (point,) = [row for row in merged(told, names_of(anatomy.METRICS)) if row["gpus_per_node"] == 2]
+    assert (point["exposed_communication_ms"], point["runs"]) == (pytest.approx(EXPOSED_MS[2]), 1)
+    assert isinstance(point["attributed_batches"], int)  # a count, not "40.00"
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")

@@ -243,3 +243,21 @@ def test_zero_has_no_sign() -> None:
     assert terminal.with_places(-0.04, 1) == "0.0" and terminal.with_places(-0.05001, 1) == "-0.1"
     assert terminal.digits(-1e-12) == "0.00000000"
     assert render.with_interval(-0.01, -0.04, 0.3).text == "0.0 [0.0, 0.3]"
+
+
+def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:
+    manifest = next(results.glob("run_0_config_1_2*_torch_*/manifest.json"))
+    record = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**record, "findings": ["its clock is late"]}))
+    try:
+        counted = run("analysis.anatomy", results).out
+        last = counted.rstrip().splitlines()[-1]
+        assert (
+            last == "1 failed, 1 left out, 1 noted of the results: --notes says what, as analysis.scaled does"
+        )
+        assert "its clock is late" not in counted and "more ranks than cores" not in counted
+        for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
+            assert "its clock is late" in said and "left out: 1 points: more ranks than cores" in said
+            assert "failed: run_0" in said and "--notes" not in said
+    finally:
+        manifest.write_text(json.dumps(record))

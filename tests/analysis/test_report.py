@@ -64,10 +64,23 @@ def section_of(page: Page, name: str):
 def test_all_sections_of_a_sweep(page):
     found = {section.id: section for section in page.sections}
     assert list(found) == [
-        "scaling", "table", "loss", "factors", "stages", "anatomy", "communication", "stragglers", "kernels",
-        "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
+        "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
+        "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
+
+
+def test_the_batches_of_each_run_are_a_row(sweep):
+    (view,) = sections(sweep)["batches"].tables
+    headings = [heading.header for heading in view.columns]
+    warmup = headings.index("warmup")
+    median = next(n for n, heading in enumerate(headings) if heading.startswith("batch median"))
+    # Of each of five points two runs without a profiler and one with; three slow batches are planted at the
+    # head of each.
+    assert len(view.rows) == 15
+    assert all(row.cells[warmup].value == 3 for row in view.rows)
+    unprofiled = [row for row in view.rows if row.facts["gpus_per_node"] == 4]
+    assert min(row.cells[median].value for row in unprofiled) == pytest.approx(125, abs=2)
 
 
 def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing(sweep, monkeypatch):
@@ -81,7 +94,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
     assert first.text == "Not known: 5 points say nothing of it."
-    assert second.id == "scaling" and len(page.sections) == 16
+    assert second.id == "scaling" and len(page.sections) == 17
 
 
 def test_what_several_sections_read_is_computed_once(sweep):

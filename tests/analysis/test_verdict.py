@@ -132,6 +132,18 @@ def test_what_no_profiled_run_explains_is_said_where_it_is_more_than_the_largest
 
 
 @pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"compute": 41.5}, "batches grew by more under the profiler than without"),
+        ({"compute": 41.5, "exposed_loader": -4.0}, "other parts shrank"),
+    ],
+)
+def test_a_part_that_costs_more_than_the_loss_says_why(parts, why):
+    """41.5 of 37.5 points: what is not attributed, or another part, is -4."""
+    assert f"computing costs most (41.5); {why}" in text(BASE, point(4, 160.0, **lost(LOST_PCT, **parts)))
+
+
+@pytest.mark.parametrize(
     ("host", "other", "said_of_it"),
     [(20.0, 9.0, "waiting for late kernel launches costs"), (9.0, 20.0, "waiting of the device costs")],
 )

@@ -114,19 +114,31 @@ WORLD = "import os, json, sys; from dataclasses import asdict; from train.world 
 WORLD += "print(json.dumps(asdict(read_world(os.environ))))"
 
 
-def by_hostfile(cluster: Cluster, folder: Path, hosts: str, *command: str) -> subprocess.CompletedProcess:
-    """mpirun by hand on the login node, outside any allocation."""
+def over_agent(folder: Path) -> dict[str, str]:
+    """Variables with which mpirun starts its daemons without ssh.
+
+    Open MPI takes no path with a blank: the agent has one without, and mpirun itself must have, too.
+    """
+    if " " in sys.prefix:
+        pytest.skip(f"Open MPI starts no daemons from a path with a blank ({sys.prefix})")
+    agent = folder / "agent.sh"
+    agent.symlink_to(ROOT / "tests/cluster/agent.sh")
+    return {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)}
+
+
+def by_hostfile(cluster: Cluster, folder: Path, hosts: str, code: str) -> subprocess.CompletedProcess:
+    """Python under mpirun by hand on the login node, outside any allocation."""
     hostfile = folder / "hosts"
     hostfile.write_text(hosts)
-    agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}
     mpirun = [str(MPIRUN), "--allow-run-as-root", "--hostfile", str(hostfile), "-np", "4"]
     mapping = ["--map-by", "ppr:2:node:OVERSUBSCRIBE"]
-    return cluster.run(*mpirun, *mapping, *command, TMPDIR="/dev/shm", **agent)
+    python = [sys.executable, "-c", code]
+    return cluster.run(*mpirun, *mapping, *python, TMPDIR="/dev/shm", **over_agent(folder))
 
 
 def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp_path: Path):
     need_mpirun()
-    answer = by_hostfile(cluster, tmp_path, "\n".join(FOREGROUND), sys.executable, "-c", WORLD)
+    answer = by_hostfile(cluster, tmp_path, "\n".join(FOREGROUND), WORLD)
     assert answer.returncode == 0, answer.stderr
     worlds = sorted((json.loads(line) for line in answer.stdout.splitlines()), key=lambda each: each["rank"])
     assert [(w["rank"], w["local_rank"], w["host"]) for w in worlds] == [
@@ -141,9 +153,8 @@ def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Clus
     hosts.write_text(f"{FOREGROUND[0]}\nn99\n")
     site.write_text(f"mpi: {{hostfile: {hosts}}}\nscratch: /dev/shm")
     file.write_text(f"repetitions: 1\nretries: 0\nrun: {{nodes: 2, {TINY}}}")
-    agent = {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(ROOT / "tests/cluster/agent.sh")}
     sweep = [sys.executable, "-m", "jobs.sweep", str(file), "--launcher", "mpirun", "--site", str(site)]
-    answer = cluster.run(*sweep, "--out", str(tmp_path / "results"), **agent)
+    answer = cluster.run(*sweep, "--out", str(tmp_path / "results"), **over_agent(tmp_path))
     # MPI's daemon on the host that can be reached is a job here, and outlives the mpirun that gave up.
     cluster.control("exec", "scancel", "--name=sh")
     cluster.until(lambda: not cluster.control("exec", "squeue", "--noheader", "--name=sh"))

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -62,9 +63,12 @@ class Cluster:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_"))
         }
+        # The MPI of the tests' requirements comes before the machine's, which mpi4py was not made for.
+        path = f"{Path(sys.executable).parent}:{inherited['PATH']}"
         environment = {
             **inherited,
             **self.environment,
+            "PATH": path,
             "VIRTUAL_CLUSTER": str(self.home),
             **(variables or {}),
         }

@@ -115,6 +115,18 @@ def test_what_is_no_integer_costs_its_row(tmp_path):
     assert read(path) == ({"a": [1], "b": [1], "absent": [5]}, 4)
 
 
+@pytest.mark.parametrize("odd", [1.5, "soon", "12x", b"77", None, 9e300, 1 << 62])
+def test_what_is_no_integer_after_many_that_are_costs_its_row_alone(odd, tmp_path):
+    rows = [(number, None, number) for number in range(reader.ROWS + 10)]
+    found, malformed = read(database(tmp_path / "x.sqlite", [*rows, (7, None, odd or 0), (8, None, 8)]))
+    kept = [one for one, _, _ in rows] + ([7] if odd is None else []) + [8]
+    assert (found["a"], malformed) == (kept, 0 if odd is None else 1)
+    (tmp_path / "x.sqlite").unlink()
+    path = database(tmp_path / "x.sqlite", [*rows, (odd, None, 7), (8, None, 8)])
+    found, malformed = read(path, {"a": None})
+    assert (found["a"], malformed) == ([one for one, _, _ in rows] + [8], 1)
+
+
 def test_a_row_that_goes_on_in_another_page_and_all_after_it(tmp_path):
     rows = [(number, "x" * 3000 if number == 3_000 else None, number) for number in range(3_500)]
     path = database(tmp_path / "x.sqlite", rows)

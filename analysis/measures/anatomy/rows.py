@@ -47,7 +47,9 @@ LEVELS = {
 _PARTS = {
     "compute": ("compute", "kernels of the model run (of the host, on a CPU)"),
     "exposed_communication": (
-        "exposed\ncomm.", "collectives run and no model kernel does; made of the next two"
+        "exposed\ncomm.",
+        "collectives run and no model kernel does; made of the next two; empty: of several ranks, and none "
+        "was recorded, so that what they took is in idle",
     ),
     "exposed_transfer": ("exposed\ntransfer", "of it: since the last rank had come to the collective"),
     "exposed_wait": ("wait for\nranks", "of it: before that; this rank waits for a later one"),
@@ -80,6 +82,7 @@ COLUMNS = {
     "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
     "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
+_COMMUNICATION = ("exposed_communication", "overlapped_communication")
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
 
@@ -112,7 +115,12 @@ def anatomy_of(study: Study, source: Source) -> list[dict[str, Any]]:
     _note(study, source, trace)
     recorded = [one for one in trace.ranks if len(one.batch_index)]
     transfers = transfers_of(trace, alone=source.ranks == 1)
-    return [{"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded]
+    ranks = [{"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded]
+    if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
+        # Not 0 ms: the profiler did not see them, and what they took counts as idle.
+        unseen = [f"{name}_ns" for name in _COMMUNICATION]
+        return [{name: of for name, of in one.items() if name not in unseen} for one in ranks]
+    return ranks
 
 
 def transfers_of(trace: RunTrace, alone: bool) -> dict[int, Intervals]:

@@ -104,7 +104,7 @@ def _too_short(made: Rows) -> list[str]:
         return []
     return [
         f"{without} of {len(timed)} runs have no interval: their steady batches are too few to tell how much "
-        "neighbours are alike, or too much alike\n(50 do up to a correlation of 0.5, 200 up to 0.8)."
+        "neighbours are alike, or too much alike\n(50 do up to a correlation of 0.5, 100 up to 0.8)."
     ]
 
 

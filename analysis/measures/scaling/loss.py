@@ -91,7 +91,7 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     """
     ranks = anatomy_of(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
-    if not windows or (source.ranks > 1 and not _communicates(ranks)):
+    if not windows or any("exposed_communication_ns" not in rank for rank in ranks):
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
@@ -102,11 +102,6 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
             found[name] = np.append(mean, again)
     return found
-
-
-def _communicates(ranks: Sequence[Mapping[str, np.ndarray]]) -> bool:
-    names = ("exposed_communication_ns", "overlapped_communication_ns")
-    return any(rank[name].any() for rank in ranks for name in names)
 
 
 def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What did MPI cost, as TAU saw it?
 
 From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
-configuration.
+configuration. Those of our own may differ in more than a run's id says.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from analysis.measures.tau.applications import (
 from analysis.results.load import no_result
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
-from jobs.run import ID_FIELDS
+from jobs.run import ID_FIELDS, fields_of
 from profiling.errors import UserError, no_command
 
 # The functions whose time and messages count -> what TAU calls the event of their messages.
@@ -50,6 +50,9 @@ METRICS = (
         _OVER_RUNS,
     ),
     Metric("volume_mb", "the bytes of these messages, 1e6", "MB", _OVER_RUNS),
+)
+_MORE_FIELDS = tuple(
+    name for name in fields_of("workload", "size", "length") if name not in (*ID_FIELDS, "profile")
 )
 FIGURES = tuple(metric.name for metric in METRICS[1:])
 COLUMNS = {
@@ -119,6 +122,9 @@ def rows(study: Study) -> Rows:
     Raises:
         UserError: no table can be read, or none says anything of MPI.
     """
+    own = _own_runs(study)
+    more = telling([dict(source.fields) for source in own], _MORE_FIELDS)
+    named = (*ID_FIELDS, *more)
     found: dict[tuple, dict[str, list[float]]] = {}
 
     def add(key: tuple, figures: Mapping[str, float | None]) -> None:
@@ -133,15 +139,15 @@ def rows(study: Study) -> Rows:
         for _, runs in study.each(tables, partial(_of_table, study, sql)):
             for run in runs:
                 key, figures = run[: len(ID_FIELDS)], run[len(ID_FIELDS) + 1 :]
-                add(key, dict(zip(names, figures, strict=True)))
-    for source, known in study.each(_own_runs(study), partial(_of_own, study)):
-        add(tuple(source.fields[name] for name in ID_FIELDS), known)
+                add((*key, *(None for _ in more)), dict(zip(names, figures, strict=True)))
+    for source, known in study.each(own, partial(_of_own, study)):
+        add(tuple(source.fields[name] for name in named), known)
     if not found and study.failed:
         raise UserError(no_result(study))
     if not found:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     return [
-        {**dict(zip(ID_FIELDS, key, strict=True)), "world_size": key[0] * key[1], **_summary(found[key])}
+        {**dict(zip(named, key, strict=True)), "world_size": key[0] * key[1], **_summary(found[key])}
         for key in sorted(found, key=sortable)
     ]
 
@@ -157,9 +163,10 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     made = rows(study)
-    shown = columns([*fields(telling(made, ID_FIELDS)), *METRICS[1:]])
+    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in made[0])]
+    shown = columns([*fields(telling(made, named)), *METRICS[1:]])
     part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, shown)
-    return Answer(made, [*fields((*ID_FIELDS, "world_size")), *METRICS], parts=[part])
+    return Answer(made, [*fields((*named, "world_size")), *METRICS], parts=[part])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,146 @@
+"""What does a notebook ask of results? What the commands answer, as DataFrames, and the report's charts.
+
+    from analysis import load
+
+    results = load("results/resnet50")
+    results.scaled()                                  # as python -m analysis.scaled results/resnet50
+    results.efficiency(group_by=["batch", "nodes"])   # --group-by batch,nodes
+    results.kernels(results.path / "run_...")         # a second path, where the command takes one
+    results.charts()["scaling"]                       # plotly figures, by the section of the report
+
+A frame has the columns of the command's ``--help``, all of them; ``frame.attrs["meaning"]`` says what each
+means, ``frame.attrs["notes"]`` what the command said beside its answer.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.display import output
+from analysis.display.metrics import Metric, names_of
+from analysis.report.build import build
+from analysis.results import load as results
+from analysis.results.study import Study
+from profiling.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+# Those that answer by a table; analysis.report is `charts`, and analysis.timeline writes a file.
+COMMANDS = (
+    "activities", "anatomy", "batches", "communication", "compare", "efficiency", "expense", "factors",
+    "hotspots", "kernels", "predict", "scaled", "stragglers", "tau_batches", "utilization",
+)  # fmt: skip
+Setting = str | int | float | bool | Path | Iterable[str]
+
+
+class Results:
+    """The results in a folder, to be asked what the commands answer.
+
+    Each command of :data:`COMMANDS` is a method: ``results.scaled(method="published")``. Its settings are the
+    command's flags: ``group_by=["batch", "nodes"]`` is ``--group-by batch,nodes``, ``summary=True`` is
+    ``--summary``.
+
+    Attributes:
+        path: a sweep, a run, a folder of reference files, or a file.
+        study: the runs in it, as :func:`analysis.results.load.load` found them.
+    """
+
+    def __init__(self, path: Path, study: Study) -> None:
+        self.path, self.study = path, study
+
+    def __repr__(self) -> str:
+        return f"<results in {self.path}: {len(self.study.loaded)} runs or tables>"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *COMMANDS]
+
+    def __getattr__(self, name: str) -> "Question":
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in COMMANDS:
+            raise AttributeError(f"no question {name!r} to ask of results{did_you_mean(name, COMMANDS)}")
+        return Question(name, self.path)
+
+    @cached_property
+    def _charts(self) -> "dict[str, list[Figure]]":
+        from plotly.graph_objects import Figure
+
+        sections = build(self.study).sections
+        drawn = {section.id: [Figure(chart.figure) for chart in section.charts] for section in sections}
+        return {name: figures for name, figures in drawn.items() if figures}
+
+    def charts(self) -> "dict[str, list[Figure]]":
+        """The report's charts as plotly figures, by the section that they stand in."""
+        return self._charts
+
+
+class Question:
+    """A command, to be called with its settings: its answer as a DataFrame."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._module, self._path = f"analysis.{name}", path
+        self.__doc__ = importlib.import_module(self._module).__doc__
+
+    def __call__(self, *more: Path | str, **settings: Setting | None) -> "pd.DataFrame":
+        """The answer.
+
+        Args:
+            more: further paths, where the command takes some.
+            settings: its flags; None and False leave one out.
+
+        Raises:
+            UserError: the command cannot answer; one line says why.
+        """
+        # As data: a table of the terminal may be of the first rows only.
+        words = [str(path) for path in (self._path, *more)] + ["--format", "json"]
+        for name, value in settings.items():
+            words += _flag(name, value)
+        command = importlib.import_module(self._module)
+        before = sys.argv
+        sys.argv = [self._module, *words]
+        try:
+            # --help prints; an answer does not, for it is caught on its way to the table.
+            with output.caught() as answers, redirect_stdout(StringIO()):
+                command.main()
+        finally:
+            sys.argv = before
+        (answer,) = answers
+        frame = output.to_frame(answer.rows, names_of(answer.columns))
+        of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
+        metrics = [*of_command, *(column for column in answer.columns if isinstance(column, Metric))]
+        meaning = {name: metric.said for metric in metrics for name in metric.names if name in frame}
+        frame.attrs = {"meaning": meaning, "notes": list(answer.notes)}
+        return frame
+
+
+def _flag(name: str, value: Setting | None) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    words = [str(value)] if isinstance(value, str | int | float | Path) else list(value)
+    return [flag, ",".join(words)]
+
+
+def load(path: Path | str, peaks: Path | None = None) -> Results:
+    """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
+
+    Args:
+        peaks: datasheet peaks of your devices, for the charts (as analysis/measures/kernels/peaks.yaml).
+
+    Raises:
+        UserError: it does not exist, is empty, or holds nothing known.
+    """
+    path = Path(path).expanduser()
+    return Results(path, results.load(path, peaks))
+
+
+__all__ = ["COMMANDS", "Question", "Results", "UserError", "load"]

@@ -1,0 +1,18 @@
+"""How steady is a batch? The batches of each run: warm-up, median, and how long the slow ones take."""
+
+from analysis.measures.batches import rows as batches
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.views import as_view
+
+
+def _batches(context: Context) -> Content:
+    """The table of analysis.batches: a row a run."""
+    part = batches.part(batches.rows(context.study))
+    text = (
+        "The batches of each run, warm-up left out; a job's batch ends with its slowest rank. One batch in "
+        "twenty takes longer than p95. Intervals are inside a run; those of the figures are between runs."
+    )
+    return Content(text, tables=[as_view(part, "batches-table", context.factors)])
+
+
+BATCHES = SectionKind("batches", "How steady is a batch?", _batches, lambda context: bool(context.own))

@@ -1,0 +1,121 @@
+"""A notebook gets what the commands answer, as DataFrames, and the report's charts as figures."""
+
+import ast
+import json
+
+import pandas as pd
+import pytest
+from plotly.graph_objects import Figure
+
+from analysis import load, notebook
+from analysis.report.build import build
+from profiling.errors import UserError
+from tests.analysis.commands import run
+from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.test_published import kernel_file, published
+
+# Those that need tables or paths of another kind than the planted sweep's have their own tests.
+OF_A_SWEEP = set(notebook.COMMANDS) - {"compare", "hotspots", "tau_batches"}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "sweep"
+    write_sweep(path, [run_of(gpus_per_node=size, profile=p) for size in (1, 2) for p in ("none", "torch")])
+    return path
+
+
+@pytest.mark.parametrize("command", sorted(OF_A_SWEEP))
+def test_a_frame_holds_what_the_commands_csv_does(sweep, command, capsys):
+    frame = getattr(load(sweep), command)()
+    assert capsys.readouterr().out == ""
+    ran = run(f"analysis.{command}", sweep, "--format", "json")
+    assert list(frame.columns) == list(ran.json[0]) and len(frame) == len(ran.json) > 0
+    for name in frame:
+        expected = pd.Series([row[name] for row in ran.json])
+        if pd.api.types.is_numeric_dtype(frame[name]) and expected.notna().any():
+            assert frame[name].to_numpy(float) == pytest.approx(expected.to_numpy(float), nan_ok=True)
+    meaning = frame.attrs["meaning"]
+    assert meaning and all(name in frame and said for name, said in meaning.items())
+
+
+def test_settings_are_the_commands_flags(sweep):
+    results = load(str(sweep))
+    assert list(results.scaled(group_by=["gpus_per_node"]).gpus_per_node) == [1, 2]
+    assert list(results.efficiency(group_by="nodes").nodes) == [1]
+    explained = results.scaled(explain=True).attrs["notes"]
+    assert explained and not results.scaled(explain=False).attrs["notes"]
+    other = results.compare(sweep)
+    assert not other.empty
+
+
+def test_wrong_use_is_one_line(sweep, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        load(tmp_path / "nowhere")
+    results = load(sweep)
+    with pytest.raises(UserError, match="unknown field 'noodes'; did you mean 'nodes'"):
+        results.scaled(group_by="noodes")
+    with pytest.raises(UserError, match="unknown flag --gruop-by; did you mean '--group-by'"):
+        results.scaled(gruop_by="nodes")
+    with pytest.raises(AttributeError, match="did you mean 'scaled'"):
+        _ = results.scald
+    assert {"scaled", "charts", "path"} <= set(dir(results))
+    assert "How does training scale" in results.scaled.__doc__
+
+
+def test_charts_are_those_of_the_report(sweep):
+    results = load(sweep)
+    drawn = {section.id: len(section.charts) for section in build(results.study).sections if section.charts}
+    charts = results.charts()
+    assert {name: len(figures) for name, figures in charts.items()} == drawn
+    assert all(isinstance(figure, Figure) for figures in charts.values() for figure in figures)
+
+
+# --- docs/notebook.ipynb --------------------------------------------------------------------------------
+
+
+def shown(path, names: dict) -> list:
+    """What the cells of a notebook show, run one after the other: the last expression of each."""
+    answers = []
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert not cell["outputs"], "the notebook is kept without outputs"
+        *statements, last = ast.parse("".join(cell["source"])).body
+        if isinstance(last, ast.Expr):
+            exec(compile(ast.Module(statements, []), str(path), "exec"), names)
+            answers.append(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
+        else:
+            exec(compile(ast.Module([*statements, last], []), str(path), "exec"), names)
+    return answers
+
+
+def bars(figure: Figure) -> dict[str, dict[str, float]]:
+    return {bar.name: dict(zip(bar.y, bar.x, strict=True)) for bar in figure.data}
+
+
+def test_the_notebook_draws_the_references_figures(root, shared_data, monkeypatch):
+    surfboard = shared_data / "surfboard"
+    monkeypatch.setenv("SURFBOARD", str(surfboard))
+    names: dict = {}
+    answers = shown(root / "docs" / "notebook.ipynb", names)
+    figures = [answer for answer in answers if isinstance(answer, Figure)]
+    assert len(figures) == 4 + 1 + 3 + 1
+    # Kernels: the published seconds to the printed digit, and the command's own milliseconds.
+    table = published(surfboard, "kernel_durations_fprop_dali-gpu_2_32_fp16")[:5]
+    drawn = bars(figures[0])
+    for row in table:
+        assert f"{drawn['1 node'][row['kernel']]:.6f}".rstrip("0") == row["1_node_s"].rstrip("0")
+        assert f"{drawn['8 nodes'][row['kernel']]:.6f}".rstrip("0") == row["8_nodes_s"].rstrip("0")
+    of_one = load(kernel_file(surfboard, 1, "dali-gpu"))
+    corrected = of_one.kernels(kernel_file(surfboard, 8, "dali-gpu"), direction="bprop")
+    most = corrected.groupby("kernel").a_ms_per_batch.sum().max()
+    assert max(bars(figures[3])["1 node"].values()) == pytest.approx(most)
+    # Compute efficiency: published and corrected stand side by side.
+    table = [row for row in published(surfboard, "efficiency_by_batch_and_nodes") if row["nodes"] in "18"]
+    heights = {height for bar in figures[4].data for height in bar.y}
+    assert {float(row["compute_efficiency_pct"]) for row in table} <= {round(height, 6) for height in heights}
+    assert len(heights) == 2 * len(table)
+    for factor, figure in zip(("loader", "workers", "grad"), figures[5:8], strict=True):
+        assert sum(len(bar.y) for bar in figure.data) == 2 * 2 * 2 * 2, factor
+    assert names["scaled"].attrs["meaning"]["tflop_per_batch"]
