@@ -46,22 +46,22 @@ def rows(
     Raises:
         UserError: nothing in the study can answer.
     """
-    made: Rows = []
+    answer: Rows = []
     blank = dict.fromkeys(columns_of(group_by))
     for method in methods:
         rows = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
-        made += [{**blank, "method": method, **row} for row in rows]
-    if not made:
+        answer += [{**blank, "method": method, **row} for row in rows]
+    if not answer:
         raise UserError(_nothing(study, methods))
-    return made
+    return answer
 
 
 def table(
     study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: Scaling | None = None
 ) -> "pd.DataFrame":
     """The same as a DataFrame; columns: :data:`COLUMNS`."""
-    made = rows(study, method.split(","), group_by, scaling)
-    return output.to_frame(made, columns_of(group_by))
+    answer = rows(study, method.split(","), group_by, scaling)
+    return output.to_frame(answer, columns_of(group_by))
 
 
 def columns_of(group_by: Sequence[str] = ()) -> list[str]:
@@ -92,16 +92,16 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
 
 
 def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
-    made = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
+    answer = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
-        made += reference.pyprof_rows(study, group_by)
-    if study.tau_intervals and made:
+        answer += reference.pyprof_rows(study, group_by)
+    if study.tau_intervals and answer:
         study.note("TAU tables hold no durations of batches: they are in the published method only")
-    return made
+    return answer
 
 
 def _published(study: Study, group_by: Sequence[str]) -> Rows:
-    made = tau.tau_rows(study)
+    answer = tau.tau_rows(study)
     if study.of_kind("run"):
-        made += tau.run_rows(study)
-    return tau.grouped([*made, *scaled_published.scaled_rows(study)], group_by)
+        answer += tau.run_rows(study)
+    return tau.grouped([*answer, *scaled_published.scaled_rows(study)], group_by)

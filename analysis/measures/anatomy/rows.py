@@ -94,15 +94,15 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
     profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
-    made: Rows = []
+    answer: Rows = []
     for source, ranks in study.each(profiled, lambda source: anatomy_of(study, source)):
-        made += means(source, ranks, by)
-    if not made:
+        answer += means(source, ranks, by)
+    if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
             "it needs a run under a profiler (profile: torch)"
         )
-    return made
+    return answer
 
 
 def anatomy_of(study: Study, source: Source) -> list[dict[str, Any]]:
@@ -115,7 +115,9 @@ def anatomy_of(study: Study, source: Source) -> list[dict[str, Any]]:
     _note(study, source, trace)
     recorded = [one for one in trace.ranks if len(one.batch_index)]
     transfers = transfers_of(trace, alone=source.ranks == 1)
-    ranks = [{"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded]
+    ranks: list[dict[str, Any]] = [
+        {"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded
+    ]
     if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         unseen = [f"{name}_ns" for name in _COMMUNICATION]
@@ -169,13 +171,13 @@ def means(source: Source, ranks: Sequence[Mapping[str, Any]], by: Sequence[str])
         return []
     every = pd.concat([pd.DataFrame(columns) for columns in ranks], ignore_index=True)
     groups = every.groupby(list(by), sort=False, observed=True) if by else [((), every)]
-    made = []
+    rows = []
     for values, group in groups:
         # What one of its ranks does not know is not known of the run.
         row = group.sum(numeric_only=True, skipna=False)
         # A batch has a window a stage.
         count = len(group) / (1 if "stage" in by else len(STAGES))
-        made.append({
+        rows.append({
             "id": source.id,
             **source.fields,
             "repetition": source.repetition,
@@ -184,7 +186,7 @@ def means(source: Source, ranks: Sequence[Mapping[str, Any]], by: Sequence[str])
             "wall_ms": row["wall_ns"] / count / 1e6,
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
-    return made
+    return rows
 
 
 def _note(study: Study, source: Source, trace: RunTrace) -> None:
@@ -219,18 +221,18 @@ def columns_of(by: Sequence[str] = ()) -> list[Metric]:
     return [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
 
 
-def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
+def parts(rows: Rows, by: Sequence[str] = ()) -> list[Part]:
     """The terminal's tables: the parts of a batch, and what some of them are made of."""
-    keys = [*columns(fields(telling(made))), *(LEVELS[name].column() for name in by)]
-    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in made) else []
+    keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
+    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
     whole = columns(METRICS, "attributed_batches", "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
     made_of = "What communication, loader and idle time are made of, ms"
     return [
-        Part("Anatomy of a batch, ms (mean of attributed batches)", made, whole_columns, _CAPTION),
-        Part(made_of, made, [*keys, *within], _caption(made)),
+        Part("Anatomy of a batch, ms (mean of attributed batches)", rows, whole_columns, _CAPTION),
+        Part(made_of, rows, [*keys, *within], _caption(rows)),
     ]
 
 
@@ -255,12 +257,12 @@ _CAPTION = (
 )
 
 
-def _caption(made: Rows) -> str:
+def _caption(rows: Rows) -> str:
     text = (
         "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
         "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
     )
-    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in made):
+    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in rows):
         text += (
             "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
             "notes say why."

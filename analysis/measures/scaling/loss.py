@@ -95,13 +95,13 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
-    found = {}
+    parts = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
-            found[name] = np.append(mean, again)
-    return found
+            parts[name] = np.append(mean, again)
+    return parts
 
 
 def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:
