@@ -46,31 +46,35 @@ def rows(
     Raises:
         UserError: nothing in the study can answer.
     """
-    made: Rows = []
-    blank = dict.fromkeys(columns_of(group_by))
+    answer: Rows = []
+    blank = dict.fromkeys(names_of(columns_of(group_by)))
     for method in methods:
         rows = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
-        made += [{**blank, "method": method, **row} for row in rows]
-    if not made:
+        answer += [{**blank, "method": method, **row} for row in rows]
+    if not answer:
         raise UserError(_nothing(study, methods))
-    return made
+    return answer
 
 
 def table(
     study: Study, method: str = "corrected", group_by: Sequence[str] = (), scaling: Scaling | None = None
 ) -> "pd.DataFrame":
     """The same as a DataFrame; columns: :data:`COLUMNS`."""
-    made = rows(study, method.split(","), group_by, scaling)
-    return output.to_frame(made, columns_of(group_by))
+    answer = rows(study, method.split(","), group_by, scaling)
+    return output.to_frame(answer, columns_of(group_by))
 
 
-def columns_of(group_by: Sequence[str] = ()) -> list[str]:
+def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
     """The columns of all rows, in order, whatever results they are of."""
     which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
     figures_of_runs = [*figures.IN_DATA, *use.METRICS]
     of_tables = [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
     every = [_METHOD, *fields(which), FIELDS["world_size"], *figures_of_runs, *of_tables]
-    return list(dict.fromkeys(names_of(every)))
+    # Of those of one name, which several kinds of results have, the first: it has an interval.
+    first: dict[str, Metric] = {}
+    for metric in every:
+        first.setdefault(metric.name, metric)
+    return list(first.values())
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:
@@ -92,16 +96,16 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
 
 
 def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
-    made = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
+    answer = scaling_rows.rows(study, group_by, scaling) if study.of_kind("run") else []
     if study.of_kind("pyprof"):
-        made += reference.pyprof_rows(study, group_by)
-    if study.tau_intervals and made:
+        answer += reference.pyprof_rows(study, group_by)
+    if study.tau_intervals and answer:
         study.note("TAU tables hold no durations of batches: they are in the published method only")
-    return made
+    return answer
 
 
 def _published(study: Study, group_by: Sequence[str]) -> Rows:
-    made = tau.tau_rows(study)
+    answer = tau.tau_rows(study)
     if study.of_kind("run"):
-        made += tau.run_rows(study)
-    return tau.grouped([*made, *scaled_published.scaled_rows(study)], group_by)
+        answer += tau.run_rows(study)
+    return tau.grouped([*answer, *scaled_published.scaled_rows(study)], group_by)

@@ -46,8 +46,8 @@ def durations(
     apart = len(of_a) + len(of_b) - 2 * len(both)
     if apart:
         first.note(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
-    made = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
-    return made, DURATION_METRICS
+    kernels = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
+    return kernels, DURATION_METRICS
 
 
 def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows, Sequence[Metric]]:
@@ -56,7 +56,7 @@ def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows
     rated = [
         (flops / ns * 1e9, name, ns, flops) for name, ns, flops in _by_name(study, direction, only) if ns
     ]
-    made = [
+    kernels = [
         {
             "kernel": name,
             "duration_ns": int(ns),
@@ -66,7 +66,7 @@ def efficiencies(study: Study, direction: str | None, only: OneOf) -> tuple[Rows
         }
         for rate, name, ns, flops in sorted(rated, key=lambda each: (-each[0], each[1]))
     ]
-    return made, EFFICIENCY_METRICS
+    return kernels, EFFICIENCY_METRICS
 
 
 def _seven_digits(value: float) -> float:
@@ -79,7 +79,7 @@ def _by_name(study: Study, direction: str | None, only: OneOf) -> list[tuple[str
         raise UserError(f"{study.path} is no PyProf kernel table, which the published method is for")
     if direction is not None and direction not in DIRECTIONS:
         raise UserError(f"PyProf knows no direction {direction}; the published method has fprop and bprop")
-    found = per_name(study, source, direction)
-    if not found:
+    kernels = per_name(study, source, direction)
+    if not kernels:
         raise UserError(f"{study.path} holds no kernel whose direction is {direction or 'known'}")
-    return found
+    return kernels

@@ -16,25 +16,25 @@ from jobs.run import Run
 _MOST_BASES = 8  # named below the table; the rest is counted
 
 
-def parts(made: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
+def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
-    own = [row for row in made if row.get("scaling")]
-    counted = [row for row in made if row["tables"] is not None]
-    published = [row for row in made if row["method"] == "published"]
-    found = []
+    own = [row for row in rows if row.get("scaling")]
+    counted = [row for row in rows if row["tables"] is not None]
+    published = [row for row in rows if row["method"] == "published"]
+    tables = []
     if own:
-        found.append(_time_part(own, group_by))
-        found += [lost] if with_loss and (lost := loss_part(own, group_by)) else []
-        found.append(_use_part(own, group_by))
+        tables.append(_time_part(own, group_by))
+        tables += [lost] if with_loss and (lost := loss_part(own, group_by)) else []
+        tables.append(_use_part(own, group_by))
     if counted:
-        found.append(_counted_part(counted, group_by))
+        tables.append(_counted_part(counted, group_by))
     timed = [row for row in published if row.get("application_s") is not None]
     if timed:
-        found.append(_published_part(timed, group_by))
+        tables.append(_published_part(timed, group_by))
     scaled = [row for row in published if row.get("batch_duration_s") is not None]
     if scaled:
-        found.append(_published_scaled_part(scaled, group_by))
-    return found
+        tables.append(_published_scaled_part(scaled, group_by))
+    return tables
 
 
 def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:

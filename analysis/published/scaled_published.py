@@ -66,14 +66,16 @@ def scaled_rows(study: Study) -> Rows:
 
 def _durations(study: Study) -> dict[tuple, float]:
     timed, started = tau.timed_and_started(study, rank_0_only=True)
-    found: dict[tuple, float] = {}
+    durations: dict[tuple, float] = {}
     for key in timed:
         if key in started:
             estimate = published_formulas.tau_batch_duration_s(list(timed[key]), list(started[key]))
             point = _point(dict(zip(ID_FIELDS, key, strict=True)))
             # Two ways of running TAU are two estimates, of which the least counts.
-            found[point] = published_formulas.batch_duration_s([estimate, found.get(point, float("inf"))])
-    return {point: duration for point, duration in found.items() if duration > 0}
+            durations[point] = published_formulas.batch_duration_s(
+                [estimate, durations.get(point, float("inf"))]
+            )
+    return {point: duration for point, duration in durations.items() if duration > 0}
 
 
 def _point(fields: Any) -> tuple:

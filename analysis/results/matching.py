@@ -113,13 +113,13 @@ class Matched:
     @property
     def numbers(self) -> tuple[np.ndarray, ...]:
         """Of each rank's calls a number from 1 that the same call has on all ranks; 0: it is not matched."""
-        found = tuple(np.zeros(len(one), np.uint64) for one in self.start_ns)
+        of_ranks = tuple(np.zeros(len(one), np.uint64) for one in self.start_ns)
         first = 1
         for one in self.shared:
             number = np.arange(first, first := first + one.calls.shape[1], dtype=np.uint64)
             for member, calls in zip(one.members, one.calls, strict=True):
-                found[member][calls] = number
-        return found
+                of_ranks[member][calls] = number
+        return of_ranks
 
 
 def match(ranks: Sequence[Calls]) -> Matched | None:
@@ -188,7 +188,7 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]
     for place, one in enumerate(ranks):
         for key, calls in _by_key(one).items():
             whose.setdefault(key, {})[place] = calls
-    found, left = [], []
+    matched, left = [], []
     for (group, size, kind), of_rank in whose.items():
         members = tuple(sorted(of_rank))
         batches = [ranks[member].batch_index[of_rank[member]] for member in members]
@@ -199,8 +199,8 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]
         elif any(not np.array_equal(one, batches[0]) for one in batches):
             left.append((kind, "ranks of its group made different ones"))
         else:
-            found.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
-    return found, left
+            matched.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
+    return matched, left
 
 
 def _by_key(calls: Calls) -> dict[tuple[str, int, str], np.ndarray]:

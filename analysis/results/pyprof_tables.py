@@ -169,14 +169,14 @@ def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
     batches = batches_of(study, sources)
     kept: dict[Path, TableSums] = study.kept("sums of tables")
     new = [source for source in sources if source.path in batches and source.path not in kept]
-    found = per_table(
+    sums_by_path = per_table(
         study,
         new,
         _SUMS,
         seconds=lambda source: next(iter(batches[source.path].starts[1:]), None),
         attributed=lambda source: batches[source.path].attributed_from,
     )
-    for path, (*sums, name) in found.items():
+    for path, (*sums, name) in sums_by_path.items():
         named = dict(zip(_OF_NAMES, sums, strict=True))
         kept[path] = TableSums(batches=batches[path], largest_lost=name, **named)
     return {source.id: kept[source.path] for source in sources if source.path in kept}

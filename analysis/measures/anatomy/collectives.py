@@ -148,7 +148,7 @@ def ranks_of(study: Study, source: Source) -> list[Calls]:
 
 
 def _read_ranks(study: Study, source: Source) -> list[Calls]:
-    found: list[Calls] = []
+    ranks: list[Calls] = []
     batches_read = 0
     for directory in sorted(source.path.glob("rank_*")):
         if not tables.table_path(directory, "kernels").is_file():
@@ -161,11 +161,11 @@ def _read_ranks(study: Study, source: Source) -> list[Calls]:
         kernels = {name: column_of(table, name) for name in READ if name != "batch_index"}
         # What is in no batch hides collectives, too.
         kernels["batch_index"] = pc.fill_null(table["batch_index"], -1).to_numpy()
-        found.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, batches))
+        ranks.append(calls_of(int(directory.name.rpartition("_")[2]), kernels, batches))
         batches_read += len(batches["batch_index"]) if len(table) else 0
-    note_without_kernels(study, source, batches_read - sum(one.batches for one in found), batches_read)
+    note_without_kernels(study, source, batches_read - sum(one.batches for one in ranks), batches_read)
     note_untimed(study, source)
-    return found
+    return ranks
 
 
 def matched_of(study: Study, source: Source, ranks: list[Calls]) -> Matched | None:

@@ -69,7 +69,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     Raises:
         UserError: no run has collectives.
     """
-    made: Rows = []
+    collectives: Rows = []
     # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
     recorded = [
         source
@@ -77,13 +77,13 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1
     ]
     for _, of_run in study.each(recorded, lambda source: _of_run(study, source, by_rank)):
-        made += of_run
-    if not made:
+        collectives += of_run
+    if not collectives:
         raise study.nothing(
             f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
             "(profile: torch)"
         )
-    return made
+    return collectives
 
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
@@ -92,7 +92,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
         study.note(f"its trace of {source.world_size} ranks holds no collective", source)
         return []
     matched = matched_of(study, source, ranks)
-    made = []
+    rows = []
     for kind, shape, masks in _families(ranks):
         places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
         for of_row in places:
@@ -105,8 +105,8 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
                 continue  # the rank is in no such group
             row = {"id": source.id, **source.fields, "collective": kind, **_described(groups)}
             row |= {"rank": first.rank} if by_rank else {}
-            made.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
-    return made
+            rows.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
+    return rows
 
 
 # A process group's ranks, and those of all groups of one shape.
@@ -127,17 +127,17 @@ def _families(ranks: Sequence[Calls]) -> list[tuple[str, Shape, list[np.ndarray]
         name: tuple(shapes[tuple(rank - group[0] for rank in group)]) if group else ()
         for name, group in members.items()
     }
-    found: dict[tuple[str, Shape], None] = {}
+    families: dict[tuple[str, Shape], None] = {}
     for one in ranks:
         pairs = dict.fromkeys(zip(one.kind.tolist(), one.group.tolist(), strict=True))
-        found |= {(kind, shape_of[name]): None for kind, name in pairs}
+        families |= {(kind, shape_of[name]): None for kind, name in pairs}
     return [
         (
             kind,
             shape,
             [_of_shape(one, kind, [name for name in members if shape_of[name] == shape]) for one in ranks],
         )
-        for kind, shape in found
+        for kind, shape in families
     ]
 
 
@@ -158,8 +158,8 @@ def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
     sizes = {name: int(size) for one in ranks for name, size in zip(one.group, one.group_size, strict=True)}
     known: dict[str, Members] = {"": tuple(one.rank for one in ranks), ONE_OF_SEVERAL: ()}
     # More ranks than it has: several groups of one size, whose names are not recorded.
-    known |= {name: () for name, made in found.items() if 0 < sizes[name] < len(made)}
-    return {name: known.get(name, tuple(made)) for name, made in found.items()}
+    known |= {name: () for name, members in found.items() if 0 < sizes[name] < len(members)}
+    return {name: known.get(name, tuple(members)) for name, members in found.items()}
 
 
 def _described(shape: Shape) -> dict[str, Any]:
@@ -242,13 +242,13 @@ def columns_of(by_rank: bool = False) -> list[Metric]:
     return [*OF_A_RUN[:-1], *([RANK] if by_rank else []), *METRICS]
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The tables' columns."""
-    several = len({row["group_ranks"] for row in made}) > 1 and {row["groups"] for row in made} != {1}
+    several = len({row["group_ranks"] for row in rows}) > 1 and {row["groups"] for row in rows} != {1}
     left_out = {
         "group_size", "groups", "mbyte_per_call", "clock_residual_us", "attributed_batches",
         *(() if several else ("group_ranks",)),
     }  # fmt: skip
-    by_rank = [RANK] if "rank" in made[0] else []
+    by_rank = [RANK] if "rank" in rows[0] else []
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(made, Run.model_fields)), *by_rank, *wanted])
+    return columns([*fields(telling(rows, Run.model_fields)), *by_rank, *wanted])

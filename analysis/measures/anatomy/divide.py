@@ -68,15 +68,15 @@ def finest(known: Mapping[str, float | None]) -> dict[str, float]:
     Args:
         known: figures of :data:`EVERY`; None or NaN: not known.
     """
-    found: dict[str, float] = {}
+    fine: dict[str, float] = {}
     for part in PARTS:
         within = [known.get(name) for name in WITHIN[part]] if part in SPLIT else [None]
         whole = any(value is None or np.isnan(value) for value in within)
         for name in (part,) if whole else WITHIN[part]:
             value = known.get(name)
             if value is not None and not np.isnan(value):
-                found[name] = float(value)
-    return found
+                fine[name] = float(value)
+    return fine
 
 
 def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:

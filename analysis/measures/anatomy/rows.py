@@ -106,17 +106,17 @@ def frame(study: Study) -> "pd.DataFrame":
     import pandas as pd
 
     profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
-    found = [
+    windows = [
         {"id": source.id, **columns}
         for source, ranks in study.each(profiled, lambda source: of_source(study, source))
         for columns in ranks
     ]
-    if not found:
+    if not windows:
         raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
             "it needs a run under a profiler (profile: torch)"
         )
-    return pd.concat([pd.DataFrame(columns) for columns in found], ignore_index=True)
+    return pd.concat([pd.DataFrame(columns) for columns in windows], ignore_index=True)
 
 
 def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
 
 
 def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    ranks: list[dict[str, Any]] = []
     launches = []
     transfers = _transfers(study, source)
     without = everything = 0
@@ -149,20 +149,20 @@ def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
                 continue
             batches = {name: column[busy] for name, column in batches.items()}
             rank = int(directory.name.rpartition("_")[2])
-            found.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
+            ranks.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
             launches.append(_launches(batches, kernels))
-    if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in found for name in _COMMUNICATION):
+    if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
-        found = [
+        ranks = [
             {name: of for name, of in one.items() if name.removesuffix("_ns") not in _COMMUNICATION}
-            for one in found
+            for one in ranks
         ]
-    if not found:
+    if not ranks:
         study.note("no attributed batch with kernels", source)
     note_without_kernels(study, source, without, everything)
     _note_unknown(study, source, launches)
     note_untimed(study, source)
-    return found
+    return ranks
 
 
 def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
@@ -213,10 +213,10 @@ def _kernels(directory: Path) -> dict[str, np.ndarray]:
     table = tables.read(directory, "kernels", _KERNEL_COLUMNS)
     timed = pc.greater_equal(table["duration_ns"], 0)
     table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))
-    found = {name: table[name] for name in _KERNEL_COLUMNS}
+    columns = {name: table[name] for name in _KERNEL_COLUMNS}
     for name in ("device", "launch_ns"):
-        found[name] = pc.fill_null(found[name], -1)
-    return {name: values.to_numpy() for name, values in found.items()}
+        columns[name] = pc.fill_null(columns[name], -1)
+    return {name: values.to_numpy() for name, values in columns.items()}
 
 
 def rows(study: Study, by: Sequence[str] = ()) -> Rows:
@@ -224,13 +224,13 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     every = frame(study)
     fields = {source.id: source.fields for source in study.of_kind("run")}
     repetitions = {source.id: source.repetition for source in study.of_kind("run")}
-    made = []
+    answer = []
     for values, group in every.groupby(["id", *by], sort=False, observed=True):
         # What one of its ranks does not know is not known of the run.
         row, run_id = group.sum(numeric_only=True, skipna=False), str(values[0])
         # A batch has a window a stage.
         count = len(group) / (1 if "stage" in by else len(STAGES))
-        made.append({
+        answer.append({
             "id": run_id,
             **fields[run_id],
             "repetition": repetitions[run_id],
@@ -239,7 +239,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
             "wall_ms": row["wall_ns"] / count / 1e6,
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
-    return made
+    return answer
 
 
 def columns_of(by: Sequence[str] = ()) -> list[Metric]:
@@ -247,18 +247,18 @@ def columns_of(by: Sequence[str] = ()) -> list[Metric]:
     return [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
 
 
-def parts(made: Rows, by: Sequence[str] = ()) -> list[Part]:
+def parts(rows: Rows, by: Sequence[str] = ()) -> list[Part]:
     """The terminal's tables: the parts of a batch, and what some of them are made of."""
-    keys = [*columns(fields(telling(made))), *(LEVELS[name].column() for name in by)]
-    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in made) else []
+    keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
+    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
     whole = columns(METRICS, "attributed_batches", "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
     made_of = "What communication, loader and idle time are made of, ms"
     return [
-        Part("Anatomy of a batch, ms (mean of attributed batches)", made, whole_columns, _CAPTION),
-        Part(made_of, made, [*keys, *within], _caption(made)),
+        Part("Anatomy of a batch, ms (mean of attributed batches)", rows, whole_columns, _CAPTION),
+        Part(made_of, rows, [*keys, *within], _caption(rows)),
     ]
 
 
@@ -283,12 +283,12 @@ _CAPTION = (
 )
 
 
-def _caption(made: Rows) -> str:
+def _caption(rows: Rows) -> str:
     text = (
         "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
         "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
     )
-    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in made):
+    if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in rows):
         text += (
             "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
             "notes say why."

@@ -84,7 +84,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
         UserError: no rank has such batches, there are too many kernels to draw all, or the file cannot be
             written.
     """
-    made = Written(source.id, path)
+    timeline = Written(source.id, path)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
         raise UserError(
             f"{source.id} has {count:,} kernels, too many for one timeline; name some of its batches "
@@ -95,19 +95,19 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
         # The name inside and the time are left out: the same run gives the same bytes.
         with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
-            _write(source, made, trace, span)
+            _write(source, timeline, trace, span)
             trace.finish()
         partial.replace(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
     finally:
         partial.unlink(missing_ok=True)
-    return made
+    return timeline
 
 
-def _write(source: Source, made: Written, trace: TraceWriter, span: Span | None) -> None:
-    ranks = _ranks(source, made)
-    matched = _align(ranks, made)
+def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None) -> None:
+    ranks = _ranks(source, timeline)
+    matched = _align(ranks, timeline)
     ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
     limits = [_limits(batches, span) for _, _, batches in ranks]
     drawn = [(low, clock) for (low, high), clock in zip(limits, ahead, strict=True) if low < high]
@@ -115,13 +115,13 @@ def _write(source: Source, made: Written, trace: TraceWriter, span: Span | None)
         raise UserError(f"--batches: {source.id} has {_extent(ranks)}")
     start = min(int(clock.remove(np.array([low]))[0]) for low, clock in drawn)
     trace.start(start)
-    _about(source, made, ranks, ahead, trace, start)
+    _about(source, timeline, ranks, ahead, trace, start)
     calls = matched.numbers if matched and len(ranks) > 1 else (None,) * len(ranks)
     for (rank, directory, batches), (low, high), clock, numbers in zip(
         ranks, limits, ahead, calls, strict=True
     ):
         process = trace.process(rank, _name(source, rank))
-        for what, tracks in _of_rank(directory, batches, numbers, made):
+        for what, tracks in _of_rank(directory, batches, numbers, timeline):
             slices = tracks.slices
             if span is not None:
                 slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
@@ -139,7 +139,7 @@ def _write(source: Source, made: Written, trace: TraceWriter, span: Span | None)
                     slices, track=numbers[slices.track], start_ns=clock.remove(slices.start_ns), end_ns=end
                 )
             )
-            made.slices[what] = made.slices.get(what, 0) + len(slices)
+            timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
 
 
 def _limits(batches: "pa.Table", span: Span | None) -> tuple[int, int]:
@@ -155,73 +155,75 @@ def _extent(ranks: Sequence[tuple[int, Path, "pa.Table"]]) -> str:
     return f"batches {index.min()} to {index.max()}"
 
 
-def _ranks(source: Source, made: Written) -> list[tuple[int, Path, "pa.Table"]]:
+def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table"]]:
     """Of each rank that has batches: its number, its directory, its batches."""
-    found = []
+    ranks = []
     for rank in range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
             if len(batches):
-                found.append((rank, directory, batches))
+                ranks.append((rank, directory, batches))
         except UserError as error:
-            made.notes.append(f"rank {rank} is left out: {error}")
-    if not found:
+            timeline.notes.append(f"rank {rank} is left out: {error}")
+    if not ranks:
         raise UserError(f"{source.id}: no rank has batches; run the point again")
-    return found
+    return ranks
 
 
 def _of_rank(
-    directory: Path, batches: "pa.Table", calls: np.ndarray | None, made: Written
+    directory: Path, batches: "pa.Table", calls: np.ndarray | None, timeline: Written
 ) -> Iterator[tuple[str, Tracks]]:
     """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
     yield from zip(("batches", "stages"), timeline_rows.of_batches(batches), strict=True)
     if tables.table_path(directory, "markers").is_file():
-        markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], made)
+        markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline)
         if markers is not None:
             yield from zip(("ranges", "marks"), timeline_rows.of_markers(markers), strict=True)
     if tables.table_path(directory, "kernels").is_file():
-        kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), made)
+        kernels = _read(directory, "kernels", list(timeline_rows.KERNEL_COLUMNS), timeline)
         if kernels is not None:
             tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
-                made.notes.append(f"{directory.name}: {tracks.timeless} kernels have no place in time")
+                timeline.notes.append(f"{directory.name}: {tracks.timeless} kernels have no place in time")
             yield "kernels", tracks
 
 
-def _read(directory: Path, name: str, columns: list[str], made: Written) -> "pa.Table | None":
+def _read(directory: Path, name: str, columns: list[str], timeline: Written) -> "pa.Table | None":
     try:
         return tables.read(directory, name, columns)
     except UserError as error:
-        made.notes.append(f"{directory.name} has no {name} here: {error}")
+        timeline.notes.append(f"{directory.name} has no {name} here: {error}")
         return None
 
 
-def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], made: Written) -> Matched | None:
+def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> Matched | None:
     """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
     having = [one for one in ranks if tables.table_path(one[1], "kernels").is_file()]
     if not having:
-        made.notes.append(
+        timeline.notes.append(
             "no profiler watched the run: batches and stages alone, on the clocks of their hosts"
         )
         return None
     if len(ranks) == 1:
         return None
-    found = []
+    calls = []
     for rank, directory, _ in having:
-        table = _read(directory, "kernels", list(timeline_rows.CALL_COLUMNS), Written(made.run, made.path))
+        table = _read(
+            directory, "kernels", list(timeline_rows.CALL_COLUMNS), Written(timeline.run, timeline.path)
+        )
         if table is not None:
-            found.append(timeline_rows.calls_of(rank, timeline_rows.in_time(table)))
-    matched = match(found) if len(found) == len(ranks) and len(found[0].kind) else None
+            calls.append(timeline_rows.calls_of(rank, timeline_rows.in_time(table)))
+    matched = match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
     if matched is None:
-        what = "made the same collectives" if len(found) == len(ranks) else "have kernels"
-        made.notes.append(f"the ranks' clocks are not aligned, for not all {what}: they are their hosts'")
+        what = "made the same collectives" if len(calls) == len(ranks) else "have kernels"
+        timeline.notes.append(f"the ranks' clocks are not aligned, for not all {what}: they are their hosts'")
         return None
-    made.clock_residual_ns = matched.residual_ns
+    timeline.clock_residual_ns = matched.residual_ns
     apart = np.unique(matched.clock)
     if len(apart) > 1:
         first = ", ".join(str(ranks[place][0]) for place in apart)
-        made.notes.append(
+        timeline.notes.append(
             f"no process group joins all ranks: clocks are aligned with those of ranks {first}, not with "
             "each other"
         )
@@ -236,7 +238,7 @@ def _name(source: Source, rank: int) -> str:
 
 def _about(
     source: Source,
-    made: Written,
+    timeline: Written,
     ranks: Sequence[tuple[int, Path, "pa.Table"]],
     ahead: Sequence[Ahead],
     trace: TraceWriter,
@@ -245,12 +247,12 @@ def _about(
     """The track "about": the run, what the alignment leaves, how far each rank's clock was ahead."""
     track = np.array([trace.track(None, "about")])
     at = np.array([start_ns])
-    residual = np.nan if made.clock_residual_ns is None else made.clock_residual_ns
+    residual = np.nan if timeline.clock_residual_ns is None else timeline.clock_residual_ns
     arguments: dict[str, Words | np.ndarray] = {"clock_residual_ns": np.array([residual])}
     for (rank, _, _), clock in zip(ranks, ahead, strict=True):
-        if made.clock_residual_ns is not None:
+        if timeline.clock_residual_ns is not None:
             arguments[f"clock_of_rank_{rank}_ahead_ns"] = clock.at(at).astype(float)
-    for number, note in enumerate(made.notes):
+    for number, note in enumerate(timeline.notes):
         arguments[f"note_{number + 1}"] = Words.same(note, 1)
     trace.slices(Slices(track, at, None, Words.same(source.id, 1), None, arguments))
 
@@ -269,23 +271,24 @@ def parse_span(text: str) -> Span:
     Raises:
         UserError: it is neither.
     """
-    found = _SPAN.fullmatch(text)
-    if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+    match = _SPAN.fullmatch(text)
+    if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
         raise UserError(f"--batches is a batch or a range of them (40 or 40-42), not {text!r}")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
     """Write the timeline of a study's run; says which, what it holds and what it does not."""
     span = None if batches is None else parse_span(batches)
-    made = write(choose(study, run), path, span)
-    print(made.path)
-    counts = ", ".join(f"{count} {what}" for what, count in made.slices.items() if count)
-    print(f"{made.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
-    if made.clock_residual_ns is not None:
+    timeline = write(choose(study, run), path, span)
+    print(timeline.path)
+    counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
+    print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
+    if timeline.clock_residual_ns is not None:
         print(
-            f"the ranks' clocks are aligned to within {made.clock_residual_ns / 1e3:.3g} us", file=sys.stderr
+            f"the ranks' clocks are aligned to within {timeline.clock_residual_ns / 1e3:.3g} us",
+            file=sys.stderr,
         )
-    for note in made.notes:
+    for note in timeline.notes:
         print(note, file=sys.stderr)
     return EXIT_DONE

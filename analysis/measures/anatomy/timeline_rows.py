@@ -216,12 +216,12 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
 def _next_free(starts: list[int], ends: list[int]) -> list[int]:
     """A lane from 1 for each of these, which start in this order: the one that is free for longest."""
     busy: list[tuple[int, int]] = []  # until when, which
-    found = []
+    free = []
     for start, end in zip(starts, ends, strict=True):
         lane = heapq.heappop(busy)[1] if busy and busy[0][0] <= start else len(busy) + 1
         heapq.heappush(busy, (end, lane))
-        found.append(lane)
-    return found
+        free.append(lane)
+    return free
 
 
 def _words(column: "pa.ChunkedArray") -> Words:

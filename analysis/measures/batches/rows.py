@@ -59,46 +59,46 @@ _WARMUP = "Warm-up is left out of all figures."
 
 def rows(study: Study) -> Rows:
     """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
-    made = []
+    runs = []
     sources = {source.id: source for source in study.of_kind("run")}
     for name, series in all_series(study).items():
-        made.append(_row(sources[name], series))
-    made += _tau_rows(study)
-    if not made:
+        runs.append(_row(sources[name], series))
+    runs += _tau_rows(study)
+    if not runs:
         raise study.nothing(
             f"{study.path} holds no durations of batches: PyProf tables have none, "
             "TAU tables only where 50-batch and 1-batch runs of a configuration are there"
         )
-    return sorted(made, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
+    return sorted(runs, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
 
 
 def table(study: Study) -> "pd.DataFrame":
     """The same as a DataFrame."""
-    made = rows(study)
-    return output.to_frame(made, columns_of(made))
+    answer = rows(study)
+    return output.to_frame(answer, columns_of(answer))
 
 
-def columns_of(made: Rows) -> list[Metric]:
+def columns_of(rows: Rows) -> list[Metric]:
     """The columns of such rows."""
     # "batches" is a field of Run and what was done: of a run that counts the two are one.
-    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_batch_ms" in row for row in made) else ())]
+    return [*OF_A_RUN, *METRICS, *(TAU_METRICS if any("tau_batch_ms" in row for row in rows) else ())]
 
 
-def part(made: Rows) -> Part:
+def part(rows: Rows) -> Part:
     """The terminal's table."""
-    shown = picked(columns_of(made), *telling(made, Run.model_fields), *SHOWN)
+    shown = picked(columns_of(rows), *telling(rows, Run.model_fields), *SHOWN)
     shown += TAU_METRICS
     return Part(
         "Batches of each run (ms; the job's batch ends with its slowest rank)",
-        made,
-        filled(columns(shown), made),
-        "\n".join(["Intervals are of batches inside the run.", *_too_short(made), _WARMUP]),
+        rows,
+        filled(columns(shown), rows),
+        "\n".join(["Intervals are of batches inside the run.", *_too_short(rows), _WARMUP]),
     )
 
 
-def _too_short(made: Rows) -> list[str]:
+def _too_short(rows: Rows) -> list[str]:
     """Why runs have no interval, in a line; none: all have one."""
-    timed = [row for row in made if row.get("batch_ms") is not None]
+    timed = [row for row in rows if row.get("batch_ms") is not None]
     without = sum(not np.isfinite(row["batch_ms_low"]) for row in timed)
     if not without:
         return []

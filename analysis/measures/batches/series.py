@@ -82,15 +82,15 @@ def series_of(study: Study, source: Source) -> Series:
         Unusable: a rank's table is missing, damaged or wrong.
     """
     with reading(source):
-        found = _series(source)
-    longer = int((sum(found.rank_stages.values()) > _LONGER * found.rank_ns).sum())
+        series = _series(source)
+    longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
         study.note(
-            f"{longer} of {found.rank_ns.size} batches of its ranks are shorter than their "
+            f"{longer} of {series.rank_ns.size} batches of its ranks are shorter than their "
             "stages together: what is said of stages is wrong",
             source,
         )
-    return found
+    return series
 
 
 def _series(source: Source) -> Series:

@@ -201,14 +201,14 @@ def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 # --- shares -------------------------------------------------------------------------------------------
 
 
-def shares(found: Iterable[Profile]) -> Rows:
+def shares(profiles: Iterable[Profile]) -> Rows:
     """Communication and copies in GPU time (a CPU's operators where there is no GPU), by GPUs, batch size
     and backend.
 
     Times are summed over runs first, ratios are formed last.
     """
     groups: dict[tuple, list[Profile]] = defaultdict(list)
-    for profile in found:
+    for profile in profiles:
         groups[profile.gpus, profile.batch, profile.backend].append(profile)
     rows = []
     for point, members in sorted(groups.items(), key=_in_order):
@@ -224,12 +224,12 @@ def shares(found: Iterable[Profile]) -> Rows:
 
 def _differ(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """In what else runs differ whose times are summed: ``model (resnet50, vgg16)``; None: in nothing."""
-    found = []
+    differences = []
     for name in runs[0]:
         values = dict.fromkeys(str(run.get(name)) for run in runs)
         if len(values) > 1 and name not in TOOLS_FIELDS:
-            found.append(f"{name} ({', '.join(values)})")
-    return "; ".join(found) or None
+            differences.append(f"{name} ({', '.join(values)})")
+    return "; ".join(differences) or None
 
 
 def _in_order(group: tuple[tuple, list[Profile]]) -> tuple[int, int, str]:

@@ -74,16 +74,16 @@ def bound_of(study: Study, source: Source) -> Bound:
 
 def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s of a device; None, and a finding, where they are not known."""
-    found = peaks.find(device, study.own_peaks)
-    if found is None:
+    peak = peaks.find(device, study.own_peaks)
+    if peak is None:
         if device.lower() != "cpu":
             study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
         return None, None
-    if found.doubt:
-        study.note(found.doubt)
-    if precision not in found.flops_per_s:
-        study.note(f"{found.name} has no datasheet peak for {precision}")
-    return found.flops_per_s.get(precision), found.bytes_per_s
+    if peak.doubt:
+        study.note(peak.doubt)
+    if precision not in peak.flops_per_s:
+        study.note(f"{peak.name} has no datasheet peak for {precision}")
+    return peak.flops_per_s.get(precision), peak.bytes_per_s
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

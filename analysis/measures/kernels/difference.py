@@ -106,7 +106,7 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
     """
     column = FIGURES[metric]
     sides = [{tuple(row[name] for name in by): row for row in side.kernels} for side in (a, b)]
-    made = []
+    pairs = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         of_a, of_b = (side.get(key) for side in sides)
         one, other = (row[column] if row else None for row in (of_a, of_b))
@@ -121,11 +121,11 @@ def rows(a: Side, b: Side, metric: str = "duration", by: Sequence[str] = DEFAULT
             row["change"] = change(of_a, of_b)
             row["a_calls_per_batch"] = of_a["calls_per_batch"] if of_a else None
             row["b_calls_per_batch"] = of_b["calls_per_batch"] if of_b else None
-        made.append(row)
+        pairs.append(row)
     if metric == "duration":
-        return sorted(made, key=lambda row: -abs(row["difference_ms"]))
+        return sorted(pairs, key=lambda row: -abs(row["difference_ms"]))
     first = f"a_{column}"
-    return sorted(made, key=lambda row: -(row[first] if row[first] is not None else row[f"b_{column}"] or 0))
+    return sorted(pairs, key=lambda row: -(row[first] if row[first] is not None else row[f"b_{column}"] or 0))
 
 
 def columns_of(metric: str, by: Sequence[str]) -> list[Metric]:
@@ -146,21 +146,21 @@ def change(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> st
 # --- the total ----------------------------------------------------------------------------------------
 
 
-def summary(made: Rows, a: Side, b: Side) -> Rows:
+def summary(rows: Rows, a: Side, b: Side) -> Rows:
     """Rows of :data:`SUMMARY_METRICS`: the kinds, which add up to all kernels; and these, to the batch."""
-    kinds = [_sum(kind, [row for row in made if row["change"] == kind]) for kind in KINDS]
-    found = [row for row in kinds if row["kernels"]]
-    whole = _sum(ALL, made)
-    found.append(whole)
+    kinds = [_sum(kind, [row for row in rows if row["change"] == kind]) for kind in KINDS]
+    totals = [row for row in kinds if row["kernels"]]
+    whole = _sum(ALL, rows)
+    totals.append(whole)
     if a.wall_ms is None or b.wall_ms is None or a.busy_ms is None or b.busy_ms is None:
-        return found
+        return totals
     once = (a.busy_ms - whole["a_ms"], b.busy_ms - whole["b_ms"])
     none = (a.wall_ms - a.busy_ms, b.wall_ms - b.busy_ms)
     for name, (one, other) in ((AT_ONCE, once), (NO_KERNEL, none), (BATCH, (a.wall_ms, b.wall_ms))):
-        found.append(
+        totals.append(
             {"change": name, "kernels": None, "a_ms": one, "b_ms": other, "difference_ms": other - one}
         )
-    return found
+    return totals
 
 
 def _sum(name: str, of_kind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             f"{study.path} holds no kernels with FLOPs: it needs runs under a profiler (profile: torch), "
             "or PyProf kernel tables"
         )
-    made = []
+    answer = []
     for key in sorted(groups, key=sortable):
         of_group = [(costs[source.id], bound_of(study, source)) for source in groups[key]]
         # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
@@ -53,7 +53,7 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
         moved = sum(cost.bytes for cost, _ in moving)
         rate, bandwidth = _over_time(flops, credited), _over_time(moved, moving)
         counted = _over_time(sum(cost.counted_ns for cost, _ in credited), credited)
-        made.append({
+        answer.append({
             **dict(zip(group_by, key, strict=True)),
             "compute_efficiency_pct": None if counted is None else 100 * counted,
             "tflops_per_s": None if rate is None else rate / 1e3,
@@ -66,7 +66,7 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             "loader_ms_per_batch": sum(cost.loader_ns for cost, _ in of_group) / len(of_group) / 1e6,
             "attributed_batches": sum(cost.batches for cost, _ in of_group),
         })  # fmt: skip
-    return made
+    return answer
 
 
 def _over_time(total: float, runs: Sequence[tuple[Costs, Bound]]) -> float | None:

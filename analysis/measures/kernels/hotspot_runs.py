@@ -32,21 +32,21 @@ def timed(study: Study, wanted: str | None = None) -> Source:
     Raises:
         UserError: there is none, or none of this id.
     """
-    found = [source for source in study.of_kind("run") if source.fields["profile"] == "torch"]
-    if not found:
+    runs = [source for source in study.of_kind("run") if source.fields["profile"] == "torch"]
+    if not runs:
         raise UserError(
             f"{study.path} holds no kernels of a run under the torch profiler; "
             "python -m jobs.hotspots makes one"
         )
-    ids = [source.id for source in found]
+    ids = [source.id for source in runs]
     if wanted is not None:
         if wanted not in ids:
             raise UserError(
                 f"--run: {study.path} holds no run {wanted!r} under torch{did_you_mean(wanted, ids)}"
             )
-        return found[ids.index(wanted)]
-    chosen = next((source for source in found if counting(study, source)), found[0])
-    if len({_point(source) for source in found}) > 1:
+        return runs[ids.index(wanted)]
+    chosen = next((source for source in runs if counting(study, source)), runs[0])
+    if len({_point(source) for source in runs}) > 1:
         study.note(
             f"of several points that were timed these are the kernels of {chosen.id}; "
             "python -m analysis.hotspots DIR --run ID shows another's"
@@ -80,8 +80,8 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
     for name, kind, batch, milliseconds in rows:
         # A batch that did not launch a kernel spent no time in it.
         series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    found = {key: inside_run.of_mean(values) for key, values in series.items()}
-    return {key: (one.low, one.high) for key, one in found.items() if not one.note}
+    estimates = {key: inside_run.of_mean(values) for key, values in series.items()}
+    return {key: (one.low, one.high) for key, one in estimates.items() if not one.note}
 
 
 def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -> str:

@@ -131,24 +131,24 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
         UserError: no run under the torch profiler, or no kernels in it.
     """
     timing = hotspot_runs.timed(study, wanted)
-    found = kernels_of(study, timing, by=("kernel", "class"))
-    hot = [row for row in found if row["class"] not in APART][:top]
+    kernels_of_run = kernels_of(study, timing, by=("kernel", "class"))
+    hot = [row for row in kernels_of_run if row["class"] not in APART][:top]
     if not hot:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
     source = hotspot_runs.counting(study, timing)
     counters = by_kernel(_table(study, source, "atomics")) if source else {}
     tool = source.fields["profile"] if source else ""
     known = hotspot_runs.intervals(study, timing)
-    made = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
+    answer = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
     caption = hotspot_runs.caption(timing, source, known)
     if source and tool == "vtune":
-        return made + _functions(study, source, counters, top), caption
-    missing = [row["kernel"] for row in made if not row["counters"]]
+        return answer + _functions(study, source, counters, top), caption
+    missing = [row["kernel"] for row in answer if not row["counters"]]
     if source and missing:
         study.note(
             f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
         )
-    return made, caption
+    return answer, caption
 
 
 def _table(study: Study, source: Source, name: str) -> Rows:
@@ -157,9 +157,9 @@ def _table(study: Study, source: Source, name: str) -> Rows:
         study.note(f"{source.fields['profile']} left no {name}", source)
         return []
     sql = "select * from read_parquet($paths)"
-    found = study.use(source, lambda source: query(study, source, sql, paths=paths))
+    rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
     names = [column[0] for column in study.connection.description or ()]
-    return [dict(zip(names, values, strict=True)) for values in found or []]
+    return [dict(zip(names, values, strict=True)) for values in rows or []]
 
 
 def _row(
@@ -171,7 +171,7 @@ def _row(
     low, high = known.get((row["kernel"], row["class"]), (None, None))
     tensor = counted.get("tensor_instructions")
     by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
-    made = {
+    figures = {
         **{name: value for name, value in row.items() if name in _NAMES},
         "ms_per_batch_low": low,
         "ms_per_batch_high": high,
@@ -179,30 +179,30 @@ def _row(
         "tensor_cores": by_name if tensor is None else "used" if tensor > 0 else "not used",
         "counters": tool if counted else "",
     }
-    return {**made, "why": why(made)}
+    return {**figures, "why": why(figures)}
 
 
 def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
     spent: dict[str, float] = {}
     for row in _table(study, source, "intervals"):
         spent[row["function"]] = spent.get(row["function"], 0.0) + (row["exclusive_ns"] or 0.0)
-    made = []
+    rows = []
     for name in sorted(spent, key=lambda name: -spent[name])[:top]:
         row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
         row |= {column: counters.get(name, {}).get(column) for column in names_of(COUNTED)}
         slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
         known = f"{row['ipc']:.2f} instructions a cycle" if row["ipc"] is not None else ""
-        made.append(
+        rows.append(
             {**row, "why": f"latency: {known}" if slow else known or "not known: VTune took samples of time"}
         )
-    return made
+    return rows
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The tables' columns: those that some row has."""
     left_out = ("class", "mean_us", "bound", "counters")
     every = columns([metric for metric in METRICS if metric.name not in left_out])
-    return filled(every, made)
+    return filled(every, rows)
 
 
 # --- counters, by the tools' names for them -----------------------------------------------------------
@@ -242,11 +242,11 @@ def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]
     """
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in events:
-        found = _EVENT.fullmatch(str(row["event"]))
-        if found is None or found["metric"] not in _COLUMN or row["mean"] is None:
+        event = _EVENT.fullmatch(str(row["event"]))
+        if event is None or event["metric"] not in _COLUMN or row["mean"] is None:
             continue
-        column, factor = _COLUMN[found["metric"]]
-        total = sums[short_name(found["kernel"]), column]
+        column, factor = _COLUMN[event["metric"]]
+        total = sums[short_name(event["kernel"]), column]
         # One short name may stand for several instances of a template, and for several ranks.
         total[0] += factor * row["mean"] * row["count"]
         total[1] += row["count"]

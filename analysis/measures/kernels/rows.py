@@ -66,12 +66,12 @@ def rows(
     if not sources:
         which = f"run {run} of {study.path}" if run else str(study.path)
         raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
-    made = []
+    answer = []
     for source, kernels in kernels_of_each(study, sources, direction, by):
-        made += [{"run": source.id, **row} for row in kernels]
-    if not made:
+        answer += [{"run": source.id, **row} for row in kernels]
+    if not answer:
         raise UserError(nothing(study, direction))
-    return made, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
+    return answer, [*([RUN] if len(sources) > 1 else []), *(BY[name] for name in by), *METRICS]
 
 
 def nothing(study: Study, direction: str | None) -> str:

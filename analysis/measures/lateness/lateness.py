@@ -86,9 +86,9 @@ def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
     last, second = order[-1], order[-2]
     batches = np.arange(arrival.shape[1])
     ahead = np.minimum(arrival[last, batches] - arrival[second, batches], late[last, batches])
-    found = np.zeros(arrival.shape)
-    found[last, batches] = np.maximum(ahead, 0)
-    return found
+    alone = np.zeros(arrival.shape)
+    alone[last, batches] = np.maximum(ahead, 0)
+    return alone
 
 
 def of_stages(series: Series) -> Lateness | None:

@@ -116,10 +116,10 @@ def runs_of(study: Study) -> list[Source]:
     Raises:
         UserError: there is none.
     """
-    found = [source for source in study.of_kind("run") if source.ranks > 1]
-    if not found:
+    runs = [source for source in study.of_kind("run") if source.ranks > 1]
+    if not runs:
         raise UserError(f"{study.path} holds no run of several ranks: nobody can be late where one works")
-    return found
+    return runs
 
 
 def lateness_of(study: Study, source: Source) -> Lateness | None:
@@ -129,16 +129,16 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         Unusable: a table is missing, damaged or wrong.
     """
     series = series_of(study, source)
-    found = None
+    lateness = None
     if source.fields["profile"] != "none":
         calls: list[Calls] = ranks_of(study, source)
         if any(len(one.kind) for one in calls):
             matched = matched_of(study, source, calls)
-            found = of_collectives(calls, matched, series) if matched is not None else None
-    found = found or of_stages(series)
-    if found is None:
+            lateness = of_collectives(calls, matched, series) if matched is not None else None
+    lateness = lateness or of_stages(series)
+    if lateness is None:
         study.note("no steady batch after another, so who was late is not known", source)
-    return found
+    return lateness
 
 
 def rows(study: Study, by_batch: bool = False) -> Rows:
@@ -147,7 +147,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
     Raises:
         UserError: no run has several ranks with batches.
     """
-    made: Rows = []
+    answer: Rows = []
 
     def rows_of_run(source: Source) -> Rows | None:
         lateness = lateness_of(study, source)
@@ -156,10 +156,12 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
         return rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
 
     for source, ranks in study.each(runs_of(study), rows_of_run):
-        made += [{"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks]
-    if not made:
+        answer += [
+            {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
+        ]
+    if not answer:
         raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
-    return made
+    return answer
 
 
 def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
@@ -187,7 +189,7 @@ def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
     kernels = late_causes.kernel_times(study, source) if named else None
     devices = [report.device for report in source.manifest.ranks] if source.manifest else []
-    made = []
+    ranks = []
     for rank, (verdict, probability) in enumerate(judged):
         row = {"rank": rank, "node": nodes[rank], **_figures(lateness, rank)}
         row |= {"chance": probability, "verdict": verdict, "cause": None, "evidence": None}
@@ -196,8 +198,8 @@ def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
             device = devices[rank] if rank < len(devices) else ""
             cause = late_causes.cause_of(rank, lateness, kernels, device, node, nodes[rank])
             row |= {"cause": cause.cause, "evidence": cause.evidence}
-        made.append(row)
-    return made
+        ranks.append(row)
+    return ranks
 
 
 def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[int]:
@@ -224,11 +226,11 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     }
 
 
-def sentences(made: Rows) -> list[str]:
+def sentences(rows: Rows) -> list[str]:
     """The named ranks in words, a line each; one line if there is none, and what speaks against late ones."""
-    named = [row for row in made if row["verdict"] == STRAGGLER]
+    named = [row for row in rows if row["verdict"] == STRAGGLER]
     if not named:
-        late = [row for row in made if row["verdict"] in (CHANCE, TOO_FEW)]
+        late = [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
         if not late:
             return ["No rank is named: none was late by its own doing and again and again."]
         most = max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"])
@@ -263,9 +265,9 @@ def columns_of(by_batch: bool = False) -> list[Metric]:
     return [*OF_A_RUN, *(BATCH_METRICS if by_batch else METRICS)]
 
 
-def shown(made: Rows, by_batch: bool = False) -> list[Column]:
+def shown(rows: Rows, by_batch: bool = False) -> list[Column]:
     """The tables' columns."""
-    names = telling(made)
+    names = telling(rows)
     if by_batch:
         # Whether it was late stands last.
         wanted = sorted(BATCH_METRICS, key=lambda metric: metric.name == "late")

@@ -42,18 +42,18 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> list[tuple[str, floa
     by_node = len(groups) > 1 and min(len(group) for group in groups) > 1
     level = SIGNIFICANCE / (2 if by_node else 1)
     worth = LATE_SHARE * lateness.batch_ns
-    made = _verdicts(lateness.late_ns, worth, level)
+    verdicts = _verdicts(lateness.late_ns, worth, level)
     for rank, mean in enumerate(lateness.late_ns.mean(axis=1)):
         if mean < worth:
-            made[rank] = (_not_late(lateness, rank, worth), None)
+            verdicts[rank] = (_not_late(lateness, rank, worth), None)
         elif lateness.residual_ns[rank] >= mean:
-            made[rank] = (CLOCK, None)
+            verdicts[rank] = (CLOCK, None)
     if by_node:
         of_nodes = np.stack([lateness.late_ns[group].min(axis=0) for group in groups])
         for group, of_node in zip(groups, _verdicts(of_nodes, worth, level), strict=True):
-            if of_node[0] == STRAGGLER and not any(made[rank][0] == CLOCK for rank in group):
-                made = [of_node if rank in group else verdict for rank, verdict in enumerate(made)]
-    return made
+            if of_node[0] == STRAGGLER and not any(verdicts[rank][0] == CLOCK for rank in group):
+                verdicts = [of_node if rank in group else verdict for rank, verdict in enumerate(verdicts)]
+    return verdicts
 
 
 def _verdicts(late_ns: np.ndarray, worth: float, level: float) -> list[tuple[str, float | None]]:

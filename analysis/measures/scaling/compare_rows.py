@@ -72,7 +72,7 @@ def rows(a: Values, b: Values) -> Rows:
     """A row a figure that both have, and one of all batches together; their columns: :data:`METRICS`."""
     common = [key for key in a if key in b]
     apart = telling([key for key, _, _ in common])
-    made: Rows = []
+    answer: Rows = []
     for family in dict.fromkeys(family for _, family, _ in common):
         members = [each for each in common if each[1] == family]
         strata = [(np.array(a[each]), np.array(b[each])) for each in members]
@@ -88,14 +88,14 @@ def rows(a: Values, b: Values) -> Rows:
             for (key, _, figure), (of_a, of_b) in zip(members, strata, strict=True)
         ]
         _judge(of_family)
-        made += of_family
+        answer += of_family
         if family == "batch" and len(members) > 1:
             together = {"family": "combined", "figure": "batch_ms of all", "a": None, "b": None}
-            made.append({**together, **_tested(strata, 1)})
-            _judge(made[-1:])
-    for row in made:
+            answer.append({**together, **_tested(strata, 1)})
+            _judge(answer[-1:])
+    for row in answer:
         del row["least_p"]
-    return sorted(made, key=lambda row: FAMILIES.index(row["family"]))
+    return sorted(answer, key=lambda row: FAMILIES.index(row["family"]))
 
 
 def telling(keys: Sequence[Key]) -> list[str]:
@@ -104,17 +104,17 @@ def telling(keys: Sequence[Key]) -> list[str]:
 
 
 def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
-    found = difference(strata, tests)
+    effect = difference(strata, tests)
     alone = len(strata) == 1
     return {
-        "effect_pct": found.effect_pct,
-        "effect_pct_low": found.low,
-        "effect_pct_high": found.high,
-        "p_value": found.p_value,
-        "detectable_pct": found.detectable_pct,
+        "effect_pct": effect.effect_pct,
+        "effect_pct_low": effect.low,
+        "effect_pct_high": effect.high,
+        "p_value": effect.p_value,
+        "detectable_pct": effect.detectable_pct,
         "runs_a": sum(len(of_a) for of_a, _ in strata),
         "runs_b": sum(len(of_b) for _, of_b in strata),
-        "runs_enough": runs_enough(strata[0], abs(found.effect_pct), tests) if alone else None,
+        "runs_enough": runs_enough(strata[0], abs(effect.effect_pct), tests) if alone else None,
         "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
     }
 
@@ -132,11 +132,11 @@ def _judge(family: Rows) -> None:
             row["verdict"] = "slower" if row["effect_pct"] > 0 else "faster"
 
 
-def regressed(made: Rows, threshold_pct: float) -> Rows:
+def regressed(rows: Rows, threshold_pct: float) -> Rows:
     """The rows that decide the exit code: batches that are slower by more than is accepted."""
     return [
         row
-        for row in made
+        for row in rows
         if row["family"] in _DECIDING and row["verdict"] == "slower" and row["effect_pct"] > threshold_pct
     ]
 
@@ -148,15 +148,15 @@ def regressed(made: Rows, threshold_pct: float) -> Rows:
 _FOUND = "3 of 4 cases or more"
 
 
-def sentence(a: Values, b: Values, made: Rows, threshold_pct: float) -> str:
+def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     """What the rows of batches come to, in one to three sentences."""
-    batches = [row for row in made if row["family"] == "batch"]
+    batches = [row for row in rows if row["family"] == "batch"]
     if not batches:
         return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
     if all(a[key] == b[key] for key in a if key in b):
         return "A and B hold the same runs: nothing can differ. Give two results that were run apart."
     said = []
-    worse = [row for row in regressed(made, threshold_pct) if row["family"] == "batch"]
+    worse = [row for row in regressed(rows, threshold_pct) if row["family"] == "batch"]
     few = [row for row in batches if row["verdict"] == "too few runs"]
     if worse:
         most = max(worse, key=lambda row: row["effect_pct"])
@@ -172,7 +172,7 @@ def sentence(a: Values, b: Values, made: Rows, threshold_pct: float) -> str:
             f"No configuration is slower (by more than {threshold_pct:g} %), {faster} of {len(batches)} are "
             f"faster; a slowdown of {_detectable(batches)} would have been found in {_FOUND}."
         )
-    return " ".join([*said, *(_together(row) for row in made if row["family"] == "combined")])
+    return " ".join([*said, *(_together(row) for row in rows if row["family"] == "combined")])
 
 
 def _effect(row: dict[str, Any]) -> str:
@@ -200,10 +200,10 @@ def _of_few(few: Rows, configurations: int) -> str:
 
 
 def _detectable(batches: Rows) -> str:
-    found = [row["detectable_pct"] for row in batches]
-    if len(found) == 1:
-        return f"{found[0]:.1f} %"
-    return f"one of them by {min(found):.1f} to {max(found):.1f} % (detectable_pct of each)"
+    detectable = [row["detectable_pct"] for row in batches]
+    if len(detectable) == 1:
+        return f"{detectable[0]:.1f} %"
+    return f"one of them by {min(detectable):.1f} to {max(detectable):.1f} % (detectable_pct of each)"
 
 
 def _together(row: dict[str, Any]) -> str:
@@ -219,19 +219,19 @@ def _together(row: dict[str, Any]) -> str:
     )
 
 
-def columns_of(made: Rows) -> list[Metric]:
+def columns_of(rows: Rows) -> list[Metric]:
     """The columns of :func:`rows`."""
     family, *figures = METRICS
-    return [family, *_fields(made), *figures]
+    return [family, *_fields(rows), *figures]
 
 
-def _fields(made: Rows) -> list[Metric]:
-    return fields(name for name in Run.model_fields if any(name in row for row in made))
+def _fields(rows: Rows) -> list[Metric]:
+    return fields(name for name in Run.model_fields if any(name in row for row in rows))
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The terminal's columns."""
     by_name = {metric.name: metric for metric in METRICS}
     runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
     figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
-    return [*columns([*_fields(made), *figures]), runs, by_name["verdict"].column()]
+    return [*columns([*_fields(rows), *figures]), runs, by_name["verdict"].column()]

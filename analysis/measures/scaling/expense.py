@@ -88,7 +88,7 @@ def spent(study: Study) -> list[Spent]:
     counted = {source.path.resolve() for source in study.of_kind("run")}
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
-    found = []
+    runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
         if not (directory / store.MANIFEST).is_file():
             study.note(f"{directory.name}: what it took is not known, it has not ended")
@@ -99,8 +99,8 @@ def spent(study: Study) -> list[Spent]:
             study.note(f"{directory.name}: what it took is not known ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
-        found.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
-    return found
+        runs.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
+    return runs
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:
@@ -118,14 +118,14 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     for source in study.of_kind("run"):
         if source.manifest is not None:
             runs.setdefault(_key(source.fields), []).append((source, source.manifest))
-    made: Rows = []
+    answer: Rows = []
     for key, all_runs in hours.items():
         fields = {name: all_runs[0].fields[name] for name in POINT_FIELDS}
         metered, on = _metered(runs.get(key, []))
         if by_rank:
-            made += [{**fields, **row} for row in _of_ranks(study, metered, on)]
+            answer += [{**fields, **row} for row in _of_ranks(study, metered, on)]
             continue
-        made.append({
+        answer.append({
             **fields,
             "runs": sum(run.counts for run in all_runs),
             "metered_on": on,
@@ -135,7 +135,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
             "node_hours": sum(run.node_hours for run in all_runs if run.counts),
             "failed_node_hours": sum(run.node_hours for run in all_runs if not run.counts),
         })  # fmt: skip
-    return sorted(made, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "rank")]))
+    return sorted(answer, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "rank")]))
 
 
 def _key(fields: Mapping[str, Any]) -> tuple:
@@ -208,13 +208,13 @@ def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
     if not runs:
         return {}
     slowest = [max(report.startup_ns for report in manifest.ranks) / 1e9 for _, manifest in runs]
-    first = [max(found) for run in runs if (found := list(_first_batches(study, *run).values()))]
+    first = [max(durations) for run in runs if (durations := list(_first_batches(study, *run).values()))]
     return {"startup_s": median(slowest), "first_batch_s": median(first) if first else None}
 
 
 def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
     """How long each rank's first batch took, s."""
-    found = {}
+    durations = {}
     for report in manifest.ranks:
         try:
             batches = tables.read(
@@ -228,13 +228,13 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:
             at = first["batch_index"].index(0)
-            found[report.rank] = (first["end_ns"][at] - first["start_ns"][at]) / 1e9
-    return found
+            durations[report.rank] = (first["end_ns"][at] - first["start_ns"][at]) / 1e9
+    return durations
 
 
 def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
     first = [_first_batches(study, *run) for run in runs]
-    made: Rows = []
+    rows: Rows = []
     for rank in sorted({report.rank for _, manifest in runs for report in manifest.ranks}):
         reports = [report for _, manifest in runs for report in manifest.ranks if report.rank == rank]
         took = [batches[rank] for batches in first if rank in batches]
@@ -253,11 +253,11 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
             joules = sum(value for value in told if value is not None)
             row["device_j_per_image"] = joules / sum(report.images_done for report in reports)
             row["device_w"] = joules / sum(r.metered_s for r in reports) / runs[0][0].gpus_per_rank
-        made.append(row)
-    return made
+        rows.append(row)
+    return rows
 
 
-def caption(made: Rows, runs: Sequence[Spent]) -> str:
+def caption(rows: Rows, runs: Sequence[Spent]) -> str:
     """What stands below the table: the node-hours of all, and why energies are not there."""
     total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
     lines = [
@@ -265,7 +265,7 @@ def caption(made: Rows, runs: Sequence[Spent]) -> str:
         f"({sum(run.counts for run in runs)} and {sum(not run.counts for run in runs)} runs; of a point that "
         "failed in the same way again, the last)."
     ]
-    for why in dict.fromkeys(row.get("energy_note") for row in made):
+    for why in dict.fromkeys(row.get("energy_note") for row in rows):
         if why:
             lines.append(f"No energy: {why}.")
     return "\n".join(lines)
@@ -276,8 +276,8 @@ def columns_of(by_rank: bool = False) -> list[Metric]:
     return [*fields(POINT_FIELDS), *(RANK_METRICS if by_rank else METRICS)]
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The tables' columns: fields that vary, and figures that are known."""
-    figures = RANK_METRICS if "rank" in made[0] else METRICS
+    figures = RANK_METRICS if "rank" in rows[0] else METRICS
     wanted = [metric for metric in figures if metric.name not in _NOT_SHOWN]
-    return filled(columns([*fields(telling(made, Run.model_fields)), *wanted]), made)
+    return filled(columns([*fields(telling(rows, Run.model_fields)), *wanted]), rows)

@@ -122,10 +122,10 @@ def _levels(cells: Sequence[Cell], names: Sequence[str]) -> list[tuple]:
 
 
 def _means_by_level(levels: Sequence[tuple], values: Sequence[float]) -> dict[tuple, float]:
-    found: dict[tuple, list[float]] = {}
+    by_level: dict[tuple, list[float]] = {}
     for level, value in zip(levels, values, strict=True):
-        found.setdefault(level, []).append(value)
-    return {level: float(np.mean(of_level)) for level, of_level in found.items()}
+        by_level.setdefault(level, []).append(value)
+    return {level: float(np.mean(of_level)) for level, of_level in by_level.items()}
 
 
 def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
@@ -168,9 +168,9 @@ def _order(row: Mapping[str, Any]) -> tuple[bool, float]:
     return " x " in row["factor"], math.inf if math.isnan(share) else -share
 
 
-def not_told(made: Rows) -> list[str]:
+def not_told(rows: Rows) -> list[str]:
     """The factors whose levels changed only together with those of others: their effect is not known."""
-    return [row["factor"] for row in made if " x " not in row["factor"] and row["effect_pct"] is None]
+    return [row["factor"] for row in rows if " x " not in row["factor"] and row["effect_pct"] is None]
 
 
 def varying_of(cells: Sequence[Cell]) -> list[str]:
@@ -220,39 +220,39 @@ def _effect(cells: Sequence[Cell], term: tuple[str, ...], terms: Sequence[tuple[
     row: dict[str, Any] = dict.fromkeys(("best_level", "effect_pct", "effect_pct_low", "effect_pct_high"))
     columns = _columns(cells, sorted({name for one in terms for name in one}))
     values = np.concatenate([cell.responses for cell in cells])
-    found = adjusted_means(columns, values, terms, term)
-    if found is None:
+    means = adjusted_means(columns, values, terms, term)
+    if means is None:
         return row
-    best, worst = max(found.means, key=found.means.__getitem__), min(found.means, key=found.means.__getitem__)
+    best, worst = max(means.means, key=means.means.__getitem__), min(means.means, key=means.means.__getitem__)
     row["best_level"] = " ".join(best)
     if len(term) > 1:
         return row
     share = 100 / float(np.mean([cell.responses.mean() for cell in cells]))
-    apart = found.means[best] - found.means[worst]
+    apart = means.means[best] - means.means[worst]
     row["effect_pct"] = share * apart
-    half = _half_width(cells, found, (best, worst))
+    half = _half_width(cells, means, (best, worst))
     if half is not None:
         row["effect_pct_low"], row["effect_pct_high"] = share * (apart - half), share * (apart + half)
     return row
 
 
-def _half_width(cells: Sequence[Cell], found: Adjusted, ends: tuple[tuple, tuple]) -> float | None:
+def _half_width(cells: Sequence[Cell], means: Adjusted, ends: tuple[tuple, tuple]) -> float | None:
     """Of the interval of the difference of two levels' means; None without repetitions."""
     repeated = any(len(cell.responses) > 1 for cell in cells)
-    if not repeated or not found.freedom or ends not in found.spread:
+    if not repeated or not means.freedom or ends not in means.spread:
         return None
-    error = math.sqrt(found.mean_square) * found.spread[ends]
-    return range_quantile(len(found.means), found.freedom, _WITHIN) * error / math.sqrt(2)
+    error = math.sqrt(means.mean_square) * means.spread[ends]
+    return range_quantile(len(means.means), means.freedom, _WITHIN) * error / math.sqrt(2)
 
 
-def _rank(made: Rows) -> None:
-    main = [row for row in made if row["signal_to_noise_db"] is not None]
+def _rank(rows: Rows) -> None:
+    main = [row for row in rows if row["signal_to_noise_db"] is not None]
     order = sorted(main, key=lambda row: -row["signal_to_noise_db"])
     for number, row in enumerate(order, 1):
         row["rank_by_signal"] = number
 
 
-def caption(cells: Sequence[Cell], made: Rows) -> str:
+def caption(cells: Sequence[Cell], rows: Rows) -> str:
     """What is said below the table."""
     counts = sorted({len(cell.responses) for cell in cells})
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
@@ -262,10 +262,10 @@ def caption(cells: Sequence[Cell], made: Rows) -> str:
         text += "\nIntervals allow for configurations of which some scatter three or four times as much."
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be told from noise."
-    told = [row for row in made if row["effect_pct"] is not None]
+    told = [row for row in rows if row["effect_pct"] is not None]
     if any(row["best_level"] is None for row in told):
         text += f"\nNo level is called best where the effect is not significant (p above {SIGNIFICANCE:g})."
-    if unknown := not_told(made):
+    if unknown := not_told(rows):
         text += (
             f"\nEffect not known: {', '.join(unknown)}: its levels changed only together with those of "
             "another factor; add the configurations that part them."

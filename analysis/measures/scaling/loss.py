@@ -59,8 +59,8 @@ _REST = Metric(
 _NOTE = Metric("loss_note", "why the parts are not known", text=True)
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
-_PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
-IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
+_PART_ENDS = tuple(Metric(end, f"an end of {part.name}") for part in _PARTS for end in part.names[1:])
+IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
 
@@ -95,13 +95,13 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
     seed = zlib.crc32(source.id.encode())
-    found = {}
+    parts = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):
             mean = sum(rank[f"{name}_ns"].sum() for rank in ranks) / windows
             again = mean + _drawn_errors(_by_batch(ranks, f"{name}_ns"), seed)
-            found[name] = np.append(mean, again)
-    return found
+            parts[name] = np.append(mean, again)
+    return parts
 
 
 def _drawn_errors(took: np.ndarray, seed: int) -> np.ndarray:

@@ -215,18 +215,18 @@ def _with_baselines(measured: Sequence[Point], scaling: Scaling) -> list[Point]:
 
 def other_devices(points: Sequence[Point]) -> list[str]:
     """What is to be said where figures of different devices meet in one: in a point, or in an efficiency."""
-    found = []
+    notes = []
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            found.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
+            notes.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
         base = _devices(point.base)
         if base != own:
-            found.append(
+            notes.append(
                 f"points on {' and '.join(own)} are compared with base points on {' and '.join(base)}: such "
                 "a scaling efficiency compares the devices, too"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(notes))
 
 
 def _devices(point: Point) -> list[str]:

@@ -29,17 +29,17 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     for number, point in enumerate(points):
         key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
         groups.setdefault(key, []).append(point)
-    made: Rows = []
+    answer: Rows = []
     for key, members in groups.items():
         row = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
         sizes = {point.world_size for point in members}
         row["world_size"] = sizes.pop() if len(sizes) == 1 else None
-        made.append({**row, **figures.figures(members, kind, anatomies)})
-    _note_above_ideal(study, made)
+        answer.append({**row, **figures.figures(members, kind, anatomies)})
+    _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
     order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
-    return sorted(made, key=lambda row: sortable([_order_of(row.get(name)) for name in order]))
+    return sorted(answer, key=lambda row: sortable([_order_of(row.get(name)) for name in order]))
 
 
 def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
@@ -55,13 +55,13 @@ def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
         )
 
 
-def _note_above_ideal(study: Study, made: Rows) -> None:
+def _note_above_ideal(study: Study, rows: Rows) -> None:
     """Say where points scale better than ideal."""
-    above = [row["scaling_efficiency_pct"] for row in made if above_ideal(row)]
+    above = [row["scaling_efficiency_pct"] for row in rows if above_ideal(row)]
     if above:
-        strong = made[0]["scaling"] == "strong"
+        strong = rows[0]["scaling"] == "strong"
         study.note(
-            f"scaling better than ideal ({len(above)} of {len(made)} rows, up to {max(above):.0f} %) says "
+            f"scaling better than ideal ({len(above)} of {len(rows)} rows, up to {max(above):.0f} %) says "
             "that the base point ran slower than it need have (a busy machine, other clocks or threads"
             f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
         )

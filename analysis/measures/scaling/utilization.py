@@ -168,13 +168,13 @@ def by_device(table: "pa.Table") -> dict[int, Kernels]:
     start = columns["start_ns"].astype(np.int64)
     end = start + columns["duration_ns"].astype(np.int64)
     collective = columns["class"] == "communication"
-    found = {}
+    kernels_of = {}
     devices = columns["device"].astype(float)  # null is NaN
     for device in np.unique(devices[~np.isnan(devices)]):
         mine = columns["device"] == device
         blocks, occupancy = (columns[name][mine].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
-        found[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
-    return found
+        kernels_of[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
+    return kernels_of
 
 
 def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.ndarray]:
@@ -182,14 +182,14 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
     batches = tables.read(directory, "batches", ["start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     table = tables.read(directory, "kernels", list(_READ))
-    found = by_device(table)
+    kernels_by_device = by_device(table)
     rank = int(directory.name.rpartition("_")[2])
     nowhere = table["device"].null_count
     if nowhere:
         study.note(f"kernels of rank {rank} that name no device are left out: {nowhere}", source)
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
-    busy = np.zeros(len(recorded) if found else 0, bool)
-    for kernels in found.values():
+    busy = np.zeros(len(recorded) if kernels_by_device else 0, bool)
+    for kernels in kernels_by_device.values():
         busy |= covered((start, end), union(*kernels.times)) > 0
     if not busy.any():
         return [], busy
@@ -201,7 +201,7 @@ def _of_rank(study: Study, source: Source, directory: Path) -> tuple[Rows, np.nd
             "attributed_batches": int(busy.sum()),
             **of_device(kernels, windows, device < 0),
         }
-        for device, kernels in found.items()
+        for device, kernels in kernels_by_device.items()
     ], busy
 
 
@@ -212,38 +212,38 @@ def rows(study: Study) -> Rows:
         UserError: no run has kernels in batches that a profiler recorded.
     """
     of_run = _speedups(study)
-    made: Rows = []
+    answer: Rows = []
     profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
     for source, ranks in study.each(profiled, lambda source: _of_run(study, source)):
-        made += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
-    if not made:
+        answer += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
+    if not answer:
         raise UserError(
             f"{study.path} holds no kernel of a recorded batch with its time: it needs a run under a "
             "profiler (profile: torch)"
         )
-    return made
+    return answer
 
 
 def _of_run(study: Study, source: Source) -> Rows:
-    found: Rows = []
+    devices: Rows = []
     without = recorded = 0
     for directory in (path.parent for path in source.tables("kernels")):
         with reading(source):
             rows_of_it, busy = _of_rank(study, source, directory)
-        found += rows_of_it
+        devices += rows_of_it
         # A batch in which nothing ran was not idle, but not recorded.
         without, recorded = without + int((~busy).sum()), recorded + len(busy)
     note_untimed(study, source)
     note_without_kernels(study, source, without, recorded)
-    if not found:
+    if not devices:
         study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
     named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
-    return [{**row, "device_name": named.get(row["rank"])} for row in found]
+    return [{**row, "device_name": named.get(row["rank"])} for row in devices]
 
 
 def _speedups(study: Study) -> dict[str, dict[str, Any]]:
     """Images a second and speedup of each run's configuration, by the run's id."""
-    made = {}
+    by_run = {}
     for point in points_of(study, None):
         all_of = figures.figures([point])
         row = {"images_per_s": all_of["images_per_s"]}
@@ -252,8 +252,8 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
         else:
             study.note(f"{point.label}: no run of this configuration on one GPU, so no speedup")
         for source, _ in (*point.timed, *point.profiled):
-            made[source.id] = row
-    return made
+            by_run[source.id] = row
+    return by_run
 
 
 CAPTION = (
@@ -267,13 +267,13 @@ def columns_of() -> list[Metric]:
     return [*OF_A_RUN[:-1], *METRICS]
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The tables' columns."""
     left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(made, Run.model_fields)), *wanted])
+    return columns([*fields(telling(rows, Run.model_fields)), *wanted])
 
 
-def notes_of(made: Rows) -> list[str]:
+def notes_of(rows: Rows) -> list[str]:
     """Why figures are not known, each once."""
-    return list(dict.fromkeys(f"not known: {row['unknown']}" for row in made if row["unknown"]))
+    return list(dict.fromkeys(f"not known: {row['unknown']}" for row in rows if row["unknown"]))

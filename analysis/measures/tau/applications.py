@@ -78,10 +78,10 @@ def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict
     rows = query_table(study, table, sql)
     if not rows:
         raise Unusable(table, "holds no timer '.tau application', so it says nothing of a run's duration")
-    found: dict[Key, list[float]] = {}
+    seconds_by_key: dict[Key, list[float]] = {}
     for *key, _run, seconds in with_known_size(study, table, rows):
-        found.setdefault(tuple(key), []).append(float(seconds))
-    return {key: np.array(values) for key, values in found.items()}
+        seconds_by_key.setdefault(tuple(key), []).append(float(seconds))
+    return {key: np.array(values) for key, values in seconds_by_key.items()}
 
 
 def table_of(study: Study, table: Source) -> str:

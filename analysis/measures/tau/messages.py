@@ -97,13 +97,13 @@ def _own_runs(study: Study) -> list[Source]:
 
 def _of_own(study: Study, source: Source) -> dict[str, float]:
     """A run's figures, of those of :data:`FIGURES` that its tables hold."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, sql in _OWN.items():
         paths = source.tables(name)
         columns = query_arrays(study, source, sql, paths=paths) if paths else {}
         known = {figure: float(values[0]) for figure, values in columns.items()}
-        found |= {figure: value for figure, value in known.items() if np.isfinite(value)}
-    return found
+        figures |= {figure: value for figure, value in known.items() if np.isfinite(value)}
+    return figures
 
 
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
@@ -125,12 +125,12 @@ def rows(study: Study) -> Rows:
     own = _own_runs(study)
     more = telling([dict(source.fields) for source in own], _MORE_FIELDS)
     named = (*ID_FIELDS, *more)
-    found: dict[tuple, dict[str, list[float]]] = {}
+    values: dict[tuple, dict[str, list[float]]] = {}
 
     def add(key: tuple, figures: Mapping[str, float | None]) -> None:
         for name, figure in figures.items():
             if figure is not None:
-                found.setdefault(key, {}).setdefault(name, []).append(float(figure))
+                values.setdefault(key, {}).setdefault(name, []).append(float(figure))
 
     for tables, sql, names in (
         (study.tau_intervals, _TIME, FIGURES[:1]),
@@ -142,13 +142,13 @@ def rows(study: Study) -> Rows:
                 add((*key, *(None for _ in more)), dict(zip(names, figures, strict=True)))
     for source, known in study.each(own, partial(_of_own, study)):
         add(tuple(source.fields[name] for name in named), known)
-    if not found and study.failed:
+    if not values and study.failed:
         raise UserError(no_result(study))
-    if not found:
+    if not values:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     return [
-        {**dict(zip(named, key, strict=True)), "world_size": key[0] * key[1], **_summary(found[key])}
-        for key in sorted(found, key=sortable)
+        {**dict(zip(named, key, strict=True)), "world_size": key[0] * key[1], **_summary(values[key])}
+        for key in sorted(values, key=sortable)
     ]
 
 
@@ -162,11 +162,11 @@ def _summary(values: dict[str, list[float]]) -> dict[str, Any]:
 
 def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
-    made = rows(study)
-    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in made[0])]
-    shown = columns([*fields(telling(made, named)), *METRICS[1:]])
-    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", made, shown)
-    return Answer(made, [*fields((*named, "world_size")), *METRICS], parts=[part])
+    of_configurations = rows(study)
+    named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in of_configurations[0])]
+    shown = columns([*fields(telling(of_configurations, named)), *METRICS[1:]])
+    part = Part("MPI in TAU's tables (median and central 95 % of repetitions)", of_configurations, shown)
+    return Answer(of_configurations, [*fields((*named, "world_size")), *METRICS], parts=[part])
 
 
 if __name__ == "__main__":
