@@ -10,7 +10,8 @@ which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memo
 from pathlib import Path
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Part, Rows
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.overlap import length
 from analysis.measures.scaling.utilization import (
     CAPTION,
