@@ -59,8 +59,8 @@ _REST = Metric(
 _NOTE = Metric("loss_note", "why the parts are not known", text=True)
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
-_PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
-IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
+_PART_ENDS = tuple(Metric(end, f"an end of {part.name}") for part in _PARTS for end in part.names[1:])
+IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
 
