@@ -195,10 +195,9 @@ def fields(names: Iterable[str]) -> list[Metric]:
 # --- what derives from metrics ------------------------------------------------------------------------
 
 
-def names_of(metrics: Iterable[Metric | str]) -> list[str]:
+def names_of(metrics: Iterable[Metric]) -> list[str]:
     """The columns of the data, each once."""
-    each = ((metric,) if isinstance(metric, str) else metric.names for metric in metrics)
-    return list(dict.fromkeys(name for names in each for name in names))
+    return list(dict.fromkeys(name for metric in metrics for name in metric.names))
 
 
 def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import Metrics, read_launches
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
+from profiling.readers.printed_tables import stream_printed
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
@@ -33,15 +33,6 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     """
     rank = origin.rank_of(path) or 0
     metrics = Metrics()
-    launched = 0
-    for launches in read_launches(path, metrics):
-        launched += len(launches)
-        yield "kernels", kernels_table(launches, rank)
-    spreads = metrics.all()
-    if not launched and not metrics.activities and not spreads:
+    if not (yield from stream_printed(read_launches(path, metrics), metrics.activities, metrics.all, rank)):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
-    if metrics.activities:
-        yield "intervals", intervals_table(metrics.activities, rank)
-    if metrics.activities or spreads:
-        yield "atomics", atomics_table(metrics.activities, spreads, rank)
     findings += [f"{path.name}: {finding}" for finding in metrics.findings()]

@@ -5,7 +5,7 @@ is an event of ``atomics``, and so is each metric of each kernel: ``ipc : void k
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,33 @@ class Launches:
         for name, column in self.columns.items():
             value = getattr(launch, name)
             column.append(self._texts.setdefault(value, value) if isinstance(value, str) else value)
+
+
+def stream_printed(
+    launches: Iterable["Launches"],
+    activities: Sequence["Activity"],
+    metrics: Callable[[], Sequence["Metric"]],
+    rank: int,
+) -> Generator[tuple[str, pa.Table], None, bool]:
+    """What a tool printed as pieces of tables.
+
+    Args:
+        launches: some at a time; while they are read, ``activities`` grow.
+        metrics: what is known of them when all has been read.
+
+    Returns:
+        Whether anything was printed.
+    """
+    launched = 0
+    for some in launches:
+        launched += len(some)
+        yield "kernels", kernels_table(some, rank)
+    told = metrics()
+    if activities:
+        yield "intervals", intervals_table(activities, rank)
+    if activities or told:
+        yield "atomics", atomics_table(activities, told, rank)
+    return bool(launched or activities or told)
 
 
 def kernels_table(launches: Launches, rank: int) -> pa.Table:

@@ -11,7 +11,7 @@ from profiling.readers.nsys.database import Reader, is_nsys
 from profiling.readers.nsys.ranks import stream_ranks
 from profiling.readers.nsys.stats import Stats, is_stats, read_stats
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
+from profiling.readers.printed_tables import stream_printed
 from profiling.readers.sqlite import MAGIC, open_database
 
 
@@ -51,15 +51,9 @@ def _database(
 
 def _stats(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:
     stats = Stats()
-    launched = 0
-    for launches in read_stats(path, stats):
-        launched += len(launches)
-        yield "kernels", kernels_table(launches, rank)
-    if stats.activities:
-        yield "intervals", intervals_table(stats.activities, rank)
-    if stats.activities or stats.metrics:
-        yield "atomics", atomics_table(stats.activities, stats.metrics, rank)
-    if not launched and not stats.activities and not stats.metrics:
+    if not (
+        yield from stream_printed(read_stats(path, stats), stats.activities, lambda: stats.metrics, rank)
+    ):
         findings.append(
             f"{path.name}: none of its tables is a summary, or a trace of a GPU; convert the report's SQLite "
             "export (nsys export --type sqlite) for all that it holds"

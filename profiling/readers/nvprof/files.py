@@ -11,7 +11,7 @@ from profiling.readers.chunks import read_head
 from profiling.readers.nvprof.database import is_nvprof, read_database
 from profiling.readers.nvprof.text import HEAD, Printed, read_printed
 from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed_tables import atomics_table, intervals_table, kernels_table
+from profiling.readers.printed_tables import stream_printed
 from profiling.readers.sqlite import MAGIC, open_database
 
 _EMPTY = "the capture is empty"
@@ -54,16 +54,10 @@ def _database(
 
 def _text(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:
     printed = Printed()
-    launched = 0
-    for launches in read_printed(path, printed):
-        launched += len(launches)
-        yield "kernels", kernels_table(launches, rank)
-    if printed.activities:
-        yield "intervals", intervals_table(printed.activities, rank)
-    if printed.activities or printed.metrics:
-        yield "atomics", atomics_table(printed.activities, printed.metrics, rank)
+    launches = read_printed(path, printed)
+    any_printed = yield from stream_printed(launches, printed.activities, lambda: printed.metrics, rank)
     found = list(printed.findings)
-    if printed.nothing or not (launched or printed.activities or printed.metrics):
+    if printed.nothing or not any_printed:
         found.append(f"{_NO_KERNEL}: {_WHY}")
     if len(printed.processes) > 1:
         found.append(f"{len(printed.processes)} processes wrote to it; their rows are not told apart")
