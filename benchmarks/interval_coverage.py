@@ -5,8 +5,8 @@ analysis.scaled, the effect, the power and the false alarms of analysis.compare,
 analysis.factors, the median batch of analysis.batches. Each of a kind that clusters produce: points that
 scatter alike or not, normal or heavy-tailed runs, a drift of the machine.
 
-    python -m benchmarks.interval_coverage                      (4 minutes of a core)
-    python -m benchmarks.interval_coverage --only compare       that part again; the others stay
+    python -m benchmarks.interval_coverage                      (12 minutes of a core)
+    python -m benchmarks.interval_coverage --only effects       that part again; the others stay
 """
 
 import argparse

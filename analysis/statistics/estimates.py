@@ -30,7 +30,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]  # of the last axis
 
 @dataclass(frozen=True)
 class Estimate:
-    """A centre with its interval, of 95 % or more; ``low`` and ``high`` are NaN where ``note`` says why there is none."""
+    """A centre with its interval; ``low`` and ``high`` are NaN where ``note`` says why there is none."""
 
     value: float
     low: float
