@@ -57,13 +57,13 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
     if any(table.name in ("kernels.parquet", "intervals.parquet") for table in tables):
         return [_of_folder(path, by)], None
     study = load(path)
-    found = of_study(study, by)
-    if not found:
+    of_runs = of_study(study, by)
+    if not of_runs:
         raise UserError(
             f"{path} has no activities: it needs a run whose profiler records kernels (profile: torch, "
             "nsys, nvprof or cupti)"
         )
-    return found, study
+    return of_runs, study
 
 
 def _of_folder(path: Path, by: Iterable[str]) -> Profile:
@@ -127,16 +127,16 @@ def main() -> int:
     return output.emit(_answer(found, by, arguments.top, arguments.format), study, arguments)
 
 
-def _answer(found: list[Profile], by: list[str], top: int | None, form: str) -> Answer:
-    several = len(found) > 1
+def _answer(profiles: list[Profile], by: list[str], top: int | None, form: str) -> Answer:
+    several = len(profiles) > 1
     levels = [LEVELS[name] for name in by]
     shown = columns([*levels, *(metric for metric in METRICS if metric.name != "class")])
     rows, parts = [], []
-    for profile in found:
+    for profile in profiles:
         kept = _first(profile.rows, by, top or (TOP if form == "table" else None))
         rows += [{"run": profile.name, **row} for row in kept]
         parts.append(Part(profile.name, kept, shown))
-    notes = [finding for profile in found for finding in profile.findings]
+    notes = [finding for profile in profiles for finding in profile.findings]
     return Answer(rows, [*([RUN] if several else []), *levels, *METRICS], parts, notes=notes)
 
 

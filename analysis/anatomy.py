@@ -22,8 +22,8 @@ def main() -> int:
     arguments = parser.parse_args()
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)
-    made = rows(study, by)
-    return output.emit(Answer(made, columns_of(by), parts(made, by)), study, arguments)
+    answer = rows(study, by)
+    return output.emit(Answer(answer, columns_of(by), parts(answer, by)), study, arguments)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ def main() -> int:
     """The command; see the module's docstring."""
     arguments = output.parser("analysis.batches", __doc__, columns=COLUMNS).parse_args()
     study = load(arguments.path, arguments.peaks)
-    made = rows(study)
-    return output.emit(Answer(made, columns_of(made), [part(made)]), study, arguments)
+    answer = rows(study)
+    return output.emit(Answer(answer, columns_of(answer), [part(answer)]), study, arguments)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def commands() -> dict[str, ModuleType]:
 
 def page(wanted: Sequence[str] = ()) -> str:
     """The page of some commands; of all, with the fields of a run before them, without any."""
-    found = commands()
+    modules = commands()
     for name in wanted:
-        if name not in found:
-            raise UserError(f"no command {name!r} answers in columns{did_you_mean(name, found)}")
-    pieces = [_section(name, found[name]) for name in wanted or found]
+        if name not in modules:
+            raise UserError(f"no command {name!r} answers in columns{did_you_mean(name, modules)}")
+    pieces = [_section(name, modules[name]) for name in wanted or modules]
     if not wanted:
         units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
         of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_table(tuple(FIELDS.values()))}"

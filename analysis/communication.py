@@ -31,14 +31,14 @@ def main() -> int:
     if messages.has_tau(study) and profiles <= {"tau"}:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"
-    made = rows(study, by_rank)
-    part = Part("Collectives, a batch of a rank", made, shown(made), caption(made))
-    return output.emit(Answer(made, columns_of(by_rank), parts=[part]), study, arguments)
+    answer = rows(study, by_rank)
+    part = Part("Collectives, a batch of a rank", answer, shown(answer), caption(answer))
+    return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 
-def caption(made: Rows) -> str:
+def caption(rows: Rows) -> str:
     """What stands below the table: how to read it, and how well the ranks' clocks are aligned."""
-    residuals = [row["clock_residual_us"] for row in made if row.get("clock_residual_us") is not None]
+    residuals = [row["clock_residual_us"] for row in rows if row.get("clock_residual_us") is not None]
     if not residuals:
         return CAPTION
     return f"{CAPTION}\nThe ranks' clocks are aligned on their collectives to within {max(residuals):.3g} us."

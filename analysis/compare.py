@@ -47,11 +47,11 @@ MOST_NAMED = 6  # configurations that a note names
 
 def values_of(study: Study, across: Sequence[str] = ()) -> Values:
     """Figures of every run, by configuration; fields ``across`` do not tell configurations apart."""
-    found: Values = {}
+    values: Values = {}
 
     def add(key: Key, family: str, figure: str, value: float) -> None:
         if np.isfinite(value) and value > 0:
-            found.setdefault((key, family, figure), []).append(value)
+            values.setdefault((key, family, figure), []).append(value)
 
     series = all_series(study)
     for source in study.of_kind("run"):
@@ -65,7 +65,7 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
             for row in _kernels_of(study, source):
                 name = f"{row['kernel']} ({row['direction']})"
                 add(key, "kernels", name, row["ms_per_batch"])
-    return found
+    return values
 
 
 def _kernels_of(study: Study, source: Source) -> Rows:
@@ -152,20 +152,20 @@ def main() -> int:
         raise UserError(f"--threshold: {arguments.threshold:g} is no slowdown; give a percentage from 0 on")
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
     a, b = (values_of(study, across) for study in studies)
-    made, paths = rows(a, b), (arguments.a, arguments.b)
-    if not made:
+    figures, paths = rows(a, b), (arguments.a, arguments.b)
+    if not figures:
         raise UserError(_nothing_alike(a, b, paths))
     if wrong := _no_batch(a, b, paths):
         raise UserError(wrong)
-    worse = regressed(made, arguments.threshold)
-    notes = [sentence(a, b, made, arguments.threshold)]
-    changed = [row for row in made if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(made), _CAPTION)]
+    worse = regressed(figures, arguments.threshold)
+    notes = [sentence(a, b, figures, arguments.threshold)]
+    changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
+    parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(figures), _CAPTION)]
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
     studies[0].log.add(studies[1].log)
-    code = output.emit(Answer(made, columns_of(made), parts=parts, notes=notes), studies[0], arguments)
+    code = output.emit(Answer(figures, columns_of(figures), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code
 
 

@@ -59,9 +59,9 @@ def main() -> int:
     arguments = parser.parse_args()
     group_by = output.parse_fields(arguments.group_by, ("world_size",)) or list(DEFAULT_GROUP)
     study = load(arguments.path, arguments.peaks)
-    made = rows(study, arguments.method, group_by)
+    groups = rows(study, arguments.method, group_by)
     answer = Answer(
-        made,
+        groups,
         columns_of(arguments.method, group_by),
         title=f"Kernel efficiency, {arguments.method} method",
         caption=_caption(study, arguments.method),

@@ -24,11 +24,11 @@ def main() -> int:
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
     by_rank = arguments.by == "rank"
-    made = rows(study, by_rank)
-    if not made:
+    answer = rows(study, by_rank)
+    if not answer:
         raise UserError(f"{study.path} holds no run that counts: its ranks' costs are not known")
-    part = Part("What it cost", made, shown(made), caption(made, spent(study)))
-    return output.emit(Answer(made, columns_of(by_rank), parts=[part]), study, arguments)
+    part = Part("What it cost", answer, shown(answer), caption(answer, spent(study)))
+    return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 
 if __name__ == "__main__":

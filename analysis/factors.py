@@ -23,9 +23,9 @@ def main() -> int:
     factors = output.parse_fields(arguments.factors, flag="--factors")
     study = load(arguments.path, arguments.peaks)
     what, cells = responses(study)
-    made = rows(cells, factors)
-    part = Part(f"What moves {what}", made, shown(), caption(cells, made))
-    return output.emit(Answer(made, METRICS, parts=[part]), study, arguments)
+    effects = rows(cells, factors)
+    part = Part(f"What moves {what}", effects, shown(), caption(cells, effects))
+    return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ def main() -> int:
     if arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)
-    made, caption = rows(study, arguments.top, arguments.run)
+    kernels, caption = rows(study, arguments.top, arguments.run)
     notes = (
         []
-        if any(row["counters"] for row in made)
+        if any(row["counters"] for row in kernels)
         else ["no counters were read: times and the roofline alone"]
     )
-    part = Part("The hottest kernels, and what bounds them", made, shown(made), caption)
-    return output.emit(Answer(made, METRICS, parts=[part], notes=notes), study, arguments)
+    part = Part("The hottest kernels, and what bounds them", kernels, shown(kernels), caption)
+    return output.emit(Answer(kernels, METRICS, parts=[part], notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

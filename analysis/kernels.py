@@ -123,15 +123,15 @@ def _answer(study: Study, other: Study | None, by: Sequence[str], arguments: Any
     title += f", {arguments.direction}" if arguments.direction else ""
     caption = f"a: {arguments.path.name}; b: {arguments.other.name}" if other else ""
     if arguments.method == "published":
-        made, columns = _published(study, other, arguments)
+        kernels, columns = _published(study, other, arguments)
     elif other is not None:
         return _difference(study, other, by, (title, caption), arguments)
     else:
-        made, columns = rows(study, direction=arguments.direction, by=by)
+        kernels, columns = rows(study, direction=arguments.direction, by=by)
         if arguments.metric == "flops-efficiency":
-            runs = list(dict.fromkeys(row["run"] for row in made))
-            made.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
-    kept, notes = _first(made, columns, arguments)
+            runs = list(dict.fromkeys(row["run"] for row in kernels))
+            kernels.sort(key=lambda row: (runs.index(row["run"]), -(row["flops_efficiency_pct"] or 0)))
+    kept, notes = _first(kernels, columns, arguments)
     parts = _parts(kept, by, title) if arguments.method == "corrected" else []
     return Answer(kept, columns, parts=parts, title=title, caption=caption, notes=notes)
 
@@ -159,13 +159,13 @@ def _difference(
         # A run without any kernel is not one of which all are gone; of a direction it may have none.
         if not side.kernels and (arguments.direction is None or not (a.kernels or b.kernels)):
             raise UserError(nothing(each, arguments.direction))
-    made = kernel_difference.rows(a, b, arguments.metric, by)
+    pairs = kernel_difference.rows(a, b, arguments.metric, by)
     columns = kernel_difference.columns_of(arguments.metric, by)
     if arguments.metric != "duration":
-        kept, notes = _first(made, columns, arguments)
+        kept, notes = _first(pairs, columns, arguments)
         return Answer(kept, columns, title=title, caption=caption, notes=notes)
-    totals = kernel_difference.summary(made, a, b)
-    kept, notes = _first(made, columns, arguments)
+    totals = kernel_difference.summary(pairs, a, b)
+    kept, notes = _first(pairs, columns, arguments)
     parts = kernel_difference.parts(kept, totals, (title, caption), naming(by))
     if arguments.summary:
         return Answer(totals, kernel_difference.SUMMARY_METRICS, parts=parts[:1])
@@ -185,21 +185,21 @@ def _differ(a: Source, b: Source) -> str:
     return f"\na and b differ in {', '.join(fields)}" if fields else ""
 
 
-def _first(made: Rows, columns: Sequence[Metric], arguments: Any) -> tuple[Rows, list[str]]:
+def _first(rows: Rows, columns: Sequence[Metric], arguments: Any) -> tuple[Rows, list[str]]:
     """The first rows of each run, as many as are asked for, and a note if there are more."""
-    several = len({row["run"] for row in made}) if RUN in columns else 1
+    several = len({row["run"] for row in rows}) if RUN in columns else 1
     as_table = arguments.format == "table"
     top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
-    kept = _first_of_each(made, top)
-    more = len(made) - len(kept)
+    kept = _first_of_each(rows, top)
+    more = len(rows) - len(kept)
     return kept, [f"({more} more kernels; --top N shows more)"] if more and as_table else []
 
 
-def _first_of_each(made: Rows, top: int | None) -> Rows:
+def _first_of_each(rows: Rows, top: int | None) -> Rows:
     """The first ``top`` rows of each run (of the answer, where it is of no run)."""
     seen: Counter[Any] = Counter()
     kept = []
-    for row in made:
+    for row in rows:
         seen[row.get("run")] += 1
         if top is None or seen[row.get("run")] <= top:
             kept.append(row)

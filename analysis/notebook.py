@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.metrics import Metric, names_of
 from analysis.report.build import build
 from analysis.results import load as results
 from analysis.results.study import Study
@@ -112,9 +111,9 @@ class Question:
         finally:
             sys.argv = before
         (answer,) = answers
-        frame = output.to_frame(answer.rows, names_of(answer.columns))
+        frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
-        metrics = [*of_command, *(column for column in answer.columns if isinstance(column, Metric))]
+        metrics = [*of_command, *answer.columns]
         meaning = {name: metric.said for metric in metrics for name in metric.names if name in frame}
         frame.attrs = {"meaning": meaning, "notes": list(answer.notes)}
         return frame

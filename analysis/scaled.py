@@ -37,14 +37,14 @@ def main() -> int:
     methods = _methods(arguments.method)
     group_by = output.parse_fields(arguments.group_by, ("world_size",))
     study = load(arguments.path, arguments.peaks)
-    made = rows(study, methods, group_by, arguments.scaling)
+    configurations = rows(study, methods, group_by, arguments.scaling)
     notes: list[str] = []
     if arguments.explain:
         from analysis.published.explain import explain
 
         own = scaling.rows(study, (), arguments.scaling) if study.of_kind("run") else []
         notes = explain(study, own)
-    answer = Answer(made, columns_of(group_by), parts=parts(made, group_by), notes=notes)
+    answer = Answer(configurations, columns_of(group_by), parts=parts(configurations, group_by), notes=notes)
     return output.emit(answer, study, arguments)
 
 

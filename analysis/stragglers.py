@@ -23,12 +23,12 @@ def main() -> int:
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
     by_batch = arguments.by == "batch"
-    made = rows(study, by_batch)
+    answer = rows(study, by_batch)
     if by_batch:
-        part = Part("Lateness of each rank in each batch, ms", made, shown(made, by_batch), CAPTION)
-        return output.emit(Answer(made, columns_of(True), parts=[part]), study, arguments)
-    part = Part("Lateness of each rank", made, shown(made), CAPTION)
-    return output.emit(Answer(made, columns_of(), [part], notes=sentences(made)), study, arguments)
+        part = Part("Lateness of each rank in each batch, ms", answer, shown(answer, by_batch), CAPTION)
+        return output.emit(Answer(answer, columns_of(True), parts=[part]), study, arguments)
+    part = Part("Lateness of each rank", answer, shown(answer), CAPTION)
+    return output.emit(Answer(answer, columns_of(), [part], notes=sentences(answer)), study, arguments)
 
 
 if __name__ == "__main__":

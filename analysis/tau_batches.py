@@ -67,18 +67,18 @@ Estimate = tuple[int, float, float, float]  # batches; ns, low, high
 
 def of_event(profile: Profile, rank: int) -> Estimate | None:
     """By an event that the program triggers with each batch's duration."""
-    found = _stage_events(profile, rank).get(END_OF_BATCH)
-    return (found[0], found[1], math.nan, math.nan) if found else None
+    event = _stage_events(profile, rank).get(END_OF_BATCH)
+    return (event[0], event[1], math.nan, math.nan) if event else None
 
 
 def _stage_events(profile: Profile, rank: int) -> dict[str, tuple[int, float]]:
     """Stage (``End of Batch``: the whole batch) -> count and mean in ns, of its event."""
-    found = {}
+    events = {}
     for row in profile.events.get(rank, ()):
         if re.match(STAGE_EVENT, row["event"]) and row["count"]:
             stage, unit_ns = stage_of_event(row["event"])
-            found[stage] = int(row["count"]), row["mean"] * unit_ns
-    return found
+            events[stage] = int(row["count"]), row["mean"] * unit_ns
+    return events
 
 
 def of_timers(profile: Profile, rank: int) -> Estimate | None:
@@ -129,8 +129,8 @@ def of_difference(
 
 
 def _inside_run(took: np.ndarray) -> Estimate:
-    found = inside_run.of_mean(took)
-    return len(took), found.value, found.low, found.high
+    estimate = inside_run.of_mean(took)
+    return len(took), estimate.value, estimate.low, estimate.high
 
 
 def rows_of(profile: Profile, starts: Sequence[Profile], batches: int | None = None) -> Rows:
@@ -139,22 +139,22 @@ def rows_of(profile: Profile, starts: Sequence[Profile], batches: int | None = N
     Args:
         batches: of the run, where nothing in the profile tells.
     """
-    made: Rows = []
+    answer: Rows = []
     for rank in sorted(profile.timers):
-        found: dict[str, Estimate | None] = {
+        estimates: dict[str, Estimate | None] = {
             "event": of_event(profile, rank),
             "timers": of_timers(profile, rank),
             "marks": of_marks(profile, rank),
             "stages": of_stages(profile, rank),
         }
-        counts = [one[0] + (name == "marks") for name, one in found.items() if one]
+        counts = [one[0] + (name == "marks") for name, one in estimates.items() if one]
         known = max(counts, default=None) or batches
-        found["difference"] = of_difference(profile, starts, rank, known)
-        made += _rows(rank, {name: one for name, one in found.items() if one is not None})
-    return made
+        estimates["difference"] = of_difference(profile, starts, rank, known)
+        answer += _rows(rank, {name: one for name, one in estimates.items() if one is not None})
+    return answer
 
 
-def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
+def _rows(rank: int, estimates: Mapping[str, Estimate]) -> Rows:
     return [
         {
             "rank": rank,
@@ -166,7 +166,7 @@ def _rows(rank: int, found: Mapping[str, Estimate]) -> Rows:
             },
             "preferred": place == 0,
         }
-        for place, (name, (count, *values)) in enumerate(found.items())
+        for place, (name, (count, *values)) in enumerate(estimates.items())
     ]
 
 

@@ -10,7 +10,8 @@ which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memo
 from pathlib import Path
 
 from analysis.display import output
-from analysis.display.terminal import Answer, Part, Rows
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.overlap import length
 from analysis.measures.scaling.utilization import (
     CAPTION,
@@ -36,16 +37,16 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
     """
     converted = convert.read(path)
     table = converted.tables.get("kernels")
-    made: Rows = []
+    answer: Rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():
         whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
         if not length(whole):
             continue
-        made.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
-    if not made:
+        answer.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
+    if not answer:
         why = "".join(f"; {said}" for said in converted.findings[:1])
         raise UserError(f"{path} holds no kernel with its time and duration{why}")
-    return made, converted.findings
+    return answer, converted.findings
 
 
 def main() -> int:
@@ -53,13 +54,13 @@ def main() -> int:
     arguments = output.parser("analysis.utilization", __doc__, columns=COLUMNS).parse_args()
     study: Study | None = None
     if arguments.path.is_file():
-        made, notes = of_trace(arguments.path)
+        answer, notes = of_trace(arguments.path)
     else:
         study = load(arguments.path, arguments.peaks)
-        made, notes = rows(study), []
-    part = Part("Utilisation of each GPU", made, shown(made), CAPTION)
+        answer, notes = rows(study), []
+    part = Part("Utilisation of each GPU", answer, shown(answer), CAPTION)
     return output.emit(
-        Answer(made, columns_of(), parts=[part], notes=[*notes_of(made), *notes]), study, arguments
+        Answer(answer, columns_of(), parts=[part], notes=[*notes_of(answer), *notes]), study, arguments
     )
 
 

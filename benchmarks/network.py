@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import plain
+from analysis.display.numbers import plain
 from analysis.published import by_method
 from analysis.results.load import load
 from benchmarks.training import RESULTS, machine

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import plain
+from analysis.display.numbers import plain
 from analysis.prediction import extrapolate, simulate_rows
 from analysis.prediction.allreduce import Cost, ring
 from analysis.prediction.configurations import Configuration, configurations

@@ -182,7 +182,9 @@ RUNS = Metric("runs", "how many a row is the mean of")
 BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
 
 
-def telling(rows: Rows, fields: Iterable[str] = (*Run.model_fields, "repetition")) -> list[str]:
+def telling(
+    rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*Run.model_fields, "repetition")
+) -> list[str]:
     """The fields in which rows differ."""
     return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
 
@@ -195,10 +197,9 @@ def fields(names: Iterable[str]) -> list[Metric]:
 # --- what derives from metrics ------------------------------------------------------------------------
 
 
-def names_of(metrics: Iterable[Metric | str]) -> list[str]:
+def names_of(metrics: Iterable[Metric]) -> list[str]:
     """The columns of the data, each once."""
-    each = ((metric,) if isinstance(metric, str) else metric.names for metric in metrics)
-    return list(dict.fromkeys(name for names in each for name in names))
+    return list(dict.fromkeys(name for metric in metrics for name in metric.names))
 
 
 def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:

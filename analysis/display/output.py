@@ -212,7 +212,7 @@ def write_bytes(content: bytes, output: Path | None) -> None:
             partial.unlink()
 
 
-def to_frame(rows: Rows, columns: Iterable[Metric | str]) -> "pd.DataFrame":
+def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":
     """Rows as a DataFrame with these columns."""
     import pandas as pd
 

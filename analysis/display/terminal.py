@@ -14,16 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.display.metrics import Column as Column
-from analysis.display.metrics import Metric, Rows, columns, filled
-from analysis.display.metrics import header as header
-from analysis.display.numbers import digits as digits
-from analysis.display.numbers import plain as plain
-from analysis.display.numbers import shown as shown
-from analysis.display.numbers import sortable as sortable
-from analysis.display.numbers import with_interval as with_interval
-from analysis.display.numbers import with_places as with_places
-from jobs.run import Run
+from analysis.display.metrics import FIELDS, Column, Metric, Rows, columns, filled
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
@@ -74,7 +65,7 @@ class Answer:
     """
 
     rows: Rows
-    columns: Sequence[Metric | str]
+    columns: Sequence[Metric]
     parts: Sequence[Part] = ()
     title: str = ""
     caption: str = ""
@@ -118,7 +109,9 @@ def by_repetition(part: Part) -> Part:
     if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
-    column = Column("rep", lambda row: str(row.get("id")).split("_")[1], key=True)
+    column = replace(
+        FIELDS["repetition"].column(), value=lambda row: int(str(row.get("id")).split("_")[1]), printed=None
+    )
     return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
 
 
@@ -174,16 +167,9 @@ def _width(terminal: bool) -> int:
 
 
 def _whole(answer: Answer) -> Part:
-    metrics = [_named(one, answer.rows) if isinstance(one, str) else one for one in answer.columns]
-    every = columns(metrics)
-    return Part(
-        answer.title, answer.rows, filled(every, answer.rows) if answer.rows else every, answer.caption
-    )
-
-
-def _named(name: str, rows: Rows) -> Metric:
-    is_text = any(isinstance(row.get(name), str) for row in rows)
-    return Metric(name, "", text=is_text, key=name in Run.model_fields)
+    every = columns(answer.columns)
+    shown = filled(every, answer.rows) if answer.rows else every
+    return Part(answer.title, answer.rows, shown, answer.caption)
 
 
 def _table(part: Part) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows, digits
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.extrapolate import CURVE
 from analysis.prediction.simulate_rows import SIMULATION

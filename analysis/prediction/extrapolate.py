@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows, digits
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
 from profiling.errors import UserError

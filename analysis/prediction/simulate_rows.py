@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows, digits
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.measures.scaling.points import Point
 from analysis.prediction import simulate
 from analysis.prediction.basis import (

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.collectives import ranks_of
+from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness.lateness import Lateness, of_collectives
 from analysis.measures.lateness.verdicts import STRAGGLER, judge
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
-from analysis.results.matching import match
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
 
@@ -82,10 +81,10 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
 
     Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
     """
-    ranks = ranks_of(study, source)
-    if len(ranks) != source.world_size or not any(len(one.kind) for one in ranks):
+    trace = trace_of(study, source)
+    ranks, matched = trace.calls, trace.matched
+    if len(ranks) != source.world_size or not trace.has_collectives:
         return None
-    matched = match(ranks)
     if matched is None:
         study.note("its ranks recorded different collectives: what they cost is not known", source)
         return None

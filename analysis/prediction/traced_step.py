@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.measures.anatomy.rows import of_source
+from analysis.measures.anatomy.rows import anatomy_of
 from analysis.measures.batches.series import Series
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
@@ -86,7 +86,7 @@ def _waits_share(study: Study, source: Source) -> float:
 
     A host that waits for data keeps no device waiting that still has kernels to run.
     """
-    ranks = of_source(study, source)
+    ranks = anatomy_of(study, source)
     loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
     waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
     return min(1.0, waits / loading) if loading else 1.0

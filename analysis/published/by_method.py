@@ -47,7 +47,7 @@ def rows(
         UserError: nothing in the study can answer.
     """
     answer: Rows = []
-    blank = dict.fromkeys(columns_of(group_by))
+    blank = dict.fromkeys(names_of(columns_of(group_by)))
     for method in methods:
         rows = _corrected(study, group_by, scaling) if method == "corrected" else _published(study, group_by)
         answer += [{**blank, "method": method, **row} for row in rows]
@@ -64,13 +64,17 @@ def table(
     return output.to_frame(answer, columns_of(group_by))
 
 
-def columns_of(group_by: Sequence[str] = ()) -> list[str]:
+def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
     """The columns of all rows, in order, whatever results they are of."""
     which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
     figures_of_runs = [*figures.IN_DATA, *use.METRICS]
     of_tables = [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
     every = [_METHOD, *fields(which), FIELDS["world_size"], *figures_of_runs, *of_tables]
-    return list(dict.fromkeys(names_of(every)))
+    # Of those of one name, which several kinds of results have, the first: it has an interval.
+    first: dict[str, Metric] = {}
+    for metric in every:
+        first.setdefault(metric.name, metric)
+    return list(first.values())
 
 
 def _nothing(study: Study, methods: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import Costs, costs_of
 from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.measures.kernels.costs import Costs, costs_of, published_bound
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas

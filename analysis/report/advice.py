@@ -6,7 +6,7 @@ A change is advised if a simulation finds that it gains, or, where none was made
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.terminal import digits
+from analysis.display.numbers import digits
 from analysis.prediction.simulate import in_words
 from analysis.report.causes import Late
 from analysis.report.sentences import Sentence, ranks_in_words

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, varied

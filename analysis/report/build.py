@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (

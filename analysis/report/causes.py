@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.measures.anatomy.divide import finest
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
-from analysis.display.terminal import Part, Rows
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows, digits
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.simulate import in_words
 from analysis.report.sentences import Sentence, number, ranks_in_words

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.terminal import Rows, digits
+from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.report.views import FACTORS, called, facts, varied
 from jobs.run import Run
 

@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Part, Rows
+from analysis.display.metrics import Rows
+from analysis.display.terminal import Part
 from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
 from analysis.prediction.configurations import CONFIGURATION

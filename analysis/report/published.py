@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.terminal import Rows
+from analysis.display.metrics import Rows
 from analysis.published import scaled_parts
 from analysis.published.explain import explain
 from analysis.report.base import Content, Context, SectionKind

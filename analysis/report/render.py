@@ -102,21 +102,6 @@ class Page:
     filters: Sequence[Filter] = field(default=())
 
 
-def number(value: Any, digits: int = 1, unit: str = "") -> Cell:
-    """A cell for a number; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return Cell("–", "", numeric=True)
-    return Cell(f"{value:z,.{digits}f}{unit}", float(value), numeric=True)
-
-
-def with_interval(value: Any, low: Any, high: Any, digits: int = 1) -> Cell:
-    """A cell ``12.3 [12.1, 12.6]``; without the interval where there is none."""
-    cell = number(value, digits)
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return cell
-    return Cell(f"{cell.text} [{low:z,.{digits}f}, {high:z,.{digits}f}]", cell.value, numeric=True)
-
-
 def render(page: Page) -> str:
     """The page as one HTML document that needs no network."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import Rows
 from analysis.display.plots import Figure, bars, escaped
-from analysis.display.terminal import Part, Rows
+from analysis.display.terminal import Part
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.report.base import Content, Context, SectionKind

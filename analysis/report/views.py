@@ -1,10 +1,9 @@
 """How does an answer become a table of the report? The terminal's columns, with values to sort by."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import Column
+from analysis.display.metrics import Column, telling
 from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
@@ -17,13 +16,11 @@ _FIRST = (
     "sync_stages",
 )  # fmt: skip
 FACTORS = (*_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
-_LEADING_NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?")
 
 
 def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
     """The fields that tell rows apart."""
-    rows = list(rows)
-    return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
+    return telling(list(rows), fields)
 
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -46,7 +43,7 @@ def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
 
 
 def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = False) -> TableView:
-    """A terminal's table as one of the report: it sorts by the figure a cell begins with."""
+    """A terminal's table as one of the report: it sorts by the figures themselves."""
     part = by_repetition(part)
     columns = [_heading(column) for column in part.columns]
     rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
@@ -63,7 +60,4 @@ def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
     text, value = column.text(row), plain(column.value(row))
     if column.left:
         return Cell(text, wide=len(text) > 40)
-    if isinstance(value, str):
-        number = _LEADING_NUMBER.match(value)
-        value = float(number[0].replace(",", "")) if number else None
-    return Cell(text, "" if value is None else value, numeric=True)
+    return Cell(text, value if isinstance(value, int | float) else "", numeric=True)

@@ -82,5 +82,10 @@ def note_untimed(study: Study, source: Source) -> None:
     sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
     ((untimed,),) = query(study, source, sql, kernels=kernels) if kernels else [(0,)]
+    note_untimed_launches(study, source, untimed)
+
+
+def note_untimed_launches(study: Study, source: Source, untimed: int) -> None:
+    """The same where they have been counted."""
     if untimed:
         study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)

@@ -4,12 +4,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.anatomy.collectives import READ, calls_of, column_of
+from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.communication import bus_factor, rows
+from analysis.measures.anatomy.divide import activities_of
 from analysis.report.base import Context
 from analysis.report.communication import COMMUNICATION, bars_of, of_points
 from analysis.results.load import load
 from analysis.results.matching import match
+from analysis.results.traces import arrays_of, column_of
 from profiling import tables
 from profiling.attribution.messages import kind_of
 from profiling.convert import read
@@ -17,7 +19,7 @@ from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
 US = 1_000
-ALWAYS = {"batch_index": np.array([0]), "start_ns": np.array([-(1 << 50)]), "end_ns": np.array([1 << 50])}
+ALWAYS = (np.array([-(1 << 50)]), np.array([1 << 50]))
 
 
 def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), batch=None):
@@ -35,7 +37,7 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
         "duration_ns": (end - start) * US,
         "class": kind, "direction": np.full(len(rows), "bprop"), "short_name": name, "bytes": moved,
     }  # fmt: skip
-    return calls_of(rank, kernels, ALWAYS)
+    return calls_of(rank, kernels, np.array([0]), ALWAYS, activities_of(kernels))
 
 
 def test_wait_is_what_passes_before_the_last_rank_arrives():
@@ -84,9 +86,10 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
     for number, path in enumerate(sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))):
         table = read(path).tables["kernels"]
         table = table.filter(pc.is_valid(table["batch_index"]))
-        kernels = {name: column_of(table, name) for name in READ}
+        kernels = arrays_of(table)
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
-        ranks.append(calls_of(number, kernels, ALWAYS | {"batch_index": np.unique(kernels["batch_index"])}))
+        batches = np.unique(kernels["batch_index"])
+        ranks.append(calls_of(number, kernels, batches, ALWAYS, activities_of(kernels)))
     matched = match(ranks)
     assert matched.residual_ns < 5 * US
     ahead = np.stack([one.end_ns for one in ranks]) - matched.end_ns

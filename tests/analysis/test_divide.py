@@ -7,16 +7,18 @@ from hypothesis import strategies as st
 
 from analysis.measures.anatomy.divide import (
     BESIDE,
-    NOTHING,
     PARTS,
     STAGES,
     WITHIN,
     Activities,
     activities_of,
-    of_rank,
+    edges_of,
     queued,
     split,
+    transfer_and_wait,
+    windows_of,
 )
+from analysis.measures.batches.overlap import EVER, complement, covered
 
 MS = 1_000_000
 
@@ -39,13 +41,43 @@ of_any_kind = st.lists(st.tuples(st.integers(0, 6), st.integers(-50, 250), st.in
 @given(of_any_kind, edges)
 def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(rows, edges):
     kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(7)]
+    windows = edges[:-1], edges[1:]
+    compute, communication, *rest = (intervals(*pairs) for pairs in kinds)
+    activities = Activities(compute, communication, *rest)
+    found = split(windows, activities)
     # Transfers are the last parts of communication.
-    kinds.append([((start + end) // 2, end) for start, end in kinds[1]])
-    found = split((edges[:-1], edges[1:]), Activities(*(intervals(*pairs) for pairs in kinds)))
+    transfers = intervals(*(((start + end) // 2, end) for start, end in kinds[1]))
+    found |= transfer_and_wait(windows, activities.exposed, transfers)
     assert (sum(found[name] for name in PARTS) == np.diff(edges)).all()
     for part, names in WITHIN.items():
         assert (sum(found[name] for name in names) == found[part]).all()
     assert all((column >= 0).all() for column in found.values())
+
+
+def ticks(*of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """From -100 to 400, a tick a row: whether it is in each of these."""
+    line = np.zeros((500, len(of)), bool)
+    for place, (start, end) in enumerate(of):
+        for begin, until in zip(start.tolist(), end.tolist(), strict=True):
+            line[max(begin + 100, 0) : max(until + 100, 0), place] = True
+    return line
+
+
+@settings(deadline=None)
+@given(some, some, some)
+def test_a_transfer_is_what_is_exposed_once_the_last_rank_has_come(compute, communication, transfers):
+    exposed = Activities(compute, communication).exposed
+    found = transfer_and_wait(intervals((0, 200)), exposed, transfers)
+    computes, talks, moves = ticks(compute, communication, transfers)[100:300].T
+    assert found["exposed_transfer"][0] == (talks & ~computes & moves).sum()
+    assert found["exposed_wait"][0] == (talks & ~computes & ~moves).sum()
+
+
+def test_what_is_left_outside_reaches_beyond_any_clock():
+    begin, end = complement(intervals((10, 20)))
+    assert list(begin) == [-EVER, 20] and list(end) == [10, EVER]
+    now = 1_800_000_000 * 10**9  # of a clock that counts from 1970, in 2027
+    assert covered(intervals((now, now + 5)), complement(intervals((0, now + 2))))[0] == 3
 
 
 @settings(deadline=None)
@@ -89,14 +121,15 @@ def test_the_wait_for_the_loader_is_the_loaders():
         "start_ns": np.array([10, 40, 85]) * MS, "duration_ns": np.array([5, 20, 10]) * MS,
         "class": np.array(["gemm", "gemm", "memcpy"]), "direction": np.array(["fprop", "fprop", "none"]),
     }  # fmt: skip
-    found = of_rank(batches, kernels)
-    assert list(found["stage"]) == list(STAGES)
-    assert (found["wall_ns"] == np.array([30, 20, 30, 10, 10]) * MS).all()
-    assert (found["exposed_loader_ns"] == np.array([25, 0, 0, 0, 0]) * MS).all()
-    assert (found["loader_wait_ns"] == found["exposed_loader_ns"]).all()
-    assert (found["compute_ns"] == np.array([5, 10, 10, 0, 0]) * MS).all()
-    assert (found["exposed_copies_ns"] == np.array([0, 0, 0, 5, 5]) * MS).all()
-    assert "idle_other_ns" not in found
+    edges = edges_of(batches)
+    begin, end = windows = windows_of(edges)
+    found = split(windows, activities_of(kernels, (edges[:, 0], edges[:, 1])))
+    assert len(begin) == len(STAGES) and list(end - begin) == [30 * MS, 20 * MS, 30 * MS, 10 * MS, 10 * MS]
+    assert (found["exposed_loader"] == np.array([25, 0, 0, 0, 0]) * MS).all()
+    assert (found["loader_wait"] == found["exposed_loader"]).all()
+    assert (found["compute"] == np.array([5, 10, 10, 0, 0]) * MS).all()
+    assert (found["exposed_copies"] == np.array([0, 0, 0, 5, 5]) * MS).all()
+    assert "idle_other" not in found
 
 
 # --- launches -----------------------------------------------------------------------------------------
@@ -165,4 +198,3 @@ def test_against_counting_tick_by_tick(rows):
 def test_without_any_launch_idle_is_not_split():
     assert queued(launched((-1, 10, 20), (30, 20, 25))) is None
     assert activities_of(launched((-1, 10, 20))).queued is None
-    assert NOTHING[0].dtype == np.int64

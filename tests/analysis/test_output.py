@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.display import terminal
-from analysis.display.terminal import Column, Part
-from analysis.report import render
+from analysis.display import numbers, terminal
+from analysis.display.metrics import Column
+from analysis.display.terminal import Part
 from analysis.results.study import Source, Study
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -236,13 +236,13 @@ def test_what_is_said_alike_of_several_runs_is_said_once():
     ],
 )
 def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
-    assert terminal.with_interval(*figures) == text
+    assert numbers.with_interval(*figures) == text
 
 
 def test_zero_has_no_sign() -> None:
-    assert terminal.with_places(-0.04, 1) == "0.0" and terminal.with_places(-0.05001, 1) == "-0.1"
-    assert terminal.digits(-1e-12) == "0.00000000"
-    assert render.with_interval(-0.01, -0.04, 0.3).text == "0.0 [0.0, 0.3]"
+    assert numbers.with_places(-0.04, 1) == "0.0" and numbers.with_places(-0.05001, 1) == "-0.1"
+    assert numbers.digits(-1e-12) == "0.00000000"
+    assert numbers.with_interval(-0.01, -0.04, 0.3, 1) == "0.0 [0.0, 0.3]"
 
 
 def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:

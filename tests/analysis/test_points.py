@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.display.metrics import names_of
 from analysis.measures.scaling.figures import figures
 from analysis.measures.scaling.loss import anatomies_of
 from analysis.measures.scaling.points import points_of
@@ -72,7 +73,7 @@ def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path, group_by:
         by_method.rows(load(tmp_path / "runs"), [method], group_by) for method in ("corrected", "published")
     )
     tables = by_method.rows(load(tmp_path / "tables"), group_by=group_by)
-    columns = by_method.columns_of(group_by)
+    columns = names_of(by_method.columns_of(group_by))
     assert all(set(row) == set(columns) for row in (*own, *published, *tables))
     assert {row["method"] for row in published} == {"published"}
     assert own[0]["batch_ms"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.measures.anatomy import communication
-from analysis.measures.anatomy.collectives import GROUP
 from analysis.measures.batches.series import Series, series_of
 from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.lateness import of_collectives
@@ -16,6 +15,7 @@ from analysis.measures.scaling.points import Point
 from analysis.prediction.traced_step import traced
 from analysis.results.load import load
 from analysis.results.matching import Calls, match
+from analysis.results.traces import GROUP
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.convert import read
@@ -215,7 +215,7 @@ def test_results_without_groups_are_read_as_of_one_group(tmp_path):
         table = table.set_column(
             table.column_names.index("short_name"), "short_name", pa.array(["ncclAllReduce"] * len(table))
         )
-        pq.write_table(table.drop_columns(GROUP), path)
+        pq.write_table(table.drop_columns(list(GROUP)), path)
     (row,) = communication.rows(study)
     assert (row["collective"], row["group_size"], row["group_ranks"]) == ("allreduce", 4, "0-3")
     assert figures(row) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 15.0})

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.commands import Ran, run_as_user
+from tests.analysis.commands import Ran, run, run_as_user
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def kernel_file(surfboard: Path, nodes: int, loader: str, workers: int = 2) -> P
 
 
 def answer(*arguments: str | Path) -> list[dict[str, str]]:
-    ran = run_as_user(*map(str, arguments), "--format", "csv")
+    ran = run(*map(str, arguments), "--format", "csv")
     assert ran.code == 0, ran.err
     return ran.csv
 

@@ -11,7 +11,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from analysis.display import plots
-from analysis.display.terminal import Column, Part
+from analysis.display.metrics import Metric
+from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report import build as build_module
 from analysis.report.base import Context, SectionKind
@@ -239,12 +240,29 @@ def test_json_in_a_script_cannot_end_it():
     assert json.loads(text) == {"name": "</script><!-- &"}
 
 
-def test_cells_sort_by_the_number_they_begin_with():
-    column = Column("batch\nms", lambda row: row["text"])
-    rows = [{"text": text} for text in ("1,234.5 [1,200.0, 1,300.0]", "- | 31.2", 2.5, None)]
-    view = as_view(Part("", rows, [column]), "t", [])
-    assert [row.cells[0].value for row in view.rows] == [1234.5, "", 2.5, ""]
-    assert view.columns[0].header == "batch ms"
+def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
+    took = Metric("batch_ms", "how long a batch takes", interval="95 %", places=1)
+    rows = [{"batch_ms": 1234.56, "batch_ms_low": 1200.0, "batch_ms_high": 1300.0, "who": "b"},
+            {"batch_ms": 2, "who": "a"}, {"batch_ms": None}, {"batch_ms": float("nan")}]  # fmt: skip
+    share = took.column("share", lambda row: "a tenth")
+    view = as_view(Part("", rows, [took.column(), share, Metric("who", "", text=True).column()]), "t", [])
+    figures, shares, names = zip(*(row.cells for row in view.rows), strict=True)
+    assert [cell.text for cell in figures] == ["1234.6 [1200.0, 1300.0]", "2.0", "-", "-"]
+    assert [cell.value for cell in figures] == [cell.value for cell in shares] == [1234.56, 2, "", ""]
+    assert {cell.text for cell in shares} == {"a tenth"} and not any(cell.numeric for cell in names)
+    heading = view.columns[0]
+    assert (heading.header, heading.help) == ("batch ms [95 %]", "how long a batch takes [95 %]")
+
+
+def test_every_heading_of_a_page_has_its_tooltip(page):
+    headings = [
+        (table.id, heading.header)
+        for section in page.sections
+        for table in section.tables
+        for heading in table.columns
+        if not heading.help
+    ]
+    assert headings == []
 
 
 def test_a_configuration_is_called_by_what_tells_it_apart():

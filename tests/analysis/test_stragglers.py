@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.measures.anatomy.collectives import READ, calls_of, column_of
+from analysis.measures.anatomy.collectives import calls_of
+from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness.stragglers import rows, sentences
@@ -25,6 +26,7 @@ from analysis.report.build import build
 from analysis.report.stragglers import heat_map, narrowed
 from analysis.results.load import load
 from analysis.results.matching import match
+from analysis.results.traces import arrays_of
 from profiling import tables
 from profiling.convert import read
 from tests.analysis.commands import one_line_error, run
@@ -231,13 +233,13 @@ def repeated(tables, times: int):
     """The collectives of real ranks, their one step ``times`` times over."""
     ranks = []
     for number, table in enumerate(tables):
-        one = {name: column_of(table, name) for name in READ}
+        one = arrays_of(table)
         kernels = {name: np.tile(values, times) for name, values in one.items()}
         step = np.repeat(np.arange(times), len(one["start_ns"]))
         kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
         begin = one["start_ns"].min() + np.arange(times) * 10**8
-        batches = {"batch_index": np.arange(times), "start_ns": begin, "end_ns": begin + 10**8}
-        ranks.append(calls_of(number, kernels, batches))
+        windows = (begin, begin + 10**8)
+        ranks.append(calls_of(number, kernels, np.arange(times), windows, activities_of(kernels)))
     return ranks
 
 

@@ -85,6 +85,6 @@ def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path
     assert {source.id for source in study.sources} == before - {broken.name}
     assert first == set(costs_of(study, study.loaded)) and broken.name not in first
     assert broken.name not in {row["id"] for row in communication.rows(study)}
-    assert broken.name not in set(anatomy.frame(study)["id"])
+    assert broken.name not in {row["id"] for row in anatomy.rows(study)}
     assert broken.name not in all_series(study)
     assert [failure.point for failure in study.failed] == [broken.name]

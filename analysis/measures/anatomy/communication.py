@@ -1,12 +1,12 @@
 """What does communication cost?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
-from analysis.measures.anatomy.collectives import matched_of, ranks_of
+from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
@@ -87,26 +87,40 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
-    ranks = ranks_of(study, source)
-    if not any(len(one.kind) and one.batches for one in ranks):
+    trace = trace_of(study, source)
+    if not trace.has_collectives:
         study.note(f"its trace of {source.world_size} ranks holds no collective", source)
         return []
-    matched = matched_of(study, source, ranks)
-    rows = []
+    for text in trace.unmatched:
+        study.note(text, source)
+    for rank in [one.rank for one in trace.calls if by_rank and not one.batches]:
+        study.note(f"rank {rank} has no batch with kernels: it has no row", source)
+    measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
+    return [
+        {"id": source.id, **source.fields, **row}
+        for row in rows_of(trace, by_rank, measured if source.fields["nodes"] == 1 else {})
+    ]
+
+
+def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Rows:
+    """The rows of a run, or of each of its ranks that has batches, without the run's fields.
+
+    Args:
+        measured: bus bandwidth of an allreduce by the number of ranks, bytes/s; empty: not measured.
+    """
+    ranks = trace.calls
+    made = []
     for kind, shape, masks in _families(ranks):
         places = [[place] for place in range(len(ranks))] if by_rank else [list(range(len(ranks)))]
         for of_row in places:
             first = ranks[of_row[0]]
-            if by_rank and not first.batches:
-                study.note(f"rank {first.rank} has no batch with kernels: it has no row", source)
-                continue
             groups = tuple(group for group in shape if not by_rank or first.rank in group)
-            if shape and not groups:
-                continue  # the rank is in no such group
-            row = {"id": source.id, **source.fields, "collective": kind, **_described(groups)}
-            row |= {"rank": first.rank} if by_rank else {}
-            rows.append(row | _figures(study, source, row, ranks, masks, matched, of_row))
-    return rows
+            if (by_rank and not first.batches) or (shape and not groups):
+                continue  # it recorded nothing, or is in no such group
+            row = {"collective": kind, **_described(groups)} | ({"rank": first.rank} if by_rank else {})
+            figures = _figures(ranks, masks, trace.matched, of_row)
+            made.append(row | figures | _bandwidth(kind, row["group_size"], figures, measured))
+    return made
 
 
 # A process group's ranks, and those of all groups of one shape.
@@ -177,13 +191,7 @@ def _text(group: Members) -> str:
 
 
 def _figures(
-    study: Study,
-    source: Source,
-    row: dict[str, Any],
-    ranks: Sequence[Calls],
-    masks: Sequence[np.ndarray],
-    matched: Matched | None,
-    places: list[int],
+    ranks: Sequence[Calls], masks: Sequence[np.ndarray], matched: Matched | None, places: list[int]
 ) -> dict[str, Any]:
     """The figures of some ranks' calls: those at ``places`` that ``masks`` (of each rank) name."""
 
@@ -211,24 +219,19 @@ def _figures(
             "wait_ms": (durations - transfer) / batches / 1e6,
             "clock_residual_us": matched.residual_ns / 1e3,
         }
-        figures |= _bandwidth(study, source, row, moved, transfer)
+        figures |= {"algbw_gb_per_s": moved / transfer} if moved > 0 and transfer else {}
     return figures
 
 
 def _bandwidth(
-    study: Study, source: Source, row: dict[str, Any], moved: float, transfer_ns: float
+    kind: str, ranks: int, figures: Mapping[str, Any], measured: Mapping[int, float]
 ) -> dict[str, Any]:
-    if not moved > 0 or not transfer_ns:  # or a size is not known
+    """What the interconnect carried, by the algorithm's bandwidth; empty where that is not known."""
+    if "algbw_gb_per_s" not in figures:
         return {}
-    ranks = row["group_size"]
-    bus = moved / transfer_ns * bus_factor(row["collective"], ranks)
-    measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
-    bound = measured.get(ranks) if source.fields["nodes"] == 1 else None
-    return {
-        "algbw_gb_per_s": moved / transfer_ns,
-        "busbw_gb_per_s": bus,
-        "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None,
-    }
+    bus = figures["algbw_gb_per_s"] * bus_factor(kind, ranks)
+    bound = measured.get(ranks)
+    return {"busbw_gb_per_s": bus, "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else None}
 
 
 CAPTION = (

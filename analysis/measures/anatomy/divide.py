@@ -6,10 +6,11 @@ to the whole by construction.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from analysis.measures.batches.overlap import Intervals, covered, union
+from analysis.measures.batches.overlap import EVER, NOTHING, Intervals, covered, minus, union
 
 PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
 # What some parts are made of; these add up to their part.
@@ -25,8 +26,6 @@ EVERY = (*(name for part in PARTS for name in (part, *WITHIN.get(part, ()))), *B
 SPLIT = ("exposed_communication", "idle")
 STAGES = ("load", "forward", "backward", "update", "end")
 
-NOTHING: Intervals = (np.array([], np.int64), np.array([], np.int64))
-
 
 @dataclass(frozen=True)
 class Activities:
@@ -35,8 +34,6 @@ class Activities:
     Attributes:
         loader_waits: when the next batch was waited for.
         queued: when something had been launched on the device and had not begun; None: not known.
-        transfers: the communication since the last rank had come to each collective: the rest of the
-            communication is a wait for that rank; None: not known.
     """
 
     compute: Intervals = NOTHING
@@ -46,14 +43,17 @@ class Activities:
     loader_waits: Intervals = NOTHING
     copies: Intervals = NOTHING
     queued: Intervals | None = field(default=None)
-    transfers: Intervals | None = field(default=None)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When communication is exposed, disjoint and in order."""
+        return minus(union(*self.communication), union(*self.compute))
 
 
 # Part (or what it is made of) -> the activity that has the time.
 ORDER = {
     "compute": "compute",
-    "exposed_transfer": "transfers",
-    "exposed_wait": "communication",
+    "exposed_communication": "communication",
     "loader_kernels": "loader_kernels",
     "loader_copies": "loader_copies",
     "loader_wait": "loader_waits",
@@ -82,7 +82,8 @@ def finest(known: Mapping[str, float | None]) -> dict[str, float]:
 def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
     """Each window's time in ns by part (:data:`PARTS` add up to the window), and the rest of :data:`EVERY`.
 
-    What communication and idle time are made of is absent where it is not known.
+    What communication is made of is not here (see :func:`transfer_and_wait`), nor what idle time is made of
+    where it is not known.
 
     Args:
         windows: ``[start, end)`` of each window, in ns, shape (windows,).
@@ -96,16 +97,13 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
         activity: Intervals | None = getattr(activities, kind)
         if activity is None:
             continue
-        before = _joined(before, activity)
+        if len(activity[0]):
+            before = _joined(before, activity)
         reached = covered(windows, before)
         parts[name] = reached - taken
         taken = reached
     if "idle_other" in parts:
         parts["idle_host_bound"] = parts["idle"] - parts["idle_other"]
-    # Where transfers are not known, all that is communication is taken here.
-    parts["exposed_communication"] = parts["exposed_wait"] + parts.get("exposed_transfer", 0)
-    if activities.transfers is None:
-        del parts["exposed_wait"]
     parts["exposed_loader"] = sum((parts[name] for name in WITHIN["exposed_loader"]), np.zeros_like(taken))
     loader = _joined(_joined(activities.loader_kernels, activities.loader_copies), activities.loader_waits)
     for name, activity in (("communication", union(*activities.communication)), ("loader", loader)):
@@ -113,19 +111,29 @@ def split(windows: Intervals, activities: Activities) -> dict[str, np.ndarray]:
     return parts
 
 
+def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Intervals) -> dict[str, np.ndarray]:
+    """What the exposed communication of each window is made of, in ns.
+
+    Args:
+        exposed: of :class:`Activities`.
+        transfers: since the last rank had come to each collective, to its end; before that this rank waited.
+    """
+    moved = union(*transfers)
+    whole = covered(windows, exposed)
+    transfer = whole + covered(windows, moved) - covered(windows, _joined(exposed, moved))
+    return {"exposed_transfer": transfer, "exposed_wait": whole - transfer}
+
+
 def _joined(first: Intervals, second: Intervals) -> Intervals:
     return union(np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]]))
 
 
-def activities_of(
-    kernels: dict[str, np.ndarray], waits: Intervals = NOTHING, transfers: Intervals | None = None
-) -> Activities:
-    """The activities of a rank from its ``kernels`` table and the times that it waited for its loader.
+def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) -> Activities:
+    """The activities of a rank, each disjoint, from its ``kernels`` and when it waited for its loader.
 
     Args:
         kernels: columns ``start_ns, duration_ns, class, direction`` of rows that have a start, and, for what
             was queued, ``device`` and ``launch_ns`` (below 0: not known).
-        waits, transfers: of :class:`Activities`.
     """
     kind, direction = kernels["class"], kernels["direction"]
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
@@ -134,7 +142,7 @@ def activities_of(
     communication = (kind == "communication") & ~loader
 
     def pick(mask: np.ndarray) -> Intervals:
-        return start[mask], end[mask]
+        return union(start[mask], end[mask])
 
     return Activities(
         compute=pick(~(loader | moves | communication)),
@@ -144,7 +152,6 @@ def activities_of(
         loader_waits=waits,
         copies=pick(moves & ~loader),
         queued=queued(kernels) if "launch_ns" in kernels else None,
-        transfers=transfers,
     )
 
 
@@ -166,34 +173,14 @@ def queued(kernels: dict[str, np.ndarray]) -> Intervals | None:
     order = np.argsort(kernels["start_ns"], kind="stable")
     start = kernels["start_ns"][order]
     reach = np.maximum.accumulate(start + kernels["duration_ns"][order])
-    since = np.concatenate([start[:1] - _EVER, reach])[np.searchsorted(start, start)]
+    since = np.concatenate([start[:1] - EVER, reach])[np.searchsorted(start, start)]
     begin = np.minimum(np.where(known[order], kernels["launch_ns"][order], since), start)
-    return np.append(begin, reach[-1]), np.append(start, reach[-1] + _EVER)
+    return np.append(begin, reach[-1]), np.append(start, reach[-1] + EVER)
 
 
-_EVER = 1 << 60  # ns, 36 years; no sum of two such and a time leaves 63 bits
-
-
-def of_rank(
-    batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray], transfers: Intervals | None = None
-) -> dict[str, np.ndarray]:
-    """The anatomy of each stage of each attributed batch of one rank, as columns.
-
-    Columns: ``batch_index, stage, wall_ns``, and ``<part>_ns`` as :func:`split` has them; five rows a batch.
-
-    Args:
-        transfers: of :class:`Activities`.
-    """
-    mine = {name: column[batches["attributed"]] for name, column in batches.items()}
-    edges = edges_of(mine)
-    windows = (edges[:, :-1].ravel(), edges[:, 1:].ravel())
-    parts = split(windows, activities_of(kernels, (edges[:, 0], edges[:, 1]), transfers))
-    return {
-        "batch_index": np.repeat(mine["batch_index"], len(STAGES)),
-        "stage": np.tile(np.array(STAGES), len(edges)),
-        "wall_ns": windows[1] - windows[0],
-        **{f"{name}_ns": value for name, value in parts.items()},
-    }
+def windows_of(edges: np.ndarray) -> Intervals:
+    """The stages of batches one after the other, from :func:`edges_of`."""
+    return edges[:, :-1].ravel(), edges[:, 1:].ravel()
 
 
 def edges_of(batches: dict[str, np.ndarray]) -> np.ndarray:

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from analysis.display.metrics import (
     BATCH,
@@ -23,26 +21,19 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
-from analysis.measures.anatomy.collectives import matched_of, ranks_of
 from analysis.measures.anatomy.divide import (
     BESIDE,
     EVERY,
-    NOTHING,
     PARTS,
     STAGES,
     WITHIN,
-    edges_of,
-    launch_known,
-    of_rank,
+    transfer_and_wait,
+    windows_of,
 )
-from analysis.measures.batches import recorded
-from analysis.measures.batches.overlap import Intervals
-from analysis.results.query import note_untimed, note_without_kernels, reading
+from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
+from analysis.measures.batches.overlap import NOTHING, Intervals
+from analysis.results.query import note_without_kernels
 from analysis.results.study import Source, Study
-from profiling import tables
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVELS = {
     "rank": RANK,
@@ -92,154 +83,137 @@ COLUMNS = {
     "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
 _COMMUNICATION = ("exposed_communication", "overlapped_communication")
-_KERNEL_COLUMNS = ["start_ns", "duration_ns", "class", "direction", "device", "launch_ns"]
 # Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
 _UNKNOWN_SHARE = 0.01
 
 
-def frame(study: Study) -> "pd.DataFrame":
-    """The anatomy of every attributed batch: columns of ``divide.of_rank``, with ``id`` and ``rank``, in ns.
+def rows(study: Study, by: Sequence[str] = ()) -> Rows:
+    """The answer's rows; with :data:`METRICS`.
 
     Raises:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
-    import pandas as pd
-
     profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
-    windows = [
-        {"id": source.id, **columns}
-        for source, ranks in study.each(profiled, lambda source: of_source(study, source))
-        for columns in ranks
-    ]
-    if not windows:
+    answer: Rows = []
+    for source, ranks in study.each(profiled, lambda source: anatomy_of(study, source)):
+        answer += means(source, ranks, by)
+    if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
             "it needs a run under a profiler (profile: torch)"
         )
-    return pd.concat([pd.DataFrame(columns) for columns in windows], ignore_index=True)
+    return answer
 
 
-def of_source(study: Study, source: Source) -> list[dict[str, Any]]:
-    """The same of one run, a rank each; none, and a note says so, where it has no attributed kernels.
+def anatomy_of(study: Study, source: Source) -> list[dict[str, Any]]:
+    """Of each rank of a run its number and :func:`divided`; none where no attributed batch has kernels.
 
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
-    kept: dict[str, list[dict[str, Any]]] = study.kept("anatomies")
-    if source.id not in kept:
-        with reading(source):
-            kept[source.id] = _of_run(study, source)
-    return kept[source.id]
-
-
-def _of_run(study: Study, source: Source) -> list[dict[str, Any]]:
-    ranks: list[dict[str, Any]] = []
-    launches = []
-    transfers = _transfers(study, source)
-    without = everything = 0
-    for directory in sorted(source.path.glob("rank_*")):
-        if not tables.table_path(directory, "kernels").is_file():
-            continue  # what was found when the run was read says so
-        batches = recorded.attributed(study, source, directory)
-        kernels = _kernels(directory)
-        if batches["attributed"].any() and len(kernels["start_ns"]):
-            busy = recorded.with_kernels(batches, kernels)
-            without, everything = without + int((~busy).sum()), everything + len(busy)
-            if not busy.any():
-                continue
-            batches = {name: column[busy] for name, column in batches.items()}
-            rank = int(directory.name.rpartition("_")[2])
-            ranks.append({"rank": rank, **of_rank(batches, kernels, transfers.get(rank))})
-            launches.append(_launches(batches, kernels))
+    trace = trace_of(study, source)
+    _note(study, source, trace)
+    recorded = [one for one in trace.ranks if len(one.batch_index)]
+    transfers = transfers_of(trace, alone=source.ranks == 1)
+    ranks: list[dict[str, Any]] = [
+        {"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded
+    ]
     if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
-        ranks = [
-            {name: of for name, of in one.items() if name.removesuffix("_ns") not in _COMMUNICATION}
-            for one in ranks
-        ]
-    if not ranks:
-        study.note("no attributed batch with kernels", source)
-    note_without_kernels(study, source, without, everything)
-    _note_unknown(study, source, launches)
-    note_untimed(study, source)
+        unseen = [f"{name}_ns" for name in _COMMUNICATION]
+        return [{name: of for name, of in one.items() if name not in unseen} for one in ranks]
     return ranks
 
 
-def _transfers(study: Study, source: Source) -> dict[int, Intervals]:
-    """When each rank's collectives moved data: since the last rank had come; empty: not known of all."""
-    ranks = ranks_of(study, source)
-    if not any(len(one.kind) for one in ranks):
-        if ranks and source.ranks > 1:
-            study.note(f"its trace of {source.world_size} ranks holds no collective", source)
-        return {one.rank: NOTHING for one in ranks if source.ranks == 1}  # else they were not recorded
-    matched = matched_of(study, source, ranks)
-    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched is not None else []
+def transfers_of(trace: RunTrace, alone: bool) -> dict[int, Intervals]:
+    """When each rank's collectives moved data: since the last rank had come; empty: not known of all.
+
+    Args:
+        alone: the run had one rank, which has no collective to make.
+    """
+    if not trace.has_collectives:
+        return {one.rank: NOTHING for one in trace.calls if alone}  # else they were not recorded
+    lasted = [np.asarray(one, float) for one in trace.matched.transfer_ns] if trace.matched else []
     if not lasted or any(np.isnan(one).any() for one in lasted):
         return {}
     return {
         one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
-        for one, ns in zip(ranks, lasted, strict=True)
+        for one, ns in zip(trace.calls, lasted, strict=True)
     }
 
 
-def _launches(batches: dict[str, np.ndarray], kernels: dict[str, np.ndarray]) -> tuple[int, int]:
-    """(activities of the device from the first attributed batch to the last, those without known launch)."""
-    edges = edges_of({name: column[batches["attributed"]] for name, column in batches.items()})
-    start = kernels["start_ns"]
-    mine = (kernels["device"] >= 0) & (start >= edges.min()) & (start < edges.max())
-    return int(mine.sum()), int((mine & ~launch_known(kernels)).sum())
+def divided(one: RankTrace, transfers: Intervals | None = None) -> dict[str, np.ndarray]:
+    """The anatomy of each stage of each recorded batch of one rank, as columns.
+
+    Columns: ``batch_index, stage, wall_ns``, and ``<part>_ns`` of :data:`EVERY` that is known; five rows a
+    batch.
+
+    Args:
+        transfers: see :func:`divide.transfer_and_wait`; None: not known.
+    """
+    begin, end = windows = windows_of(one.edges_ns)
+    parts = dict(one.parts_ns)
+    if transfers is not None:
+        parts |= transfer_and_wait(windows, one.exposed, transfers)
+    return {
+        "batch_index": np.repeat(one.batch_index, len(STAGES)),
+        "stage": np.tile(np.array(STAGES), len(one.batch_index)),
+        "wall_ns": end - begin,
+        **{f"{name}_ns": value for name, value in parts.items()},
+    }
 
 
-def _note_unknown(study: Study, source: Source, launches: Sequence[tuple[int, int]]) -> None:
-    """Say of which ranks (activities, those of unknown launch) idle time is not split, or not surely."""
-    silent = [count for count, unknown in launches if count and unknown == count]
+def means(source: Source, ranks: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Rows:
+    """The rows of a run: the mean of its batches, by rank, batch or stage where these are asked for."""
+    import pandas as pd
+
+    if not ranks:
+        return []
+    every = pd.concat([pd.DataFrame(columns) for columns in ranks], ignore_index=True)
+    groups = every.groupby(list(by), sort=False, observed=True) if by else [((), every)]
+    rows = []
+    for values, group in groups:
+        # What one of its ranks does not know is not known of the run.
+        row = group.sum(numeric_only=True, skipna=False)
+        # A batch has a window a stage.
+        count = len(group) / (1 if "stage" in by else len(STAGES))
+        rows.append({
+            "id": source.id,
+            **source.fields,
+            "repetition": source.repetition,
+            **dict(zip(by, values, strict=True)),
+            "attributed_batches": round(count),
+            "wall_ms": row["wall_ns"] / count / 1e6,
+            **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
+        })  # fmt: skip
+    return rows
+
+
+def _note(study: Study, source: Source, trace: RunTrace) -> None:
+    """Say what of a run's anatomy is not known, and of which batches none is."""
+    ranks = [one for one in trace.ranks if len(one.batch_index)]
+    if not trace.has_collectives and trace.ranks and source.ranks > 1:
+        study.note(f"its trace of {source.world_size} ranks holds no collective", source)
+    for text in trace.unmatched:
+        study.note(text, source)
+    if not ranks:
+        study.note("no attributed batch with kernels", source)
+    attributed = sum(one.attributed for one in trace.ranks)
+    note_without_kernels(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
+    silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
     if silent:
         study.note(
-            f"when kernels were launched is not recorded on {len(silent)} of {len(launches)} "
+            f"when kernels were launched is not recorded on {len(silent)} of {len(ranks)} "
             "ranks: its idle time is not split into host-bound and other",
             source,
         )
-    count, unknown = sum(count for count, _ in launches), sum(unknown for _, unknown in launches)
+    count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if not silent and unknown > _UNKNOWN_SHARE * count:
         study.note(
             f"{unknown} of {count} activities have no launch that is known: idle time before "
             "these counts as other, not host-bound",
             source,
         )
-
-
-def _kernels(directory: Path) -> dict[str, np.ndarray]:
-    """The kernels of a rank that have a place in time."""
-    table = tables.read(directory, "kernels", _KERNEL_COLUMNS)
-    timed = pc.greater_equal(table["duration_ns"], 0)
-    table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), timed))
-    columns = {name: table[name] for name in _KERNEL_COLUMNS}
-    for name in ("device", "launch_ns"):
-        columns[name] = pc.fill_null(columns[name], -1)
-    return {name: values.to_numpy() for name, values in columns.items()}
-
-
-def rows(study: Study, by: Sequence[str] = ()) -> Rows:
-    """The answer's rows; with :data:`METRICS`."""
-    every = frame(study)
-    fields = {source.id: source.fields for source in study.of_kind("run")}
-    repetitions = {source.id: source.repetition for source in study.of_kind("run")}
-    answer = []
-    for values, group in every.groupby(["id", *by], sort=False, observed=True):
-        # What one of its ranks does not know is not known of the run.
-        row, run_id = group.sum(numeric_only=True, skipna=False), str(values[0])
-        # A batch has a window a stage.
-        count = len(group) / (1 if "stage" in by else len(STAGES))
-        answer.append({
-            "id": run_id,
-            **fields[run_id],
-            "repetition": repetitions[run_id],
-            **dict(zip(by, values[1:], strict=True)),
-            "attributed_batches": round(count),
-            "wall_ms": row["wall_ns"] / count / 1e6,
-            **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
-        })  # fmt: skip
-    return answer
 
 
 def columns_of(by: Sequence[str] = ()) -> list[Metric]:

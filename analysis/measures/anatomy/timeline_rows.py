@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.display.perfetto import Slices, Words
-from analysis.measures.anatomy.collectives import GROUP, column_of, groups, kinds
+from analysis.measures.anatomy.collectives import groups, kinds
 from analysis.measures.anatomy.divide import STAGES, edges_of
 from analysis.results.matching import Calls
+from analysis.results.traces import GROUP, column_of
 
 BATCH_COLUMNS = (
     "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",

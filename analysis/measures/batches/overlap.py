@@ -6,6 +6,8 @@ Intervals are half-open ``[start, end)`` in ns, as two arrays; all functions are
 import numpy as np
 
 Intervals = tuple[np.ndarray, np.ndarray]
+NOTHING: Intervals = (np.array([], np.int64), np.array([], np.int64))
+EVER = 1 << 61  # ns, 73 years: later than any clock's time, and twice that and a time fit into 63 bits
 
 
 def union(start: np.ndarray, end: np.ndarray) -> Intervals:
@@ -14,13 +16,28 @@ def union(start: np.ndarray, end: np.ndarray) -> Intervals:
     start, end = start[keep], end[keep]
     if not len(start):
         return start, end
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
     first = np.concatenate([[True], start[1:] > reach[:-1]])
     heads = np.flatnonzero(first)
     tails = np.concatenate([heads[1:] - 1, [len(start) - 1]])
     return start[heads], reach[tails]
+
+
+def minus(intervals: Intervals, others: Intervals) -> Intervals:
+    """What of disjoint ``intervals`` no interval of ``others`` covers."""
+    left = complement(intervals)
+    return complement(union(np.concatenate([left[0], others[0]]), np.concatenate([left[1], others[1]])))
+
+
+def complement(intervals: Intervals) -> Intervals:
+    """All times outside of disjoint intervals that are in order."""
+    start, end = intervals
+    start, end = np.concatenate([[-EVER], end]), np.concatenate([start, [EVER]])
+    keep = end > start
+    return start[keep], end[keep]
 
 
 def length(intervals: Intervals) -> int:
@@ -31,8 +48,8 @@ def length(intervals: Intervals) -> int:
 
 def covered(intervals: Intervals, by: Intervals) -> np.ndarray:
     """How much of each of ``intervals`` is covered by ``by`` (disjoint, in order), in ns."""
-    start, end = intervals
-    return _until(end, by) - _until(start, by)
+    before_start, before_end = np.split(_until(np.concatenate(intervals), by), 2)
+    return before_end - before_start
 
 
 def _until(times: np.ndarray, intervals: Intervals) -> np.ndarray:

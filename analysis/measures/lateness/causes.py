@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.display.terminal import digits
+from analysis.display.numbers import digits
 from analysis.measures.lateness.lateness import Lateness, over_others
 from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.results.query import query_arrays

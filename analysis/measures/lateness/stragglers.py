@@ -18,7 +18,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.display.numbers import digits
-from analysis.measures.anatomy.collectives import matched_of, ranks_of
+from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
 from analysis.measures.lateness.lateness import (
@@ -30,7 +30,6 @@ from analysis.measures.lateness.lateness import (
     of_stages,
 )
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
-from analysis.results.matching import Calls
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
@@ -131,10 +130,10 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     series = series_of(study, source)
     lateness = None
     if source.fields["profile"] != "none":
-        calls: list[Calls] = ranks_of(study, source)
-        if any(len(one.kind) for one in calls):
-            matched = matched_of(study, source, calls)
-            lateness = of_collectives(calls, matched, series) if matched is not None else None
+        trace = trace_of(study, source)
+        for text in trace.unmatched:
+            study.note(text, source)
+        lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
     lateness = lateness or of_stages(series)
     if lateness is None:
         study.note("no steady batch after another, so who was late is not known", source)

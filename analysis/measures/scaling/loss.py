@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
-from analysis.measures.anatomy.rows import of_source
+from analysis.measures.anatomy.rows import anatomy_of
 from analysis.measures.scaling.points import Point
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
@@ -59,8 +59,8 @@ _REST = Metric(
 _NOTE = Metric("loss_note", "why the parts are not known", text=True)
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
-_PART_ENDS = tuple(end for part in _PARTS for end in part.names[1:])
-IN_DATA: tuple[Metric | str, ...] = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
+_PART_ENDS = tuple(Metric(end, f"an end of {part.name}") for part in _PARTS for end in part.names[1:])
+IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
 
@@ -89,7 +89,7 @@ def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
     Empty: no attributed batch has kernels; or several ranks are in it and no collective, which is not "0 ms":
     the profiler did not see it, and what it took would count as idle.
     """
-    ranks = of_source(study, source) if source.tables("kernels") else []
+    ranks = anatomy_of(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
     if not windows or any("exposed_communication_ns" not in rank for rank in ranks):
         return {}
