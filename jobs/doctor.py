@@ -64,9 +64,16 @@ def _hardware(machine: Machine) -> list[Finding]:
 
 
 def _libraries() -> list[Finding]:
-    found = versions()
+    installed = versions()
     return [
-        Finding("libraries", name, name in found, found.get(name, "not installed"), remedy, required=required)
+        Finding(
+            "libraries",
+            name,
+            name in installed,
+            installed.get(name, "not installed"),
+            remedy,
+            required=required,
+        )
         for name, remedy, required in (
             ("torch", "make setup  (or: pip install -e .)", True),
             ("torchvision", "make setup  (or: pip install -e .)", True),

@@ -48,10 +48,10 @@ class Execution:
         Raises:
             UserError: it was done with other settings.
         """
-        found = store.state_of(
+        state = store.state_of(
             self.directory, sweep_run.configuration, sweep_run.repetition, sweep_run.outside
         )
-        if found == "done":
+        if state == "done":
             ended = self.running(sweep_run).with_name(f"{sweep_run.id}_ret_0")
             before = store.read_record(ended / store.MANIFEST, Manifest).run
             for name in Run.model_fields:
@@ -61,4 +61,4 @@ class Execution:
                         f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
                         "give the sweep another name, or another --out"
                     )
-        return found
+        return state

@@ -122,13 +122,13 @@ def _cpu_name() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that matter to a measurement; absent ones are not named."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:

@@ -25,7 +25,7 @@ GRACE_S = 5.0  # for ranks to say why they end, after the first has died or been
 LAUNCHER_GRACE_S = 45.0
 POLL_S = 0.05
 STACKS_S = 3.0  # for hanging ranks to write where they are
-# Ranks write their stacks at it (train.stacks); every launcher hands it on to its ranks.
+# Ranks write their stacks at it (train.__main__); every launcher hands it on to its ranks.
 STACKS_SIGNAL = signal.SIGUSR1
 _LOOK_S = 1.0  # between two looks at whether a run gets on
 _PR_SET_PDEATHSIG = 1

@@ -88,10 +88,10 @@ def last_batch(log: Path, tail_bytes: int = 4096) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - tail_bytes))
-            found = _BATCH_LINE.findall(file.read())
+            lines = _BATCH_LINE.findall(file.read())
     except FileNotFoundError:
         return ""
-    return b"/".join(found[-1]).decode() if found else ""
+    return b"/".join(lines[-1]).decode() if lines else ""
 
 
 def count_reasons(excluded: Sequence[Excluded]) -> list[str]:

@@ -25,7 +25,6 @@ from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
 
 TOO_SHORT = 2  # so often may a job's time end while its first run is under way
-STACKS = "stacks.txt"  # written by train.stacks into a rank's directory
 
 
 @dataclass
@@ -232,6 +231,6 @@ def gather_stacks(directory: Path) -> None:
     """Put what hanging ranks wrote of where they are into the log, rank by rank."""
     with (directory / store.LOG).open("a", encoding="utf-8") as log:
         for path in sorted(directory.glob("rank_*")):
-            stacks = path / STACKS
+            stacks = path / store.STACKS
             text = stacks.read_text(errors="replace") if stacks.exists() else ""
             log.write(f"\n{path.name} hangs here:\n{text or '(it wrote nothing)'}")

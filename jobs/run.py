@@ -324,12 +324,12 @@ def parse_id(text: str) -> RunId:
     match = _ID.fullmatch(text)
     if not match:
         raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
-    said = {name: parse_value(name, match[name]) for name in ID_FIELDS}
+    values = {name: parse_value(name, match[name]) for name in ID_FIELDS}
     for pair in match["outside"].split("+")[1:]:
         name, _, value = pair.partition("=")
-        said[name] = parse_value(name, unquote(value))
+        values[name] = parse_value(name, unquote(value))
     code, rank = match["exit_code"], match["rank"]
-    return RunId(said, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None)
+    return RunId(values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None)
 
 
 def _encode(value: Any) -> str:

@@ -167,8 +167,8 @@ def _quoted(value: str) -> str:
 
 def sbatch_words(site: Site) -> list[str]:
     """What sbatch must be told at this site."""
-    said = {"--partition": site.partition, "--account": site.account}
-    return [f"{flag}={value}" for flag, value in said.items() if value] + site.sbatch
+    flags = {"--partition": site.partition, "--account": site.account}
+    return [f"{flag}={value}" for flag, value in flags.items() if value] + site.sbatch
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from profiling.errors import UserError
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt",
 )  # fmt: skip
+STACKS = "stacks.txt"  # of a rank that hangs: in its own directory
 
 
 class _Record(BaseModel):
@@ -201,11 +202,11 @@ def remove(directory: Path) -> None:
 
 def ended_runs(sweep: Path) -> list[tuple[RunId, Path]]:
     """The ended runs of a sweep directory, in name order; what is no run directory is not listed."""
-    found = []
+    runs = []
     for directory in sorted(sweep.iterdir()) if sweep.is_dir() else []:
         if directory.name.startswith("run_") and (directory / MANIFEST).is_file():
-            found.append((parse_id(directory.name), directory))
-    return [(run_id, directory) for run_id, directory in found if run_id.exit_code is not None]
+            runs.append((parse_id(directory.name), directory))
+    return [(run_id, directory) for run_id, directory in runs if run_id.exit_code is not None]
 
 
 State = Literal["done", "failed", "to do"]

@@ -33,8 +33,8 @@ def main() -> int:
     arguments = _parser().parse_args()
     site = find_site(arguments.site, os.environ)
     sweep = without_horovod(at_site(read_sweep(arguments.config), site), site)
-    said = {"order": arguments.order, "unavailable": arguments.unavailable}
-    sweep = sweep.model_copy(update={key: value for key, value in said.items() if value})
+    overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
+    sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = expand(sweep, str(arguments.config))
     sweep_runs = select(sweep_runs, parse_only(arguments.only))
     if not sweep_runs:
@@ -88,11 +88,11 @@ def print_for_scripts(what: str, directory: Path, sweep_runs: Sequence[SweepRun]
 
 def at_site(sweep: Sweep, site: Site) -> Sweep:
     """The sweep with its data where they are at this site."""
-    said = sweep.run.get("data")
-    if not site.data or said is None:
+    data = sweep.run.get("data")
+    if not site.data or data is None:
         return sweep
-    there = [site.data.get(d, d) for d in said] if isinstance(said, list) else site.data.get(said, said)
-    return sweep.model_copy(update={"run": {**sweep.run, "data": there}})
+    here = [site.data.get(d, d) for d in data] if isinstance(data, list) else site.data.get(data, data)
+    return sweep.model_copy(update={"run": {**sweep.run, "data": here}})
 
 
 def without_horovod(sweep: Sweep, site: Site) -> Sweep:
@@ -100,8 +100,8 @@ def without_horovod(sweep: Sweep, site: Site) -> Sweep:
 
     Its runs are then DDP's by name too: what they measure is not taken for Horovod.
     """
-    said = sweep.run.get("backend")
-    backends = said if isinstance(said, list) else [said]
+    backend = sweep.run.get("backend")
+    backends = backend if isinstance(backend, list) else [backend]
     # What a container holds is not seen from outside.
     if "horovod" not in backends or site.container or has_horovod():
         return sweep

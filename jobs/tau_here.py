@@ -73,10 +73,10 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
         return None
     config = str(Path(program).with_name("tau-config"))
     tags = _ask([config, "--list-options"]).strip().split(",")
-    said = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line)
-    names = {**_PARTS, "PYTHON": _ask([said.get("PYTHONINT", ""), "--version"]).strip() or "Python"}
+    settings = dict(line.split("=", 1) for line in _ask([config]).splitlines() if "=" in line)
+    names = {**_PARTS, "PYTHON": _ask([settings.get("PYTHONINT", ""), "--version"]).strip() or "Python"}
     parts = tuple(name for tag, name in names.items() if tag in tags)
-    version = _version(Path(said.get("TAUROOT", "")))
+    version = _version(Path(settings.get("TAUROOT", "")))
     alone = _try(["-c", "import pytau"], Options(gpu=gpu), environment)
     if alone:
         return TauHere(version, parts, alone)
@@ -127,6 +127,6 @@ def _try(
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         if ended.returncode:
-            said = f"it ends with exit code {ended.returncode}"
-            return explain(ended.returncode, said, ended.stdout + ended.stderr).text
+            reason = f"it ends with exit code {ended.returncode}"
+            return explain(ended.returncode, reason, ended.stdout + ended.stderr).text
         return "" if any(Path(folder).glob("profile.*")) else "it writes no profile"

@@ -20,8 +20,7 @@ from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
 from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_installed, why_not_on_a_cpu
-from profiling.tools.process_tree import run_tree
-from profiling.tools.programs import check_permission, run_step
+from profiling.tools.processes import check_permission, run_step, run_tree
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it

@@ -10,8 +10,10 @@ Exit code 0: done; 1: done, but the figures do not count (one line says why); 2:
 
 import argparse
 import atexit
+import faulthandler
 import gc
 import os
+import signal
 import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -20,9 +22,9 @@ from typing import NoReturn
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run, format_id, make_run
+from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tables import rank_directory
-from train.stacks import write_stacks_at_signal
 from train.world import World, read_world
 
 
@@ -69,6 +71,29 @@ def main() -> int:
     return EXIT_DONE
 
 
+def write_stacks_at_signal(directory: Path) -> None:
+    """From now on, SIGUSR1 writes the stacks of all threads to ``directory``; a crash writes them to stderr.
+
+    jobs.processes sends the signal to the ranks of a run that hangs; jobs.queue puts the stacks into its log.
+    """
+    faulthandler.enable()
+    if sys.platform == "win32":
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / STACKS
+    # Open for as long as the process lives: in a process that hangs nothing can be opened any more.
+    file = path.open("w")
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+
+    def leave() -> None:
+        faulthandler.unregister(signal.SIGUSR1)
+        file.close()
+        if path.exists() and not path.stat().st_size:
+            path.unlink()
+
+    atexit.register(leave)
+
+
 # What profilers around this process set; they write when it ends in order. TAU takes its LD_PRELOAD away,
 # but its module is found, and imported by the markers, only where it watches.
 _WATCHERS = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
@@ -104,8 +129,8 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
     Raises:
         UserError: the flags say another number of ranks than were started.
     """
-    said = arguments.nodes is not None or arguments.gpus_per_node is not None
-    if not said and run.backend != "dp":
+    with_size = arguments.nodes is not None or arguments.gpus_per_node is not None
+    if not with_size and run.backend != "dp":
         return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})
     if run.ranks != world.size:
         raise UserError(

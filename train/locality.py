@@ -103,11 +103,11 @@ def from_list(text: str) -> set[int]:
     Raises:
         ValueError: it is none.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")
-        found |= set(range(int(low), int(high or low) + 1))
-    return found
+        numbers |= set(range(int(low), int(high or low) + 1))
+    return numbers
 
 
 def as_list(numbers: Iterable[int]) -> str:

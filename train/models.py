@@ -33,11 +33,11 @@ def import_torchvision() -> ModuleType:
 def _declare_missing_operators() -> None:
     import torch
 
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
         raise UserError("torchvision is not installed; make setup installs it (or pip install -e .)")
-    compiled = sorted(Path(found.origin).parent.glob("_C*.so")) + sorted(
-        Path(found.origin).parent.glob("_C*.pyd")
+    compiled = sorted(Path(spec.origin).parent.glob("_C*.so")) + sorted(
+        Path(spec.origin).parent.glob("_C*.pyd")
     )
     try:
         for file in compiled:
@@ -112,8 +112,8 @@ def why_it_does_not_fit(name: str, image_size: int, batch: int, classes: int = C
     try:
         model(images)
     except (RuntimeError, ValueError, AssertionError) as error:
-        said = " ".join(str(error).split())[:200]
-        return f"{name} does not take batches of {batch} images of {image_size} x {image_size}: {said}"
+        reason = " ".join(str(error).split())[:200]
+        return f"{name} does not take batches of {batch} images of {image_size} x {image_size}: {reason}"
     return ""
 
 

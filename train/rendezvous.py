@@ -90,18 +90,18 @@ def _listen(ports: Sequence[int]) -> socket.socket:
 
 
 def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> None:
-    told: set[bytes] = set()
+    ranks: set[bytes] = set()
     with server:
-        while len(told) < others and (left := deadline - time.monotonic()) > 0:
+        while len(ranks) < others and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             with suppress(OSError):  # who goes away in the middle will ask again
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(_ANSWER_S)
-                    said, _, rank = _line(connection).partition(b" ")
-                    if said == name.encode():
+                    job, _, rank = _line(connection).partition(b" ")
+                    if job == name.encode():
                         connection.sendall(b"%d\n" % port)
-                        told.add(rank)
+                        ranks.add(rank)
 
 
 def ask(host: str, name: str, rank: int, deadline: float) -> int:

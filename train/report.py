@@ -127,9 +127,9 @@ def peak_memory_bytes() -> int:
 
 
 def _versions(on_gpu: bool) -> dict[str, str]:
-    found: dict[str, str] = {"torch": str(torch.__version__)}
+    versions: dict[str, str] = {"torch": str(torch.__version__)}
     if on_gpu:
-        found |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
+        versions |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
         if torch.distributed.is_nccl_available():
-            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return found
+            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return versions

@@ -15,9 +15,15 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.allocation import Allocation, read_allocation
-from jobs.launchers.base import Launcher, Process, in_container, thread_environment, why_node_cannot
+from jobs.launchers.base import (
+    Launcher,
+    Process,
+    in_container,
+    network_environment,
+    thread_environment,
+    why_node_cannot,
+)
 from jobs.machine import Machine, forwarded, this_machine
-from jobs.network import network_environment
 from jobs.run import Run
 from jobs.site import Site
 from profiling.errors import UserError

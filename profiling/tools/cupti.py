@@ -182,12 +182,12 @@ class CuptiCapture:
             self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))
         self._writer.end(self._clock(), self._dropped(), self._problems)
         self._close()
-        made = converted(self.path, self.rank, subject="CUPTI")
-        for name, table in made.tables.items():
+        output = converted(self.path, self.rank, subject="CUPTI")
+        for name, table in output.tables.items():
             write(table, self.directory, name)
         if not self.keep_raw:
             shutil.rmtree(self.path.parent)
-        return made.findings
+        return output.findings
 
     def _take(self, records: Sequence[Any]) -> None:
         """CUPTI hands over records; they are gone when this returns. It runs in a thread of CUPTI's."""

@@ -12,7 +12,7 @@ from profiling.readers.nsys import REPORT_HEAD
 from profiling.readers.origin import UNKNOWN, Origin
 from profiling.tools.base import Options, Step
 from profiling.tools.capture_range import BY_RANGE, RANGE, VARIABLE, SwitchedOn
-from profiling.tools.programs import run_step
+from profiling.tools.processes import run_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,9 +88,9 @@ def _importer(nsys: str | None) -> str:
     It lies beside one of the folders through which the links to nsys lead.
     """
     while nsys:
-        found = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
-        if found:
-            return str(found[0])
+        importers = sorted(Path(nsys).parent.parent.glob("host-linux-*/QdstrmImporter"))
+        if importers:
+            return str(importers[0])
         link = Path(nsys)
         nsys = os.path.normpath(link.parent / link.readlink()) if link.is_symlink() else None
     return "QdstrmImporter"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jobs.network import network_environment
+from jobs.launchers.base import network_environment
 from jobs.run import make_run
 from jobs.site import SITES, find_site, read_site, sbatch_words, shell_commands
 from jobs.sweep import at_site

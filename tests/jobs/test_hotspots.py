@@ -10,7 +10,7 @@ from jobs.run import make_run
 from profiling.errors import UserError
 from profiling.tables import as_table
 from profiling.tools import Options, tool
-from profiling.tools.programs import check_permission
+from profiling.tools.processes import check_permission
 from tests.analysis.commands import run
 
 

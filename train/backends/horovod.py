@@ -117,9 +117,9 @@ def synchronize_in_backward(model: torch.nn.Module, optimizer: Any) -> None:
 
 def uses_mpi(world: World, hvd: Any) -> bool:
     """Whether the ranks meet through MPI: where MPI has started them, and Horovod is built with it."""
-    said = os.environ.get("HOROVOD_CONTROLLER")
-    if said:
-        return said == "mpi"
+    controller = os.environ.get("HOROVOD_CONTROLLER")
+    if controller:
+        return controller == "mpi"
     by_mpi = world.launcher in _MPI_LAUNCHERS or any(name in os.environ for name in _BY_MPI)
     return by_mpi and hvd.mpi_built()
 
@@ -186,9 +186,9 @@ def main() -> int:
     ways = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
     for way in [name for name, built in ways.items() if built]:
         ranks = _check_by_mpi() if way == "mpi" else _check_by_gloo()
-        said = "".join(rank.communicate(timeout=_CHECK_S)[0] for rank in ranks)
+        output = "".join(rank.communicate(timeout=_CHECK_S)[0] for rank in ranks)
         if any(rank.returncode for rank in ranks):
-            print(said, file=sys.stderr)
+            print(output, file=sys.stderr)
             raise UserError(f"Horovod over {way} does not work on this machine; what it said is above")
         print(f"horovod: two ranks agree over {way}")
     return EXIT_DONE

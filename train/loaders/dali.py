@@ -107,7 +107,7 @@ def _reader(shard: Shard, seed: int, scratch: Path) -> tuple[Any, Any]:
     for path, index in zip(files, indexes, strict=True):
         mine = [sample for sample in samples if sample.path == path]
         index.write_text("".join(f"{sample.offset} {sample.size}\n" for sample in mine))
-    found = fn.readers.tfrecord(
+    record = fn.readers.tfrecord(
         path=[str(path.absolute()) for path in files],
         index_path=[str(index) for index in indexes],
         features={
@@ -119,7 +119,7 @@ def _reader(shard: Shard, seed: int, scratch: Path) -> tuple[Any, Any]:
         name="reader",
     )
     # ImageNet's labels start at 1 in TFRecord files.
-    return found[records.IMAGE], fn.cast(found[records.LABEL], dtype=types.INT32) - 1
+    return record[records.IMAGE], fn.cast(record[records.LABEL], dtype=types.INT32) - 1
 
 
 def _dali(name: str = "") -> Any:
@@ -129,10 +129,10 @@ def _dali(name: str = "") -> Any:
 
 def _as_ours(error: RuntimeError) -> UserError:
     """DALI's error in a line: which operator met with what; it names no file."""
-    said = " ".join(str(error).split())
-    where = re.search(r"operator `nvidia\.dali\.fn\.([\w.]+)`", said)
-    what = re.search(r"encountered: (.*?)( Current pipeline object is no longer valid|$)", said)
-    line = f"DALI's {where[1] if where else 'pipeline'} failed: {what[1] if what else said[:300]}"
+    text = " ".join(str(error).split())
+    where = re.search(r"operator `nvidia\.dali\.fn\.([\w.]+)`", text)
+    what = re.search(r"encountered: (.*?)( Current pipeline object is no longer valid|$)", text)
+    line = f"DALI's {where[1] if where else 'pipeline'} failed: {what[1] if what else text[:300]}"
     if where and where[1].startswith("decoders."):
         return Undecodable(f"{line}; an image cannot be decoded, loader pytorch names it")
     return UserError(line)

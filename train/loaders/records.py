@@ -39,7 +39,7 @@ def index_of(path: Path) -> list[tuple[int, int]]:
     Raises:
         UserError: it is no TFRecord file, or it is truncated; the message says where.
     """
-    found, offset, total = [], 0, path.stat().st_size
+    entries, offset, total = [], 0, path.stat().st_size
     with path.open("rb") as file:
         while offset < total:
             size = _size_from_head(file.read(_HEAD))
@@ -47,10 +47,10 @@ def index_of(path: Path) -> list[tuple[int, int]]:
                 raise UserError(f"{path} is no TFRecord file, or is damaged at byte {offset}")
             if size is None or offset + size > total:
                 raise UserError(f"{path} ends in the middle of a record, at byte {offset}; fetch it again")
-            found.append((offset, size))
+            entries.append((offset, size))
             offset += size
             file.seek(offset)
-    return found
+    return entries
 
 
 def _size_from_head(head: bytes) -> int | None:
@@ -123,8 +123,8 @@ def check_head(path: Path, offset: int, size: int) -> None:
     """
     with path.open("rb") as file:
         file.seek(offset)
-        found = _size_from_head(file.read(_HEAD))
-    if found != size or offset + size > path.stat().st_size:
+        actual = _size_from_head(file.read(_HEAD))
+    if actual != size or offset + size > path.stat().st_size:
         raise _no_record(path, offset)
 
 
@@ -150,7 +150,7 @@ def decode_example(data: bytes) -> dict[str, bytes | int]:
     Raises:
         ValueError: the data are no Example.
     """
-    found: dict[str, bytes | int] = {}
+    values_by_name: dict[str, bytes | int] = {}
     for features in _fields(data).get(1, []):
         for entry in _fields(_as_bytes(features)).get(1, []):
             parts = _fields(_as_bytes(entry))
@@ -160,14 +160,16 @@ def decode_example(data: bytes) -> dict[str, bytes | int]:
             if 1 in feature:
                 values = _fields(_as_bytes(feature[1][0])).get(1, [])
                 if values:
-                    found[name] = _as_bytes(values[0])
+                    values_by_name[name] = _as_bytes(values[0])
             elif 3 in feature:
                 values = _fields(_as_bytes(feature[3][0])).get(1, [])
                 # A list of integers is packed into bytes, or written one by one.
                 if values:
                     first = values[0]
-                    found[name] = _signed(_varint(first, 0)[0] if isinstance(first, bytes) else first)
-    return found
+                    values_by_name[name] = _signed(
+                        _varint(first, 0)[0] if isinstance(first, bytes) else first
+                    )
+    return values_by_name
 
 
 def _feature(value: bytes | int) -> bytes:
@@ -182,7 +184,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 def _fields(data: bytes) -> dict[int, list[bytes | int]]:
     """A protobuf message as field number -> values."""
-    found: dict[int, list[bytes | int]] = {}
+    fields: dict[int, list[bytes | int]] = {}
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
@@ -197,8 +199,8 @@ def _fields(data: bytes) -> dict[int, list[bytes | int]]:
                 raise ValueError("a field ends after its message")
         else:
             raise ValueError(f"no protobuf: wire type {kind}")
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
 
 
 def _as_bytes(value: bytes | int) -> bytes:

@@ -115,8 +115,8 @@ def main() -> int:
 
 def reason_of(error: BaseException) -> str:
     """What an error says, in a line, without where in PyTorch's source it was raised."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    return re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", said)[:160]
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", reason)[:160]
 
 
 def _warm(device: torch.device) -> None:

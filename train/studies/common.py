@@ -94,8 +94,8 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
     has_gpu = wanted != "cpu" and torch.cuda.is_available()
     if wanted == "gpu" and not has_gpu:
         raise UserError("--device gpu: torch sees no GPU here; use --device cpu")
-    found = [torch.device("cuda", 0)] if has_gpu else []
-    return [torch.device("cpu"), *found] if not found or (both and wanted == "auto") else found
+    gpus = [torch.device("cuda", 0)] if has_gpu else []
+    return [torch.device("cpu"), *gpus] if not gpus or (both and wanted == "auto") else gpus
 
 
 def device_name(device: "torch.device") -> str:

@@ -111,13 +111,13 @@ def _meter_and_idle(
 ) -> tuple[power.Meter | None, list[float]]:
     """The device's meter, and the power when idle with its context made, metered several times."""
     torch.ones(1, device=device)
-    meter, told = power.open_meter(device)
+    meter, note = power.open_meter(device)
     if meter is None:
-        recorder.quantity("peaks", name, "idle_w", None, told)
+        recorder.quantity("peaks", name, "idle_w", None, note)
         return None, []
     idle = power.several(meter, lambda: time.sleep(power.PERIOD_S), METERED_S)
     for used in idle:
-        recorder.quantity("peaks", name, "idle_w", used.watts, f"{told}: {used.note}")
+        recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
     return meter, [used.watts for used in idle if used.watts is not None]
 
 

@@ -71,27 +71,27 @@ def in_both_orders(model: nn.Module, name: str) -> dict[str, fx.GraphModule]:
         UserError: it has no such pair, or torch.fx cannot follow it.
     """
     try:
-        made = {case: fx.symbolic_trace(model) for case in ORDERS}
+        models = {case: fx.symbolic_trace(model) for case in ORDERS}
     except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise UserError(f"torch.fx cannot follow {name}, whose path depends on its data: {said}") from None
-    if not pairs(made[f"{RELU}, {POOL}"]):
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"torch.fx cannot follow {name}, whose path depends on its data: {reason}") from None
+    if not pairs(models[f"{RELU}, {POOL}"]):
         raise UserError(f"{name} has no {RELU} beside a {POOL}: there is no order to change; try vgg16")
     for case, first in ORDERS.items():
-        put_first(made[case], first)
-    return made
+        put_first(models[case], first)
+    return models
 
 
 def pairs(model: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
     """Neighbours of which one is a ReLU and one a pooling, and the first is for the second alone."""
-    found = []
+    neighbours = []
     for node in model.graph.nodes:
         inputs = node.all_input_nodes
         if len(inputs) != 1 or len(inputs[0].users) != 1:
             continue
         if {_kind(model, node), _kind(model, inputs[0])} == {RELU, POOL}:
-            found.append((inputs[0], node))
-    return found
+            neighbours.append((inputs[0], node))
+    return neighbours
 
 
 def _kind(model: fx.GraphModule, node: fx.Node) -> str | None:

@@ -51,8 +51,10 @@ class Meter(Protocol):
 
 def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
     """An action metered so many times, for ``seconds`` in all, less what failed; one of these if all did."""
-    made = [meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S) for number in range(times)]
-    return [used for used in made if used.watts is not None] or made[-1:]
+    metered = [
+        meter(action, seconds / times, settle_s=0.0 if number else SETTLE_S) for number in range(times)
+    ]
+    return [used for used in metered if used.watts is not None] or metered[-1:]
 
 
 def counted(
