@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import Column
+from analysis.display.metrics import Column, telling
 from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
@@ -20,8 +20,7 @@ FACTORS = (*_FIRST, *(name for name in fields_of("workload") if name not in _FIR
 
 def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
     """The fields that tell rows apart."""
-    rows = list(rows)
-    return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
+    return telling(list(rows), fields)
 
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
