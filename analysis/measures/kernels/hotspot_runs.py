@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.display.metrics import Rows
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
@@ -68,7 +69,10 @@ def _point(source: Source) -> tuple[Any, ...]:
     return tuple(source.fields.get(name) for name in Run.model_fields if name not in TOOLS_FIELDS)
 
 
-def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float, float]]:
+Intervals = dict[tuple[str, str], tuple[float, float]]  # low and high in ms, by short name and class
+
+
+def intervals(study: Study, timing: Source) -> Intervals:
     """Intervals of the time that kernels take a batch, ms, by short name and class.
 
     Over the recorded batches of the run; none where they are too few.
@@ -82,6 +86,27 @@ def intervals(study: Study, timing: Source) -> dict[tuple[str, str], tuple[float
         series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
     estimates = {key: inside_run.of_mean(values) for key, values in series.items()}
     return {key: (one.low, one.high) for key, one in estimates.items() if not one.note}
+
+
+def read(study: Study, timing: Source) -> tuple[Intervals, Source | None, Rows, Rows]:
+    """What is known beside a run's kernels: (intervals of their times; the run whose counters were read;
+    what was counted, rows of its ``atomics``; VTune's timers, rows of its ``intervals``).
+    """
+    source = counting(study, timing)
+    events = _table(study, source, "atomics") if source else []
+    timers = _table(study, source, "intervals") if source and source.fields["profile"] == "vtune" else []
+    return intervals(study, timing), source, events, timers
+
+
+def _table(study: Study, source: Source, name: str) -> Rows:
+    paths = source.tables(name)
+    if not paths:
+        study.note(f"{source.fields['profile']} left no {name}", source)
+        return []
+    sql = "select * from read_parquet($paths)"
+    rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
+    names = [column[0] for column in study.connection.description or ()]
+    return [dict(zip(names, values, strict=True)) for values in rows or []]
 
 
 def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -> str:

@@ -16,8 +16,7 @@ from analysis.display.numbers import digits, shortened
 from analysis.measures.kernels import hotspot_runs, roofline
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.of_run import BY, kernels_of
-from analysis.results.query import query
-from analysis.results.study import Source, Study
+from analysis.results.study import Study
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import TENSOR_KERNEL
@@ -135,31 +134,20 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
     hot = [row for row in kernels_of_run if row["class"] not in APART][:top]
     if not hot:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
-    source = hotspot_runs.counting(study, timing)
-    counters = by_kernel(_table(study, source, "atomics")) if source else {}
-    tool = source.fields["profile"] if source else ""
-    known = hotspot_runs.intervals(study, timing)
-    answer = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
+    known, source, events, timers = hotspot_runs.read(study, timing)
     caption = hotspot_runs.caption(timing, source, known)
-    if source and tool == "vtune":
-        return answer + _functions(study, source, counters, top), caption
+    # From here on nothing is read.
+    tool = source.fields["profile"] if source else ""
+    counters = by_kernel(events)
+    answer = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
+    if tool == "vtune":
+        return answer + _functions(timers, counters, top), caption
     missing = [row["kernel"] for row in answer if not row["counters"]]
     if source and missing:
         study.note(
             f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
         )
     return answer, caption
-
-
-def _table(study: Study, source: Source, name: str) -> Rows:
-    paths = source.tables(name)
-    if not paths:
-        study.note(f"{source.fields['profile']} left no {name}", source)
-        return []
-    sql = "select * from read_parquet($paths)"
-    rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
-    names = [column[0] for column in study.connection.description or ()]
-    return [dict(zip(names, values, strict=True)) for values in rows or []]
 
 
 def _row(
@@ -182,9 +170,9 @@ def _row(
     return {**figures, "why": why(figures)}
 
 
-def _functions(study: Study, source: Source, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
+def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: int) -> Rows:
     spent: dict[str, float] = {}
-    for row in _table(study, source, "intervals"):
+    for row in timers:
         spent[row["function"]] = spent.get(row["function"], 0.0) + (row["exclusive_ns"] or 0.0)
     rows = []
     for name in sorted(spent, key=lambda name: -spent[name])[:top]:
