@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import struct
 import subprocess
 import sys
@@ -88,9 +89,8 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, form: str) -> No
     for nodes in range(1, 60):
         write_pyprof(tmp_path, forward=2, attributed=1, nodes=nodes)
     # The pipe is closed before the answer is written, as by head -0.
-    command = (
-        f"{sys.executable} -m analysis.scaled {tmp_path} --format {form} | true; echo ${{PIPESTATUS[0]}}"
-    )
+    asked = shlex.join([sys.executable, "-m", "analysis.scaled", str(tmp_path), "--format", form])
+    command = f"{asked} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "0"
     assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -146,7 +147,10 @@ def fake(tmp_path, monkeypatch):
     def put(name, body):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!{sys.executable}\nimport os, shutil, subprocess, sys\n{body}")
+        # By a shell, because a path with a blank cannot stand behind #!.
+        code = program.with_suffix(".py")
+        code.write_text(f"import os, shutil, subprocess, sys\n{body}")
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(code))} "$@"\n')
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
