@@ -294,5 +294,5 @@ def test_what_is_said_alike_of_both_sides_is_said_once(tmp_path):
     """A failed run of a result that is compared with itself is one run."""
     write_sweep(tmp_path, [run_of()], repetitions={"none": 4})
     write_run(tmp_path, run_of(), Truth(), 4, exit_code=1, reason="out of memory")
-    ran = run("analysis.compare", tmp_path, tmp_path)
+    ran = run("analysis.compare", tmp_path, tmp_path, "--notes")
     assert ran.out.count("out of memory") == 1 and "the same runs" in " ".join(ran.out.split())
