@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from analysis.display.metrics import CONFIDENCE, FIELDS, NOMINAL, RANGE, UNITS, Metric
+from analysis.display.metrics import CONFIDENCE, FIELDS, IN_RUN, NOMINAL, RANGE, UNITS, Metric
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 
@@ -20,8 +20,9 @@ them under shorter headers. `python -m analysis.columns > docs/columns.md` write
 own definitions, of which `--help` and the report's tooltips are made, too.
 
 A name ends in its unit ({units}). "(_low, _high)" stands for two more columns, the ends of an interval, which
-the brackets behind its meaning name: `{confidence}` holds the truth at least so often, `{nominal}` so often;
-`{range}` is of what was tried (docs/methods.md says how often each was measured to hold it).
+the brackets behind its meaning name: `{confidence}` holds the truth at least so often, `{nominal}` in 93 to
+98 % of cases; `{in_run}` is of the batches of one run and says nothing of other runs; `{range}` is of what
+was tried (docs/methods.md says how often each was measured to hold the truth).
 """
 _FIELDS = "Where a row is of a run or configuration, these say which:"
 
@@ -50,7 +51,7 @@ def page(wanted: Sequence[str] = ()) -> str:
         units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
         of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_table(tuple(FIELDS.values()))}"
         pieces = [
-            _HEAD.format(units=units, confidence=CONFIDENCE, nominal=NOMINAL, range=RANGE),
+            _HEAD.format(units=units, confidence=CONFIDENCE, nominal=NOMINAL, in_run=IN_RUN, range=RANGE),
             of_a_run,
             *pieces,
         ]

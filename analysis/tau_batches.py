@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import CONFIDENCE, RANK, Metric, Rows
+from analysis.display.metrics import IN_RUN, RANK, Metric, Rows
 from analysis.display.terminal import Answer
 from analysis.measures.tau.profile import Profile
 from analysis.statistics import inside_run
@@ -40,7 +40,7 @@ METRICS = (
         "of a batch; its interval is of timers and marks that of a mean of batches inside the run, of the "
         "difference that of start-up, which no two runs have alike: Student's t over the runs of one batch, "
         "three or more; of an event TAU keeps no series, so there is none",
-        interval=CONFIDENCE,
+        interval=IN_RUN,
     ),
     Metric("preferred", "the best there is; the difference is that only where nothing better was recorded"),
 )

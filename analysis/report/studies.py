@@ -11,7 +11,7 @@ from analysis.studies.answers import QUESTIONS, answer
 from analysis.studies.result import Result, is_study, load, timing
 
 METHODS = (
-    "Medians with intervals of 95 % or more over repetitions, after a warm-up that is not "
+    "Medians with intervals over repetitions inside the run, after a warm-up that is not "
     "counted; FLOP counts a multiply-add as 2; MiB is 2^20 bytes, GB 1e9. docs/studies.md says what every "
     "number means and how it was measured."
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from analysis.display.metrics import CONFIDENCE, Metric, Rows, columns
+from analysis.display.metrics import IN_RUN, Metric, Rows, columns
 from analysis.display.numbers import with_interval
 from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
@@ -32,7 +32,7 @@ METRICS = (
         "gain",
         "of the merged product: the separate ones' time over its, median over repetitions; the verdict tells "
         "a difference only if its interval leaves out 1",
-        interval=CONFIDENCE,
+        interval=IN_RUN,
         places=2,
     ),
     Metric(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Metric, Rows, columns, picked
+from analysis.display.metrics import IN_RUN, Metric, Rows, columns, picked
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
@@ -37,7 +37,7 @@ METRICS = (
         "median over repetitions of the step's time over that of the usual order in the same repetition; the "
         "verdict tells a difference only if its interval leaves out 1",
         "of the usual\norder's time",
-        CONFIDENCE,
+        IN_RUN,
         places=3,
     ),
     Metric(

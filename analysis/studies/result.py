@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Metric
+from analysis.display.metrics import IN_RUN, Metric
 from analysis.display.numbers import digits
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
@@ -127,7 +127,7 @@ def interval_columns(name: str, found: Estimate | None) -> dict[str, float | Non
     return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
 
 
-def timed(name: str, meaning: str, unit: str = "ms", header: str = "", interval: str = CONFIDENCE) -> Metric:
+def timed(name: str, meaning: str, unit: str = "ms", header: str = "", interval: str = IN_RUN) -> Metric:
     """The column ``name_ms`` and those of its interval, ``name_low_ms`` and ``name_high_ms``."""
     ends = (f"{name}_low_{unit}", f"{name}_high_{unit}")
     return Metric(f"{name}_{unit}", meaning, header, interval, ends)
@@ -152,7 +152,7 @@ def timing(manifest: StudyManifest) -> str:
     """How a study's durations were taken, in a sentence."""
     return (
         f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with "
-        "intervals of 95 % or more inside the run."
+        "intervals inside the run."
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import CONFIDENCE, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
+from analysis.display.metrics import IN_RUN, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
 from analysis.measures.batches.series import STAGES, Series, all_series
@@ -26,7 +26,7 @@ METRICS = (
         "median of the steady batches; its interval is inside the run and says nothing of other runs (empty: "
         "too few batches, or too much alike)",
         "batch\nmedian",
-        CONFIDENCE,
+        IN_RUN,
     ),
     Metric("p95_ms", "one steady batch in twenty takes longer", "p95"),
     Metric("p99_ms", "one in a hundred", "p99"),

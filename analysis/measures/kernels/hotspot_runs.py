@@ -10,6 +10,7 @@ from analysis.results.query import query
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from jobs.run import Run, fields_of
+from profiling import tables
 from profiling.errors import UserError, did_you_mean
 from profiling.tables import ATTRIBUTED
 
@@ -103,9 +104,9 @@ def _table(study: Study, source: Source, name: str) -> Rows:
     if not paths:
         study.note(f"{source.fields['profile']} left no {name}", source)
         return []
-    sql = "select * from read_parquet($paths)"
+    names = tables.SCHEMAS[name].names
+    sql = f"select {', '.join(names)} from read_parquet($paths)"
     rows = study.use(source, lambda source: query(study, source, sql, paths=paths))
-    names = [column[0] for column in study.connection.description or ()]
     return [dict(zip(names, values, strict=True)) for values in rows or []]
 
 
@@ -118,7 +119,7 @@ def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -
     ranks = f"{timing.ranks} rank{'s' if timing.ranks > 1 else ''}"
     said = [f"Times: one run on {ranks}, {_batches(timing)}."]
     said.append(
-        "Their intervals, of 95 % or more, are over these batches, not over runs."
+        "Their intervals are over these batches, not over runs."
         if known
         else "Of so few batches there is no interval."
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns, filled, names_of, picked
+from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import digits, shortened
 from analysis.measures.kernels import hotspot_runs, roofline
 from analysis.measures.kernels import rows as kernels
@@ -37,7 +37,7 @@ COUNTED = (
 METRICS = (
     replace(BY["kernel"], show=shortened),
     BY["class"],
-    Metric("ms_per_batch", "time a batch; its interval is over the run's batches", "ms a batch", CONFIDENCE),
+    Metric("ms_per_batch", "time a batch; its interval is over the run's batches", "ms a batch", IN_RUN),
     *picked(kernels.METRICS, "share_pct", "calls_per_batch", "mean_us"),
     Metric("cpu_s", "of a function that VTune measured: its CPU time in the whole run", "CPU\ns"),
     *COUNTED,

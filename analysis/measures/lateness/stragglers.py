@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.display.metrics import (
     BATCH,
-    CONFIDENCE,
+    IN_RUN,
     OF_A_RUN,
     RANK,
     Column,
@@ -50,7 +50,7 @@ METRICS = (
         "how long the others waited for it: median of the batches, with its interval inside the run; below "
         "0: it waited",
         "lateness, ms\nmedian",
-        CONFIDENCE,
+        IN_RUN,
     ),
     Metric(
         "mean_lateness_ms",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from analysis.display.metrics import CONFIDENCE, Metric, names_of
+from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.measures.anatomy.rows import anatomy_of
 from analysis.measures.scaling.points import Point
@@ -29,7 +29,6 @@ _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 # What scaled shows beside the loss.
 _READ = (*_KEPT, "overlapped_communication")
 _ENDS = ("low", "high")
-_INSIDE = "of batches inside the profiled runs"  # what the intervals of parts are
 _HEADS = {
     "compute": ("com-\nputing", "compute (in a profiled batch; below 0: it shrank; see analysis.anatomy)"),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
@@ -46,7 +45,7 @@ _LOSS = Metric(
     CONFIDENCE, places=1,
 )  # fmt: skip
 _PARTS = tuple(
-    Metric(f"loss_{name}_pct", f"of it: growth of {meaning}", head, _INSIDE, places=1)
+    Metric(f"loss_{name}_pct", f"of it: growth of {meaning}", head, IN_RUN, places=1)
     for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
 )
 _REST = Metric(
