@@ -156,13 +156,13 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
-    asked = {
+    values = {
         "name": directory.name,
         "run": sweep_run.configuration.model_dump(),
         "repetitions": 1,
         "hang_limit_s": 0,
     }
-    sweep = Sweep.model_validate(asked)
+    sweep = Sweep.model_validate(values)
     execution = Execution(sweep, directory, Local())
     return run_sweep(execution, [sweep_run], []).failed == 0
 

@@ -233,7 +233,7 @@ def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
 
 def _taken_apart(what_if: str) -> list[tuple[str, float]]:
     """The changes that a what-if says, with their values (0: they have none)."""
-    made = []
+    changes = []
     for one in what_if.split("+"):
         name, equals, value = (part.strip() for part in one.partition("="))
         if name not in _DEFAULTS:
@@ -243,5 +243,5 @@ def _taken_apart(what_if: str) -> list[tuple[str, float]]:
         number = float(value.removesuffix("x")) if _NUMBERS[name].fullmatch(value) else 0.0
         if _DEFAULTS[name] and number <= 0:
             raise UserError(f"--what-if: {one.strip()!r} needs a number, e.g. {name}={_DEFAULTS[name]}")
-        made.append((name, number))
-    return made
+        changes.append((name, number))
+    return changes

@@ -85,10 +85,10 @@ def _null_counts(runs_a: int, runs_b: int) -> np.ndarray:
     for a in range(1, runs_a + 1):
         row = [np.ones(1)]
         for b in range(1, runs_b + 1):
-            made = np.zeros(a * b + 1)
-            made[: (a - 1) * b + 1] += a / (a + b) * rows[b]
-            made[a:] += b / (a + b) * row[b - 1]
-            row.append(made)
+            counts = np.zeros(a * b + 1)
+            counts[: (a - 1) * b + 1] += a / (a + b) * rows[b]
+            counts[a:] += b / (a + b) * row[b - 1]
+            row.append(counts)
         rows = row
     return rows[runs_b]
 
@@ -133,8 +133,8 @@ def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
     scatter = _scatter([stratum])
     for runs in range(runs_needed(tests), MOST_RUNS + 1):
         shapes = ((runs, runs),)
-        found = _found(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
-        if scatter * found <= math.log1p(effect_pct / 100):
+        factor = _found(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
+        if scatter * factor <= math.log1p(effect_pct / 100):
             return runs
     return None
 
