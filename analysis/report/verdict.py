@@ -36,7 +36,7 @@ from analysis.report.causes import (
     suspected,
 )
 from analysis.report.forecast import forecast, was_measured
-from analysis.report.kept import efficiency_of, how, is_strong, superlinear, unrepeated
+from analysis.report.kept import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
@@ -89,7 +89,7 @@ def verdict(
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
-        how(best, worst),
+        share_of_ideal(best, worst),
         *unrepeated(best, worst),
         *superlinear(scaled),
         *(_on_fewer(judged) if judged is not worst else []),

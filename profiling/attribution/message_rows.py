@@ -41,8 +41,8 @@ class Messages:
         }
 
     def _text(self, values: list[str]) -> pa.Array:
-        is_said = np.array([*(value not in ("", UNKNOWN) for value in values), False], dtype=bool)
-        return coded(np.where(is_said[self.number], self.number, -1), values)
+        has_text = np.array([*(value not in ("", UNKNOWN) for value in values), False], dtype=bool)
+        return coded(np.where(has_text[self.number], self.number, -1), values)
 
 
 def messages_of(

@@ -237,13 +237,13 @@ class _Reader:
     def finish(self) -> Recording:
         if not self.head:
             raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
-        readings = [_reading(said) for said in (self.head, self.last or {})]
+        readings = [_reading(fields) for fields in (self.head, self.last or {})]
         if readings[0] is None:
             raise self.fail(1, "how its clock stands to the epoch is not said")
         clock_readings = [reading for reading in readings if reading is not None]
         shift = sum(reading.shift_ns for reading in clock_readings) // len(clock_readings)
-        said = self.head.get("world_size", 1)  # older files do not say
-        ranks = int(said) if _is_index(said) else 1
+        world_size = self.head.get("world_size", 1)  # older files do not say
+        ranks = int(world_size) if _is_index(world_size) else 1
         trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
         return Recording(trace, self.head["first_batch"], list(self.findings(clock_readings)))
 
