@@ -36,7 +36,7 @@ from analysis.report.causes import (
     suspected,
 )
 from analysis.report.forecast import forecast, was_measured
-from analysis.report.kept import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
+from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
