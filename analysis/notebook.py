@@ -9,7 +9,7 @@
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 
 A frame has the columns of the command's ``--help``, all of them; ``frame.attrs["meaning"]`` says what each
-means, ``frame.attrs["notes"]`` what the command said beside its answer.
+means, ``frame.attrs["notes"]`` what the command said beside its answer: the points that failed, too.
 """
 
 import importlib
@@ -36,7 +36,7 @@ COMMANDS = (
     "activities", "anatomy", "batches", "communication", "compare", "efficiency", "expense", "factors",
     "hotspots", "kernels", "predict", "scaled", "stragglers", "tau_batches", "utilization",
 )  # fmt: skip
-Setting = str | int | float | bool | Path | Iterable[str]
+Setting = str | int | float | bool | Path | Iterable[str | int | float]
 
 
 class Results:
@@ -110,12 +110,12 @@ class Question:
                 command.main()
         finally:
             sys.argv = before
-        (answer,) = answers
+        ((answer, said_of_results),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        frame.attrs = {"meaning": meaning, "notes": list(answer.notes)}
+        frame.attrs = {"meaning": meaning, "notes": [*answer.notes, *said_of_results]}
         return frame
 
 
@@ -125,8 +125,8 @@ def _flag(name: str, value: Setting | None) -> list[str]:
         return []
     if value is True:
         return [flag]
-    words = [str(value)] if isinstance(value, str | int | float | Path) else list(value)
-    return [flag, ",".join(words)]
+    words = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return [f"{flag}={','.join(map(str, words))}"]  # one word: a value may begin with a dash
 
 
 def load(path: Path | str, peaks: Path | None = None) -> Results:

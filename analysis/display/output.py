@@ -111,13 +111,17 @@ def parse_levels(text: str | None, choices: Sequence[str]) -> list[str]:
 
 
 # Where answers go instead, while somebody wants them as they are.
-_caught: ContextVar[list[Answer] | None] = ContextVar("caught", default=None)
+_Caught = list[tuple[Answer, list[str]]]
+_caught: ContextVar[_Caught | None] = ContextVar("caught", default=None)
 
 
 @contextmanager
-def caught() -> Iterator[list[Answer]]:
-    """Within it answers are put into this list, not written: a notebook wants them as they are."""
-    answers: list[Answer] = []
+def caught() -> Iterator[_Caught]:
+    """Within it answers are put into this list, not written: a notebook wants them as they are.
+
+    With each stands what is said of its results: the points that do not count, and notes, a line each.
+    """
+    answers: _Caught = []
     token = _caught.set(answers)
     try:
         yield answers
@@ -131,14 +135,15 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     Raises:
         UserError: the output file cannot be written.
     """
+    said_of_results = plain_notes(study) if study else []
     if (answers := _caught.get()) is not None:
-        answers.append(answer)
+        answers.append((answer, said_of_results))
     elif arguments.format == "table":
         shown = as_terminal(answer, study, arguments.output, arguments.most_notes)
         _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)
-        for line in [*answer.notes, *(plain_notes(study) if study else [])]:
+        for line in [*answer.notes, *said_of_results]:
             print(line, file=sys.stderr)
     failed = study is not None and any(failure.kind != "excluded" for failure in study.failed)
     return EXIT_FAILED if failed else EXIT_DONE

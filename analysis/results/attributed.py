@@ -159,13 +159,17 @@ def groups_of_each(
     tables = study.usable(tables)
     begun = _begun(study)
     asked = [source for source in tables if (source.path, question) not in begun]
-    in_turn = in_threads(lambda ask: ask(), [_asking(study, one.path, batches, question) for one in asked])
+    asking = [_asking(study, one.path, batches, question) for one in asked]
+    in_turn = zip((one.path for one in asked), in_threads(lambda ask: ask(), asking), strict=True)
 
     def groups(source: Source) -> Groups | None:
         if source.kind != "pyprof":
             return _groups_of_run(study, source, question)
         future = begun.get((source.path, question))
-        rows = next(in_turn) if future is None else future.result()
+        # One that was found unusable meanwhile is not asked about: its rows are passed over.
+        rows = (
+            next(rows for path, rows in in_turn if path == source.path) if future is None else future.result()
+        )
         return _groups_of_table(study, source, batches[source.path], rows)
 
     return study.each(sources, groups)

@@ -43,10 +43,24 @@ def test_settings_are_the_commands_flags(sweep):
     results = load(str(sweep))
     assert list(results.scaled(group_by=["gpus_per_node"]).gpus_per_node) == [1, 2]
     assert list(results.efficiency(group_by="nodes").nodes) == [1]
-    explained = results.scaled(explain=True).attrs["notes"]
-    assert explained and not results.scaled(explain=False).attrs["notes"]
+    said, explained = (results.scaled(explain=wanted).attrs["notes"] for wanted in (False, True))
+    assert set(said) < set(explained) and any("swapped columns" in line for line in explained)
+    assert list(results.predict(ranks=[4, 8]).ranks.unique()) == list(
+        results.predict(ranks="4,8").ranks.unique()
+    )
     other = results.compare(sweep)
     assert not other.empty
+
+
+def test_what_does_not_count_is_said_beside_the_frame(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=size, profile="torch") for size in (1, 2)])
+    damaged = min(tmp_path.glob("run_*_1_2_*/rank_*/kernels.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    said = load(tmp_path).kernels().attrs["notes"]
+    assert [
+        line for line in said if line.startswith(f"unreadable: {damaged.parents[1].name}: a table is damaged")
+    ]
+    assert said == run("analysis.kernels", tmp_path, "--format", "csv").err.splitlines()
 
 
 def test_wrong_use_is_one_line(sweep, tmp_path):

@@ -1,5 +1,6 @@
 """What was loaded never changes; a run that cannot be used is left out once, in one place, for all."""
 
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
+from analysis.measures.scaling.points import points_of
+from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
 from analysis.results.study import Source, Study, Unusable
-from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 
 
@@ -88,3 +91,32 @@ def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path
     assert broken.name not in {row["id"] for row in anatomy.rows(study)}
     assert broken.name not in all_series(study)
     assert [failure.point for failure in study.failed] == [broken.name]
+
+
+def test_a_run_whose_kernels_are_damaged_times_no_point(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size, profile="torch") for size in (1, 2)])
+    broken = next(tmp_path.glob("run_0_config_1_2_*"))
+    truncate(broken / "rank_0001" / "kernels.parquet")
+    study = load(tmp_path)
+    (point,) = points_of(study)
+    assert point.world_size == 1 and [failure.point for failure in study.failed] == [broken.name]
+    assert points_of(study) == [point]
+
+
+def test_rows_are_of_their_own_table_where_one_before_it_was_found_unusable(tmp_path: Path) -> None:
+    for number in range(3):
+        write_pyprof(tmp_path, attributed=number + 1, name=PYPROF_NAME.replace("run_0", f"run_{number}"))
+    sql = "select sum(duration_ns) from {launches}"
+    expected = {source.id: groups for source, groups in asked(load(tmp_path), sql)}
+    assert len({groups.rows[0] for groups in expected.values()}) == 3
+    study = load(tmp_path)
+    answers = asked(study, sql)
+    first, _ = next(answers)
+    study.log.leave_out(study.loaded[1], "its table is damaged")
+    assert {source.id: groups for source, groups in answers} == {
+        name: groups for name, groups in expected.items() if name not in (first.id, study.loaded[1].id)
+    }
+
+
+def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
+    return groups_of_each(study, study.sources, Question(sql))

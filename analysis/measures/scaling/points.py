@@ -168,6 +168,8 @@ def count_compared(points: Sequence[Point], scaling: Scaling) -> int:
 
 def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     series = all_series(study)
+    # Before there are points: a run whose tables are damaged is in none.
+    costs = costs_of(study, [source for source in study.of_kind("run") if _is_profiled(source)])
     runs: dict[tuple, dict[str, list[tuple[Source, Series]]]] = {}
     fields: dict[tuple, dict[str, Any]] = {}
     for source in study.of_kind("run"):
@@ -175,8 +177,8 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
         key = tuple(str(value) for value in own.values())
         fields.setdefault(key, own)
         by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
-        by[UNPROFILED if source.fields["profile"] == "none" else PROFILED].append((source, series[source.id]))
-    measured = [_measured(study, fields[key], by) for key, by in runs.items()]
+        by[PROFILED if _is_profiled(source) else UNPROFILED].append((source, series[source.id]))
+    measured = [_measured(study, fields[key], by, costs) for key, by in runs.items()]
     points = _with_baselines(measured, scaling or _chosen([point.fields for point in measured]))
     _note_scatter(study, points)
     for point in points:
@@ -195,11 +197,24 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     return points
 
 
-def _measured(study: Study, fields: dict[str, Any], runs: Mapping[str, list[tuple[Source, Series]]]) -> Point:
-    """A point as it was measured, by itself."""
+def _is_profiled(source: Source) -> bool:
+    return bool(source.fields["profile"] != "none")
+
+
+def _measured(
+    study: Study,
+    fields: dict[str, Any],
+    runs: Mapping[str, list[tuple[Source, Series]]],
+    costs: Mapping[str, Costs],
+) -> Point:
+    """A point as it was measured, by itself.
+
+    Args:
+        costs: of runs, by their ids.
+    """
     by = UNPROFILED if runs[UNPROFILED] else PROFILED
     bound = bound_of(study, runs[by][0][0])
-    cost = _mean_cost(study, [source for source, _ in runs[PROFILED]])
+    cost = _mean_cost([costs[source.id] for source, _ in runs[PROFILED] if source.id in costs])
     return Point(fields, tuple(runs[by]), tuple(runs[PROFILED]), by, bound, cost)
 
 
@@ -253,8 +268,7 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
         )
 
 
-def _mean_cost(study: Study, profiled: Sequence[Source]) -> Costs | None:
-    costs = list(costs_of(study, profiled).values())
+def _mean_cost(costs: Sequence[Costs]) -> Costs | None:
     if not costs:
         return None
     names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
