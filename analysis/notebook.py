@@ -114,7 +114,7 @@ class Question:
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
         metrics = [*of_command, *answer.columns]
-        meaning = {name: metric.said for metric in metrics for name in metric.names if name in frame}
+        meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
         frame.attrs = {"meaning": meaning, "notes": [*answer.notes, *said_of_results]}
         return frame
 

@@ -25,7 +25,7 @@ class Allocation:
     nodes: tuple[str, ...]
     cpus: int = 1
     restarts: int = 0
-    asked: int = 0  # how many nodes there were before any was lost or left out
+    nodes_at_start: int = 0  # how many nodes there were before any was lost or left out
 
     def less(self, nodes: Iterable[str]) -> "Allocation":
         """The allocation without such nodes."""
@@ -50,7 +50,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     return Allocation(
         job=environment["SLURM_JOB_ID"],
         nodes=nodes,
-        asked=len(nodes),
+        nodes_at_start=len(nodes),
         cpus=(expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")) or [1])[0],
         restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )

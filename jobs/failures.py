@@ -114,39 +114,39 @@ class Failure:
         return self.text if self.kind in ("wrong use", "wrong result") else f"{self.kind}: {self.text}"
 
 
-def explain(exit_code: int, said: str, log: str, kind: Kind | None = None) -> Failure:
+def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> Failure:
     """What kind of failure a run's end was.
 
     Args:
         exit_code: of the run's processes; negative: a signal.
-        said: how its processes ended, in one line, for where the log says nothing better.
+        ending: how its processes ended, in one line, for where the log says nothing better.
         log: what the run printed (its end is enough).
         kind: where it is known, because it is we who ended the run.
     """
     if kind is not None:
-        return Failure(kind, said, exit_code)
+        return Failure(kind, ending, exit_code)
     if _NOT_FOUND not in log:
         log = _LOOKED_FOR.sub("", log)
     death = first_death(log)
     if death is None and exit_code < 0:
         death = Death(exit_code)
-        text = said
+        text = ending
     else:
-        text = str(death) if death else said
+        text = str(death) if death else ending
     code = death.code if death else exit_code
     nodes = (death.node,) if death and death.node else ()
     if lost := lost_node(log):
         return lost
-    if found := _OUT_OF_MEMORY.search(log):
-        return Failure("out of memory", _line(found[0]), code, nodes)
-    if found := _DISK_FULL.search(log):
-        return Failure("disk full", _line(found[0]), code, nodes)
-    if found := _LAUNCHER.search(log):
+    if match := _OUT_OF_MEMORY.search(log):
+        return Failure("out of memory", _line(match[0]), code, nodes)
+    if match := _DISK_FULL.search(log):
+        return Failure("disk full", _line(match[0]), code, nodes)
+    if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
-        return Failure("launcher error", _line(found[0]) + (f": {missing[1]}" if missing else ""), code)
+        return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
     for words, its_kind in _LAST_WORDS:
-        if found := words.search(log):
-            return Failure(its_kind, _line(found[0]), code, nodes)
+        if match := words.search(log):
+            return Failure(its_kind, _line(match[0]), code, nodes)
     if code < 0:
         return Failure("rank crash", text, code, nodes)
     if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:

@@ -75,7 +75,7 @@ def main() -> int:
         else describe(run)
     )
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
-    sweep_run = SweepRun(run, 0, told_by(sweep_runs[0].outside, sized))
+    sweep_run = SweepRun(run, 0, distinguishing_fields(sweep_runs[0].outside, sized))
     with stopped_in_order():
         measure(sweep_run, directory, arguments.top, this_machine())
     written = ["--output", str(arguments.output)] if arguments.output else []
@@ -124,7 +124,7 @@ def of_one_rank(run: Run, sized: dict) -> Run:
     return make_run({**run.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
 
 
-def told_by(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
+def distinguishing_fields(varied: Iterable[str], sized: Iterable[str]) -> tuple[str, ...]:
     """Fields outside a run's id that tell its configuration from others measured in the same directory.
 
     Args:
@@ -156,13 +156,13 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
-    asked = {
+    values = {
         "name": directory.name,
         "run": sweep_run.configuration.model_dump(),
         "repetitions": 1,
         "hang_limit_s": 0,
     }
-    sweep = Sweep.model_validate(asked)
+    sweep = Sweep.model_validate(values)
     execution = Execution(sweep, directory, Local())
     return run_sweep(execution, [sweep_run], []).failed == 0
 

@@ -94,8 +94,8 @@ class Queue:
             self._start(sweep_run, launcher)
 
     def _free_nodes(self) -> tuple[str, ...]:
-        taken = {node for active in self._active for node in active.nodes}
-        return tuple(node for node in self._launcher.nodes if node not in taken)
+        busy = {node for active in self._active for node in active.nodes}
+        return tuple(node for node in self._launcher.nodes if node not in busy)
 
     def _start(self, sweep_run: SweepRun, launcher: Launcher) -> None:
         execution = self._execution

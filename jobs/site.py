@@ -140,8 +140,8 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
         if path.suffix not in (".yaml", ".yml"):
             path = SITES / f"{name}.yaml"
         if not path.is_file():
-            known = sorted(file.stem for file in SITES.glob("*.yaml"))
-            raise UserError(f"no site {name!r}{did_you_mean(name, known)} (or say a file, --site FILE.yaml)")
+            names = sorted(file.stem for file in SITES.glob("*.yaml"))
+            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or say a file, --site FILE.yaml)")
         return read_site(path)
     cluster = environment.get("SLURM_CLUSTER_NAME")
     for path in sorted(SITES.glob("*.yaml")) if cluster else []:

@@ -129,8 +129,8 @@ def read_sweep(path: Path) -> Sweep:
     try:
         content = yaml_text.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        known = sorted(str(file) for file in path.parent.glob("*.yaml"))
-        raise UserError(f"no sweep file {path}" + (did_you_mean(str(path), known) if known else "")) from None
+        files = sorted(str(file) for file in path.parent.glob("*.yaml"))
+        raise UserError(f"no sweep file {path}" + (did_you_mean(str(path), files) if files else "")) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the sweep file {path}: {error}") from None
     except yaml.YAMLError as error:
@@ -171,15 +171,15 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
     sweep_runs, excluded = [], []
     twins: set[Run] = set()
     for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
-        asked = dict(zip(names, values, strict=True))
-        if asked.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1:
+        fields = dict(zip(names, values, strict=True))
+        if fields.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1:
             # What a profiler is asked for says nothing of the runs without one: these are made once.
-            asked = {name: value for name, value in asked.items() if name not in _OF_PROFILERS}
-            run = make_run(asked, where)
+            fields = {name: value for name, value in fields.items() if name not in _OF_PROFILERS}
+            run = make_run(fields, where)
             if run in twins:
                 continue
             twins.add(run)
-        run = make_run(asked, where)
+        run = make_run(fields, where)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
         for repetition in range(sweep.repetitions_of(run.profile)):
             sweep_run = SweepRun(run, repetition, outside)

@@ -107,12 +107,12 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     attributed = np.flatnonzero(batches["attributed"])
     rows, stages, places = [], [], []
     for stage, name in enumerate(_STAGES):
-        found = np.flatnonzero(markers["name"] == name)
-        if len(found) != len(attributed) or not len(found):
+        marks = np.flatnonzero(markers["name"] == name)
+        if len(marks) != len(attributed) or not len(marks):
             return None
-        places.append(found[np.argsort(markers["start_ns"][found], kind="stable")])
+        places.append(marks[np.argsort(markers["start_ns"][marks], kind="stable")])
         rows.append(attributed)
-        stages.append(np.full(len(found), stage))
+        stages.append(np.full(len(marks), stage))
     place = np.concatenate(places)
     times = markers["start_ns"][place], markers["end_ns"][place]
     return _Placed(np.concatenate(rows), np.concatenate(stages), *times, "marks of the stages")
@@ -144,9 +144,9 @@ def _ends(kernels: Columns) -> np.ndarray:
 
 def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
     """The row of each batch index; -1: there is none."""
-    known = batches["batch_index"]  # rising
-    place = np.minimum(np.searchsorted(known, index), len(known) - 1)
-    return np.where(known[place] == index, place, -1) if len(known) else np.full(len(index), -1)
+    numbers = batches["batch_index"]  # rising
+    place = np.minimum(np.searchsorted(numbers, index), len(numbers) - 1)
+    return np.where(numbers[place] == index, place, -1) if len(numbers) else np.full(len(index), -1)
 
 
 def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray, by: str) -> _Placed:
@@ -176,15 +176,19 @@ def set_clock(directory: Path, tool: str) -> list[str]:
         return []
     batches = _columns(directory, "batches", TIMES_OF_BATCHES)
     kernels, markers = _columns(directory, "kernels", _KERNELS), _columns(directory, "markers", _MARKERS)
-    found = align(batches, markers, kernels)
-    if found is None:
+    placement = align(batches, markers, kernels)
+    if placement is None:
         return []
-    if found.shift_ns:
-        _shift(directory, found.shift_ns)
+    if placement.shift_ns:
+        _shift(directory, placement.shift_ns)
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
-    how = f"was set to that of the batches by {found.by}" if found.shift_ns else "is that of the batches"
-    return [f"{tool}: its clock {how}, to within {rounded(found.residual_ns)}"]
+    how = (
+        f"was set to that of the batches by {placement.by}"
+        if placement.shift_ns
+        else "is that of the batches"
+    )
+    return [f"{tool}: its clock {how}, to within {rounded(placement.residual_ns)}"]
 
 
 def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.ndarray]:
@@ -192,14 +196,14 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
     table = read(directory, name, columns) if exists else as_table(name, {}).select(columns)
     if name == "kernels":
         table = table.filter(pc.and_(pc.is_valid(table["start_ns"]), pc.is_valid(table["duration_ns"])))
-    found = {}
+    arrays = {}
     for column in columns:
         values = table[column]
         values = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
         if column in _UNKNOWN:
             values = values.fill_null(_UNKNOWN[column])
-        found[column] = values.to_numpy()
-    return found
+        arrays[column] = values.to_numpy()
+    return arrays
 
 
 def _shift(directory: Path, shift_ns: int) -> None:

@@ -64,8 +64,8 @@ def _reader(path: Path, name: str | None) -> Profiler:
     if name is None and path.is_dir():
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None:
-        known = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
-        raise UserError(f"{path} {why_unreadable(path) or known}")
+        unknown = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
+        raise UserError(f"{path} {why_unreadable(path) or unknown}")
     if not tool(name).reads:
         raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
     return tool(name)
@@ -83,10 +83,8 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     """
     for path in paths:
         if path.is_dir():
-            inside = sorted(found for found in path.rglob("*") if found.is_file())
-            yield from (
-                found for found in inside if not _OUR_TABLES.match(found.name) and found.name[0] != "."
-            )
+            inside = sorted(file for file in path.rglob("*") if file.is_file())
+            yield from (file for file in inside if not _OUR_TABLES.match(file.name) and file.name[0] != ".")
         elif path.exists():
             yield path
         else:

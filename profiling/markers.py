@@ -96,8 +96,8 @@ def unlisten(emitter: Emitter) -> None:
 
 def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
-    found = (nvtx_emitter(environment), _torch(), tau_emitter(), *_LISTENERS)
-    return Markers([emitter for emitter in found if emitter is not None])
+    emitters = (nvtx_emitter(environment), _torch(), tau_emitter(), *_LISTENERS)
+    return Markers([emitter for emitter in emitters if emitter is not None])
 
 
 # --- the torch profiler -------------------------------------------------------------------------------

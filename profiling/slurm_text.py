@@ -11,8 +11,8 @@ _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 def expand_counts(text: str) -> list[int]:
     """A count for each node: ``2(x3),1`` -> 2, 2, 2, 1; none of what is no such text."""
-    found = [_COUNT.fullmatch(part) for part in text.split(",")]
-    return [int(one[1]) for one in found if one for _ in range(int(one[2] or 1))] if all(found) else []
+    matches = [_COUNT.fullmatch(part) for part in text.split(",")]
+    return [int(one[1]) for one in matches if one for _ in range(int(one[2] or 1))] if all(matches) else []
 
 
 def expand_nodes(text: str) -> list[str]:

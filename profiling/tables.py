@@ -316,10 +316,10 @@ def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
     """A rank's batches are numbered from 0, each once: analyses find them by their number."""
     numbers = np.sort(index.drop_null().to_numpy())
     if len(numbers) < len(index) or not np.array_equal(numbers, np.arange(len(numbers))):
-        said = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
+        span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
         if len(np.unique(numbers)) < len(numbers):
-            said += ", some twice"
+            span += ", some twice"
         raise UserError(
-            f"{path} is damaged: its {len(index)} batches are numbered {said}, not 0 to {len(index) - 1}; "
+            f"{path} is damaged: its {len(index)} batches are numbered {span}, not 0 to {len(index) - 1}; "
             "run the point again"
         )

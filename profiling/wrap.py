@@ -121,10 +121,10 @@ def add_findings(report: Path, findings: list[str]) -> None:
     """Add what was found to a rank's report, so that the analysis shows it."""
     if not findings or not report.exists():
         return
-    said = orjson.loads(report.read_bytes())
-    said["findings"] = [*said.get("findings", []), *findings]
+    content = orjson.loads(report.read_bytes())
+    content["findings"] = [*content.get("findings", []), *findings]
     partial = report.with_suffix(".partial")
-    partial.write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2))
+    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
     partial.replace(report)
 
 

@@ -141,10 +141,10 @@ def counter_of(nvml: Any, uuid: str) -> Callable[[], float] | str:
 
 def added(counters: Sequence[Callable[[], float] | str]) -> Callable[[], float] | str:
     """One counter for several; why not, if one of them is not there."""
-    known = [counter for counter in counters if not isinstance(counter, str)]
-    if len(known) < len(counters):
+    readers = [counter for counter in counters if not isinstance(counter, str)]
+    if len(readers) < len(counters):
         return next(counter for counter in counters if isinstance(counter, str))
-    return lambda: sum(counter() for counter in known)
+    return lambda: sum(counter() for counter in readers)
 
 
 # --- processors ---------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Metric:
         return f"{self.name} (_low, _high)" if usual else ", ".join(self.names)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What it means, and what its interval is called: ``median of the steady batches [95 %]``."""
         return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
 
@@ -137,11 +137,16 @@ class Metric:
             head: instead of the metric's.
             printed: a row's cell, instead of the figure; the column still sorts by the figure.
         """
-        said = head if head is not None else self.header or header(self.name)
+        heading = head if head is not None else self.header or header(self.name)
         if self.interval:
-            said += f"{' ' if chr(10) in said else chr(10)}[{self.interval}]"
+            heading += f"{' ' if chr(10) in heading else chr(10)}[{self.interval}]"
         return Column(
-            said, lambda row: row.get(self.name), self.text, self.key, printed or self.printed, self.said
+            heading,
+            lambda row: row.get(self.name),
+            self.text,
+            self.key,
+            printed or self.printed,
+            self.description,
         )
 
 
@@ -208,8 +213,8 @@ def names_of(metrics: Iterable[Metric]) -> list[str]:
 
 def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     """The metrics of these names, in this order; all without any."""
-    known = {metric.name: metric for metric in metrics}
-    return [known[name] for name in names or known]
+    by_name = {metric.name: metric for metric in metrics}
+    return [by_name[name] for name in names or by_name]
 
 
 def columns(metrics: Iterable[Metric], *names: str) -> list[Column]:
@@ -226,7 +231,7 @@ def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     """The columns as ``--help`` lists them, each group below what it is of, then what intervals are."""
     listed = [f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items()]
     used = {metric.interval for metrics in groups.values() for metric in metrics}
-    kinds = "; ".join(f"{kind}: {said}" for kind, said in _KINDS.items() if kind in used)
+    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used)
     if kinds:
         listed.append(
             textwrap.fill(f"In brackets: what the interval from _low to _high is. {kinds}.", _WIDTH)
@@ -239,7 +244,7 @@ def _listed(metrics: Sequence[Metric]) -> str:
     width = min(max(map(len, heads), default=0), 34)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.said, _WIDTH - width - 6, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(metric.description, _WIDTH - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

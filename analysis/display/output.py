@@ -43,14 +43,14 @@ def parser(
     Args:
         columns: of its answers, by what they are of, for ``--help``.
     """
-    made = make_parser(f"python -m {module}", described(description, columns or {}))
-    made.add_argument(
+    command_line = make_parser(f"python -m {module}", described(description, columns or {}))
+    command_line.add_argument(
         "path",
         type=Path,
         metavar=what,
         help="a sweep's results, a run, a folder of reference files, or a file",
     )
-    return add_output_flags(made)
+    return add_output_flags(command_line)
 
 
 def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) -> str:
@@ -58,22 +58,22 @@ def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) 
     return "\n".join([description or "", *([help_of(columns), ""] if columns else [])])
 
 
-def add_output_flags(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def add_output_flags(command_line: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """``--format``, ``--output``, ``--notes`` and ``--peaks``.
 
     A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
     """
-    add_format_flags(made)
-    made.add_argument(
+    add_format_flags(command_line)
+    command_line.add_argument(
         "--notes", dest="most_notes", action="store_const", const=None, default=0,
         help="say what failed, was left out and was noted of the results, not only how often",
     )  # fmt: skip
-    add_peaks_flag(made)
-    return made
+    add_peaks_flag(command_line)
+    return command_line
 
 
-def add_peaks_flag(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
+    command_line.add_argument(
         "--peaks",
         type=Path,
         metavar="FILE",
@@ -88,16 +88,16 @@ def parse_fields(text: str | None, others: Sequence[str] = (), flag: str = "--gr
         UserError: no such field; the nearest is named.
     """
     names = [name.strip() for name in text.split(",") if name.strip()] if text else []
-    known = [*Run.model_fields, *others]
+    choices = [*Run.model_fields, *others]
     for name in names:
-        if name not in known:
-            raise UserError(f"{flag}: unknown field {name!r}{did_you_mean(name, known)}")
+        if name not in choices:
+            raise UserError(f"{flag}: unknown field {name!r}{did_you_mean(name, choices)}")
     if text is not None and not names:
         raise UserError(f"{flag} needs a field of a run, e.g. {flag} batch,nodes")
     return list(dict.fromkeys(names))
 
 
-def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
+def parse_levels(text: str | None, choices: Sequence[str]) -> list[str]:
     """``"rank,stage"`` of ``--by`` as a list of levels, each once.
 
     Raises:
@@ -105,8 +105,8 @@ def parse_levels(text: str | None, known: Sequence[str]) -> list[str]:
     """
     levels = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in levels:
-        if name not in known:
-            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, known)}")
+        if name not in choices:
+            raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, choices)}")
     return list(dict.fromkeys(levels))
 
 

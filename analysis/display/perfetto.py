@@ -23,10 +23,10 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Words:
-    """A column of text: a place in ``known`` for each row, -1 where it has none."""
+    """A column of text: a place in ``texts`` for each row, -1 where it has none."""
 
     codes: np.ndarray
-    known: Sequence[str]
+    texts: Sequence[str]
 
     @classmethod
     def same(cls, word: str, rows: int) -> "Words":
@@ -60,16 +60,16 @@ class Slices:
     def only(self, rows: np.ndarray) -> "Slices":
         """The slices at ``rows``, booleans of shape (slices,)."""
 
-        def taken(values: Words | np.ndarray) -> Any:
-            return Words(values.codes[rows], values.known) if isinstance(values, Words) else values[rows]
+        def at_rows(values: Words | np.ndarray) -> Any:
+            return Words(values.codes[rows], values.texts) if isinstance(values, Words) else values[rows]
 
         return Slices(
             self.track[rows],
             self.start_ns[rows],
             None if self.end_ns is None else self.end_ns[rows],
-            taken(self.name),
-            None if self.category is None else taken(self.category),
-            {name: taken(values) for name, values in self.arguments.items()},
+            at_rows(self.name),
+            None if self.category is None else at_rows(self.category),
+            {name: at_rows(values) for name, values in self.arguments.items()},
             None if self.flow is None else self.flow[rows],
         )
 
@@ -187,9 +187,9 @@ class TraceWriter:
 
     def _numbers(self, kind: str, words: Words) -> list[int]:
         """The number of each row's word; 0 where it has none."""
-        numbers = np.zeros(len(words.known) + 1, np.int64)  # one more: -1 is the last
+        numbers = np.zeros(len(words.texts) + 1, np.int64)  # one more: -1 is the last
         for code in np.unique(words.codes[words.codes >= 0]).tolist():
-            numbers[code] = self._number(kind, words.known[code])
+            numbers[code] = self._number(kind, words.texts[code])
         return numbers[words.codes].tolist()
 
     def _number(self, kind: str, word: str) -> int:

@@ -183,8 +183,8 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
     for index, (name, series) in enumerate(points.sort_values("batch").groupby(label, sort=False)):
         for part, dash in (("communication", "solid"), ("copies", "dash")):
             trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
-            told = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
-            traces.append({**trace, "hovertemplate": told})
+            hover = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
+            traces.append({**trace, "hovertemplate": hover})
     placed = _against(points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time")
     return figure(traces, placed)
 

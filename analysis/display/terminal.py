@@ -89,9 +89,9 @@ def as_terminal(
             console.print()
         # A pipe or a file has no width: the table is as wide as it is.
         for piece in pieces(part, width) if terminal else [part]:
-            made = _table(piece)
-            wide = max(width, _wanted_width(made))
-            Console(file=buffer, width=wide, force_terminal=colours, highlight=False).print(made)
+            table = _table(piece)
+            wide = max(width, _wanted_width(table))
+            Console(file=buffer, width=wide, force_terminal=colours, highlight=False).print(table)
         if part.caption:
             console.print(Text(part.caption), style="dim")
     for line in answer.notes:
@@ -104,9 +104,9 @@ def as_terminal(
 
 def by_repetition(part: Part) -> Part:
     """A table with the repetition of each row's run, where rows of several would look alike without it."""
-    said = {name for column in part.columns for name in column.header.split()}
+    headings = {name for column in part.columns for name in column.header.split()}
     repetitions = [_ID.match(str(row.get("id"))) for row in part.rows]
-    if said & {"rep", "repetition", "id"} or len({found[1] for found in repetitions if found}) < 2:
+    if headings & {"rep", "repetition", "id"} or len({match[1] for match in repetitions if match}) < 2:
         return part
     place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
     column = replace(
@@ -126,18 +126,18 @@ def pieces(part: Part, width: int) -> list[Part]:
     if _wanted_width(_table(part)) <= width:
         return [part]
     keys, others = _keys(part.columns)
-    found: list[list[Column]] = []
+    groups: list[list[Column]] = []
     for column in others:
-        if found and _wanted_width(_table(_with(part, [*keys, *found[-1], column]))) <= width:
-            found[-1].append(column)
+        if groups and _wanted_width(_table(_with(part, [*keys, *groups[-1], column]))) <= width:
+            groups[-1].append(column)
         else:
-            found.append([column])
-    size = -(-len(others) // max(1, len(found)))
+            groups.append([column])
+    size = -(-len(others) // max(1, len(groups)))
     even = [others[start : start + size] for start in range(0, len(others), size)] if size else []
     if all(_wanted_width(_table(_with(part, [*keys, *columns]))) <= width for columns in even):
-        found = even
-    made = [_with(part, [*keys, *columns]) for columns in found] or [part]
-    return [made[0], *(Part("", piece.rows, piece.columns) for piece in made[1:])]
+        groups = even
+    parts = [_with(part, [*keys, *columns]) for columns in groups] or [part]
+    return [parts[0], *(Part("", piece.rows, piece.columns) for piece in parts[1:])]
 
 
 def _keys(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
@@ -151,12 +151,12 @@ def _with(part: Part, columns: Sequence[Column]) -> Part:
     return Part(part.title, part.rows, columns, part.caption)
 
 
-def _wanted_width(made: Any) -> int:
+def _wanted_width(table: Any) -> int:
     from rich.console import Console
     from rich.measure import Measurement
 
     wide = Console(width=1000)
-    return Measurement.get(wide, wide.options, made).maximum
+    return Measurement.get(wide, wide.options, table).maximum
 
 
 def _width(terminal: bool) -> int:
@@ -212,8 +212,8 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
             "left out": len(study.failed) - len(bad),
             "noted of the results": len(study.notes()) - len(of_answer),
         }
-        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        counted = [f"{said}: --notes says what, as analysis.scaled does"] if said else []
+        totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counted = [f"{totals}: --notes says what, as analysis.scaled does"] if totals else []
         return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")

@@ -132,9 +132,9 @@ def fit(
     if not len(seen.ns):
         raise ValueError("no collective")
     fixed = {0: alpha_ns, 1: ns_per_byte}
-    known = {place: value for place, value in fixed.items() if value is not None}
-    if known:
-        return [_fitted(seen, RING, known, seed, scatter)]
+    fixed_terms = {place: value for place, value in fixed.items() if value is not None}
+    if fixed_terms:
+        return [_fitted(seen, RING, fixed_terms, seed, scatter)]
     if not tells_apart(seen):
         # One length of message: either it is all bandwidth, or latency is as much as it can be.
         most = min(
@@ -146,15 +146,15 @@ def fit(
             for alpha in ((0.0, most) if form is RING else (0.0,))
             if len(form.messages) == 1
         ]
-    found = [_fitted(seen, form, {}, seed, scatter) for form in forms(seen)]
+    costs = [_fitted(seen, form, {}, seed, scatter) for form in forms(seen)]
     if len(set(seen.ranks)) == 1:
         # Whether sizes differ by latency, or by how each is sent, calls of one number of ranks do not tell.
-        found += [_fitted(seen, form, {0: 0.0}, seed, scatter) for form in forms(seen) if form in FLAT]
-        best, *others = sorted(found, key=lambda one: _score(seen, one, scatter))
+        costs += [_fitted(seen, form, {0: 0.0}, seed, scatter) for form in forms(seen) if form in FLAT]
+        best, *others = sorted(costs, key=lambda one: _score(seen, one, scatter))
         return [best, *(one for one in others if one.error <= best.error + _TOO_FAR_OFF)]
-    scores = np.array([_score(seen, one, scatter) for one in found])
+    scores = np.array([_score(seen, one, scatter) for one in costs])
     order = np.argsort(scores, kind="stable")
-    return [found[place] for place in order if scores[place] <= scores.min() + _AS_GOOD]
+    return [costs[place] for place in order if scores[place] <= scores.min() + _AS_GOOD]
 
 
 def forms(seen: Exchanges) -> tuple[Form, ...]:
@@ -162,12 +162,12 @@ def forms(seen: Exchanges) -> tuple[Form, ...]:
     levels = LEVELS if ((seen.nodes > 1) & (seen.ranks > seen.nodes)).any() else ()
     sizes = [int(count) for count in np.unique(seen.ranks)]
     sharing = [shared(size) for size in sizes[:-1]] + [slower(size) for size in sizes[-2:-1]]
-    found = (*FLAT, *levels, *sharing)
+    possible = (*FLAT, *levels, *sharing)
     if len(seen.algorithms) == 1:
         trees = "tree" in seen.algorithms
         # A kernel named after the ring may be another one's (NVLS, CollNet), but is no tree.
-        return tuple(one for one in found if one.trees == trees)
-    return found
+        return tuple(one for one in possible if one.trees == trees)
+    return possible
 
 
 def tells_apart(seen: Exchanges) -> bool:
@@ -176,17 +176,17 @@ def tells_apart(seen: Exchanges) -> bool:
     return bool(len(size)) and bool(size.max() > _TELLS_APART * size.min())
 
 
-def _fitted(seen: Exchanges, form: Form, known: Mapping[int, float], seed: int, scatter: float) -> Cost:
+def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed: int, scatter: float) -> Cost:
     """Least squares of relative errors with resamples: of calls, and of the runs that they are of."""
     design, runs = _design(seen, form), _runs(seen)
     generator = np.random.default_rng(seed)
     count = len(seen.ns)
     draws = generator.integers(0, count, (RESAMPLES, count))
     weights = np.stack([np.bincount(row, minlength=count) for row in draws]).astype(float)
-    first = nonnegative(design, np.ones((1, count)), np.ones((1, count)), known)
+    first = nonnegative(design, np.ones((1, count)), np.ones((1, count)), fixed_terms)
     spread = max(scatter, _misfit(seen, design, first[:, 0]))
     factors = np.exp(spread * generator.standard_normal((RESAMPLES, runs.max() + 1)))[:, runs]
-    resampled = nonnegative(design, weights, factors, known)
+    resampled = nonnegative(design, weights, factors, fixed_terms)
     terms = np.concatenate([first, resampled], axis=1)
     error = float(np.sqrt(np.mean(np.square(_residuals(seen, design, first[:, 0])[0]))))
     return Cost(form, terms, error, int(seen.ranks.max()))
@@ -202,7 +202,7 @@ def _design(seen: Exchanges, form: Form) -> np.ndarray:
 
 
 def nonnegative(
-    design: np.ndarray, weights: np.ndarray, factors: np.ndarray, known: Mapping[int, float]
+    design: np.ndarray, weights: np.ndarray, factors: np.ndarray, fixed_terms: Mapping[int, float]
 ) -> np.ndarray:
     """Non-negative least squares of ``design.T @ x = factors``, for many weights at once.
 
@@ -210,21 +210,21 @@ def nonnegative(
 
     Args:
         design: (terms, calls); ``weights``, ``factors``: (problems, calls).
-        known: terms that are not fitted.
+        fixed_terms: terms that are not fitted.
 
     Returns:
         (terms, problems).
     """
     terms, problems = len(design), len(weights)
-    free = [place for place in range(terms) if place not in known and design[place].any()]
-    held = np.array([known.get(place, 0.0) for place in range(terms)])
+    free = [place for place in range(terms) if place not in fixed_terms and design[place].any()]
+    held = np.array([fixed_terms.get(place, 0.0) for place in range(terms)])
     wanted = factors - held @ design
     # Columns of one length, so that the normal equations are well conditioned.
     length = np.sqrt(np.square(design).sum(axis=1))
     scaled = design / np.where(length > 0, length, 1)[:, None]
     gram = np.einsum("pc,ic,jc->pij", weights, scaled, scaled, optimize=True)
     right = np.einsum("pc,pc,ic->pi", weights, wanted, scaled, optimize=True)
-    found = np.repeat(held[:, None], problems, axis=1)
+    coefficients = np.repeat(held[:, None], problems, axis=1)
     least = np.zeros(problems)  # of the part of the squares that depends on x: 0 where x is 0
     for size in range(1, len(free) + 1):
         for chosen in combinations(free, size):
@@ -239,9 +239,9 @@ def nonnegative(
             squares = -np.einsum("pi,pi->p", solved, side)
             better = usable & (solved >= 0).all(axis=1) & (squares < least - 1e-12)
             least = np.where(better, squares, least)
-            found[:, better] = held[:, None]
-            found[place[:, None], better] = (solved[better] / length[place]).T
-    return found
+            coefficients[:, better] = held[:, None]
+            coefficients[place[:, None], better] = (solved[better] / length[place]).T
+    return coefficients
 
 
 def _runs(seen: Exchanges) -> np.ndarray:

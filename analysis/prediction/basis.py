@@ -101,10 +101,12 @@ def basis_of(
     model = Model(largest.step, costs[0], WIRE_BYTES[of["grad"]], of["bucket_mb"], scatter=scatter)
     own: tuple[Computing, ...] = ()
     if one.strong:
-        known = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
-        lacking = [_lacking(model, point, step) for point, step in zip(points, known, strict=True)]
-        found = [computing(points, known, missing, scatter) for missing in (lacking, [0.0] * count)]
-        own = tuple(each for each in found if each is not None)
+        traced_steps = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
+        lacking = [_lacking(model, point, step) for point, step in zip(points, traced_steps, strict=True)]
+        models_of_computing = [
+            computing(points, traced_steps, missing, scatter) for missing in (lacking, [0.0] * count)
+        ]
+        own = tuple(each for each in models_of_computing if each is not None)
         if not own:
             return ONE_BATCH
     # Where batches shrink, what makes a rank late may shrink with them or not.
@@ -148,18 +150,18 @@ def predicted(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> Pre
     Args:
         models: changed ones, where the plain ones stand for the largest measured batch only.
     """
-    found = []
+    batches = []
     pairs = zip(basis.models, models or basis.models, strict=True)
     for (plain, model), own in itertools.product(pairs, basis.computing or (None,)):
         before = simulated(basis, plain, layout_of(basis.anchor), own).step_ns
         after = simulated(basis, model, layout, own)
         measured = _anchor(basis.anchor, basis.one.points)
         grown = measured * after.step_ns / before if basis.one.strong else measured + after.step_ns - before
-        found.append((np.maximum(grown, 0.01 * measured), after))
-    intervals = [estimates.interval(batch[1:]) for batch, _ in found]
+        batches.append((np.maximum(grown, 0.01 * measured), after))
+    intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
     wider = float(np.exp(basis.missed * doublings(basis.anchor.world_size, layout.ranks)))
     low, high = min(low for low, _ in intervals), max(high for _, high in intervals)
-    return Predicted(float(found[0][0][0]), low / wider, high * wider, found[0][1])
+    return Predicted(float(batches[0][0][0]), low / wider, high * wider, batches[0][1])
 
 
 def simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None = None) -> Simulated:

@@ -22,33 +22,33 @@ MOST_FIT_ERROR_PCT = 10.0
 WORTH_SAYING = 0.01
 
 
-def judged(made: Rows) -> Rows:
+def judged(rows: Rows) -> Rows:
     """The rows with ``believed``: whether the method is the better founded one of the configuration's."""
-    found = []
-    for row in made:
-        alike = _alike(made, row)
-        found.append(row | {"believed": row["method"] == _method(alike)})
-    return found
+    answer = []
+    for row in rows:
+        alike = _alike(rows, row)
+        answer.append(row | {"believed": row["method"] == _method(alike)})
+    return answer
 
 
-def sentences(made: Rows) -> list[str]:
+def sentences(rows: Rows) -> list[str]:
     """A line for each reason why one of two methods is to be believed; none where there is one only."""
-    said = []
-    for row in made:
-        alike = _alike(made, row)
+    reasons = []
+    for row in rows:
+        alike = _alike(rows, row)
         if row["what_if"] or row["backtest"] or _ahead(alike) != {CURVE, SIMULATION}:
             continue
-        said.append(_why(alike))
-    return list(dict.fromkeys(said))
+        reasons.append(_why(alike))
+    return list(dict.fromkeys(reasons))
 
 
-def _alike(made: Rows, row: dict[str, Any]) -> Rows:
+def _alike(rows: Rows, row: dict[str, Any]) -> Rows:
     """The rows of the same configuration."""
-    return [one for one in made if all(str(one.get(name)) == str(row.get(name)) for name in _names(made))]
+    return [one for one in rows if all(str(one.get(name)) == str(row.get(name)) for name in _names(rows))]
 
 
-def _names(made: Rows) -> Sequence[str]:
-    return [name for name in CONFIGURATION if name in made[0]] or ["measured_on"]
+def _names(rows: Rows) -> Sequence[str]:
+    return [name for name in CONFIGURATION if name in rows[0]] or ["measured_on"]
 
 
 def _ahead(alike: Rows) -> set[str]:

@@ -93,23 +93,23 @@ def configurations(
 ) -> list[Configuration]:
     """A sweep's configurations; one rank sends no gradients, so its point may be of another precision."""
     kind = chosen(study, scaling)
-    found: dict[tuple, list[Point]] = {}
+    groups: dict[tuple, list[Point]] = {}
     for point in points_of(study, kind):
         own = {name: point.fields[name] for name in CONFIGURATION}
         if kind == "strong":
             own["batch"] *= point.world_size
-        members = found.setdefault(tuple(str(value) for value in own.values()), [])
+        members = groups.setdefault(tuple(str(value) for value in own.values()), [])
         base = point.base
         if base.world_size < point.world_size and base not in members:
             members.append(base)
         if point not in members:
             members.append(point)
-    made = []
-    for members in found.values():
+    answer = []
+    for members in groups.values():
         alone = _one_a_size(study, _merged(study, members))
         fields = {name: alone[-1].fields[name] for name in CONFIGURATION}
-        made.append(Configuration(fields, tuple(alone), kind == "strong", gpus_per_node))
-    return made
+        answer.append(Configuration(fields, tuple(alone), kind == "strong", gpus_per_node))
+    return answer
 
 
 def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
@@ -117,7 +117,7 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
     alike: dict[tuple, list[Point]] = {}
     for point in members:
         alike.setdefault((point.fields["nodes"], point.fields["gpus_per_node"]), []).append(point)
-    made = []
+    points = []
     for same in alike.values():
         timed = [one for one in same if one.timed_by == UNPROFILED] or same
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
@@ -128,8 +128,8 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
                 f"together: timed by the runs of {first.fields['batches']}"
             )
             first = _with_profiled(first, [run for one in same for run in one.profiled])
-        made.append(first)
-    return made
+        points.append(first)
+    return points
 
 
 def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
@@ -140,15 +140,15 @@ def _with_profiled(point: Point, runs: list[tuple[Source, Series]]) -> Point:
 def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
     """Of points of one world size the one on the fewest nodes, in rising order of ranks."""
     ordered = sorted(members, key=lambda point: (point.world_size, point.fields["nodes"]))
-    made: dict[int, Point] = {}
+    by_size: dict[int, Point] = {}
     for point in ordered:
-        other = made.setdefault(point.world_size, point)
+        other = by_size.setdefault(point.world_size, point)
         if other is not point:
             study.note(
                 f"{point.fields['model']}: several node counts give {point.world_size} ranks; what is "
                 f"predicted goes by {other.label}"
             )
-    return list(made.values())
+    return list(by_size.values())
 
 
 def scatter_of(points: Sequence[Point]) -> float:
@@ -160,11 +160,13 @@ def scatter_of(points: Sequence[Point]) -> float:
     """
     from scipy.special import stdtrit
 
-    known = [point.scatter for point in points if point.scatter.freedom and np.isfinite(point.scatter.sigma)]
-    freedom = sum(one.freedom for one in known)
+    scatters = [
+        point.scatter for point in points if point.scatter.freedom and np.isfinite(point.scatter.sigma)
+    ]
+    freedom = sum(one.freedom for one in scatters)
     if not freedom:
         return curve.ASSUMED_SCATTER
-    pooled = np.sqrt(sum(one.freedom * one.sigma**2 for one in known) / freedom)
+    pooled = np.sqrt(sum(one.freedom * one.sigma**2 for one in scatters) / freedom)
     return float(pooled * stdtrit(freedom, (1 + estimates.LEVEL) / 2) / 1.96)
 
 

@@ -86,7 +86,7 @@ class _Fits:
 
     def of(self, which: np.ndarray) -> "_Fits":
         """Some of them."""
-        shapes = [one for one, taken in zip(self.shapes, which, strict=True) if taken]
+        shapes = [one for one, chosen in zip(self.shapes, which, strict=True) if chosen]
         arrays = [getattr(self, one.name)[which] for one in fields(self) if one.name != "shapes"]
         return _Fits(shapes, *arrays)
 
@@ -112,9 +112,9 @@ def predict(
     if len(set(ranks)) < 2:
         raise ValueError("two world sizes at least")
     measured, values = np.asarray(ranks, float), np.asarray(times, float)
-    known = _own_errors(measured, values, strong) if errors is None else np.asarray(errors, float)
-    known = np.maximum(known, _LEAST_ERROR)
-    fits = _fits(measured, values, known, float(wanted), strong)
+    point_errors = _own_errors(measured, values, strong) if errors is None else np.asarray(errors, float)
+    point_errors = np.maximum(point_errors, _LEAST_ERROR)
+    fits = _fits(measured, values, point_errors, float(wanted), strong)
     least = float(fits.chi_square.min())
     # Points that no shape meets are known less well than was said.
     scale = max(1.0, least / max(1, len(values) - 2))
@@ -123,7 +123,7 @@ def predict(
     # The centre is of the simplest that is as good: nothing hidden.
     simple = good.of(good.allowed & ~good.hidden) if (good.allowed & ~good.hidden).any() else good
     centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
-    stays, grows = _least_and_most(measured, values, known * np.sqrt(scale), float(wanted), strong)
+    stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(wanted), strong)
     low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
     high = max(float((good.most + reach).max()), grows, centre)
     names = tuple(name for name in SHAPES if any(name in one for one in good.shapes))
@@ -148,15 +148,15 @@ def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarra
     """Errors of points that nobody repeated: what they are off the best shape; no more than is assumed."""
     from scipy.special import stdtrit
 
-    known = np.full(len(times), ASSUMED_SCATTER)
+    errors = np.full(len(times), ASSUMED_SCATTER)
     freedom = len(times) - 2
     if freedom < 1:
-        return known
-    fits = _fits(ranks, times, known, float(ranks[-1]), strong)
+        return errors
+    fits = _fits(ranks, times, errors, float(ranks[-1]), strong)
     # What is hidden is fitted, too, and so are two shapes at once: they would take up what points are off.
     least = fits.chi_square[~fits.hidden & (fits.parameters <= 2)].min()
     off = np.sqrt(least / freedom) * float(stdtrit(freedom, 0.975)) / 1.96
-    return known * min(1.0, off)
+    return errors * min(1.0, off)
 
 
 def _fits(ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool) -> _Fits:
@@ -175,9 +175,9 @@ def _fits(ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: floa
         for first in range(len(ranks) + 1)
         for visible in _VISIBLE
     ]
-    found = [*none_hidden, *some_hidden]
-    shapes = [shape for one in found for shape in one.shapes]
-    arrays = [np.concatenate([getattr(one, name.name) for one in found]) for name in fields(_Fits)[1:]]
+    parts = [*none_hidden, *some_hidden]
+    shapes = [shape for one in parts for shape in one.shapes]
+    arrays = [np.concatenate([getattr(one, name.name) for one in parts]) for name in fields(_Fits)[1:]]
     return _Fits(shapes, *arrays)
 
 
@@ -206,8 +206,8 @@ class _Points:
     def costs(self, names: Sequence[str]) -> np.ndarray:
         """The shapes that cost anything, (shapes, points and the wanted one)."""
         every = np.append(self.ranks, self.wanted)
-        found = [SHAPES[name](every) for name in names]
-        return np.stack([one for one in found if one[:-1].any()] or [np.zeros_like(every)])
+        columns = [SHAPES[name](every) for name in names]
+        return np.stack([one for one in columns if one[:-1].any()] or [np.zeros_like(every)])
 
 
 def _fitted(
@@ -231,24 +231,24 @@ def _fitted(
     if solved is None:
         return _none()
     values, covariance, chi_square = solved
-    told = values.shape[1] > parts
+    separable = values.shape[1] > parts
     # What can be hidden of the exchange, on each point and the wanted ranks, and what hides it.
-    rise = (1 - visible) * values[:, parts:] @ costs if told else np.zeros((len(hidden), measured + 1))
+    rise = (1 - visible) * values[:, parts:] @ costs if separable else np.zeros((len(hidden), measured + 1))
     limit = hidden[:, None] * values[:, :1] * base
     slack = 1e-9 * np.abs(values[:, :1])
     over, under = (rise >= limit - slack)[:, :measured], (rise <= limit + slack)[:, :measured]
-    right = np.where(exposed, over, under) if told else np.ones(over.shape, dtype=bool)
+    right = np.where(exposed, over, under) if separable else np.ones(over.shape, dtype=bool)
     out = rise[:, -1] > limit[:, -1]
     if not hidden.any():
         right, out = np.ones_like(right), np.ones(1, dtype=bool)
     to = np.zeros(values.shape)
     to[:, 0] = base[-1] * (1 - hidden * out)
     to[:, 1:parts] = 1 - base[-1]
-    if told:
+    if separable:
         to[:, parts:] = np.where(out, 1.0, visible)[:, None] * costs[:, -1]
     time = (to * values).sum(axis=1)
     most = time.copy()
-    if not told and names:
+    if not separable and names:
         # All is hidden, and how much that is, is not known: up to all that the last point can hide.
         growth = float((costs[:, -1] / costs[:, -2]).max())
         most += np.maximum(hidden * values[:, 0] * (base[-2] * growth - base[-1]), 0)

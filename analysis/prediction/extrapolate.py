@@ -76,7 +76,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
     usable = [one for one in series if len(one.ranks) > 1]
     if not usable:
         raise UserError(NOTHING)
-    made: Rows = []
+    answer: Rows = []
     reasons: list[str] = []
     for one in usable:
         missed = 0.0
@@ -84,7 +84,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
             row = _row(one.first(place), one.ranks[place], missed)
             measured = one.images_per_s[place]
             error = 100 * (row["images_per_s"] / measured - 1)
-            made.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
+            answer.append(row | {"backtest": True, "measured_images_per_s": measured, "error_pct": error})
             noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
             ends = row["images_per_s_low"], row["images_per_s_high"]
             missed = max(
@@ -102,13 +102,13 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
                     f"{digits(low, 3)} to {digits(high, 3)} images/s; measure more points"
                 )
             else:
-                made.append(row)
-    return made, list(dict.fromkeys(reasons))
+                answer.append(row)
+    return answer, list(dict.fromkeys(reasons))
 
 
-def doublings(known: int, wanted: int) -> float:
+def doublings(measured: int, wanted: int) -> float:
     """How far a prediction reaches."""
-    return abs(float(np.log2(wanted / known)))
+    return abs(float(np.log2(wanted / measured)))
 
 
 def outside(measured: float, low: float, high: float, noise: float) -> float:
@@ -122,10 +122,10 @@ def outside(measured: float, low: float, high: float, noise: float) -> float:
 
 
 def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
-    found = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
+    prediction = curve.predict(one.ranks, one.time_s(), ranks, one.errors or None, one.strong)
     images = one.images(ranks)
     wider = float(np.exp(missed * doublings(one.ranks[-1], ranks)))
-    low, high = found.low / wider, found.high * wider
+    low, high = prediction.low / wider, prediction.high * wider
     base = one.images_per_s[0] / one.ranks[0]
     return {
         **one.fields,
@@ -134,22 +134,22 @@ def _row(one: Series, ranks: int, missed: float) -> dict[str, Any]:
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",
-        "images_per_s": images / found.time,
+        "images_per_s": images / prediction.time,
         "images_per_s_low": images / high,
         "images_per_s_high": images / low,
-        "batch_ms": 1e3 * found.time,
+        "batch_ms": 1e3 * prediction.time,
         "batch_ms_low": 1e3 * low,
         "batch_ms_high": 1e3 * high,
-        "scaling_efficiency_pct": 100 * images / found.time / ranks / base,
+        "scaling_efficiency_pct": 100 * images / prediction.time / ranks / base,
         "measured_on": " ".join(str(count) for count in one.ranks),
-        "shapes": " ".join(found.shapes),
+        "shapes": " ".join(prediction.shapes),
     }
 
 
 # --- what was measured --------------------------------------------------------------------------------
 
 
-def series_of(found: Sequence[Configuration]) -> list[Series]:
+def series_of(configurations: Sequence[Configuration]) -> list[Series]:
     """The rates of a sweep's configurations."""
     return [
         Series(
@@ -161,7 +161,7 @@ def series_of(found: Sequence[Configuration]) -> list[Series]:
             one.strong,
             one.nodes,
         )
-        for one in found
+        for one in configurations
     ]
 
 
@@ -189,7 +189,7 @@ def read_table(path: Path) -> list[Series]:
         raise UserError(f"{path}, line {line}: ranks and images a second must be positive numbers")
     table[[ranks, rate]] = numbers
     fields = [name for name in _FIELDS if name in table.columns]
-    made = []
+    series = []
     groups: Any = table.groupby(fields, dropna=False, sort=False) if fields else [((), table)]
     for key, members in groups:
         means = members.groupby(ranks)[rate].mean()
@@ -198,11 +198,11 @@ def read_table(path: Path) -> list[Series]:
             if "batch_per_gpu" in fields
             else None
         )
-        known = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
-        made.append(Series(
-            known,
+        known_fields = {name: value for name, value in zip(fields, key, strict=True) if pd.notna(value)}
+        series.append(Series(
+            known_fields,
             tuple(int(count) for count in means.index),
             tuple(float(value) for value in means),
             float(batch) if batch is not None and np.isfinite(batch) else 1.0,
         ))  # fmt: skip
-    return made
+    return series

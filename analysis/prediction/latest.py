@@ -29,11 +29,11 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
         resampled = estimates.block_resamples(own, of_others, RESAMPLES)
         return np.concatenate([[of_others(own)], resampled]) - middle
     generator = np.random.default_rng(estimates.SEED)
-    found = [_median_of_all(own - middle, late, others)]
+    medians = [_median_of_all(own - middle, late, others)]
     for _ in range(RESAMPLES):
         drawn = own[generator.integers(0, len(own), len(own))] - middle
-        found.append(_median_of_all(drawn, generator.choice(late, late.shape[1], axis=1), others))
-    return np.array(found)
+        medians.append(_median_of_all(drawn, generator.choice(late, late.shape[1], axis=1), others))
+    return np.array(medians)
 
 
 def _median_of_all(own: np.ndarray, late: np.ndarray, others: int) -> float:

@@ -110,24 +110,24 @@ def of_study(
     Raises:
         UserError: neither can be made, with why.
     """
-    found = configurations.configurations(study, scaling, gpus_per_node)
-    series = extrapolate.series_of(found)
+    sweep_configurations = configurations.configurations(study, scaling, gpus_per_node)
+    series = extrapolate.series_of(sweep_configurations)
     wanted = wanted_ranks(ranks, series)
-    simulated, reasons = simulate_rows.rows(study, found, wanted, what_ifs, network)
+    simulated, reasons = simulate_rows.rows(study, sweep_configurations, wanted, what_ifs, network)
     try:
         curves, untold = extrapolate.rows(series, wanted)
     except UserError as error:
         if not simulated:
             raise UserError(_neither([str(error)], reasons)) from None
         curves, untold = [], [str(error)]
-    made = [*curves, *simulated]
-    if not made:
+    rows = [*curves, *simulated]
+    if not rows:
         raise UserError(_neither(untold, reasons))
     for reason in untold:
         study.note(f"no curve: {reason}")
     for reason in reasons:
         study.note(f"not simulated: {reason}")
-    return believed.judged(made)
+    return believed.judged(rows)
 
 
 def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
@@ -165,15 +165,15 @@ _NOT_95 = (
 )
 
 
-def caption(made: Rows, in_words: bool = True) -> str:
+def caption(rows: Rows, in_words: bool = True) -> str:
     """What stands below the table: what the ranges are, and how good predictions were.
 
     Args:
         in_words: which method to believe, too.
     """
-    lines = believed.sentences(made) if in_words else []
+    lines = believed.sentences(rows) if in_words else []
     for method, ranges in _RANGES.items():
-        of = [row for row in made if row["method"] == method]
+        of = [row for row in rows if row["method"] == method]
         errors = [abs(row["error_pct"]) for row in of if row["backtest"]]
         if of and errors:
             lines.append(
@@ -185,18 +185,18 @@ def caption(made: Rows, in_words: bool = True) -> str:
     return "\n".join([*lines, _NOT_95])
 
 
-def fields_of(made: Rows) -> list[str]:
+def fields_of(rows: Rows) -> list[str]:
     """The columns of rows that are no :data:`METRICS`: a run's fields, or those of a table of rates."""
-    return [name for name in dict.fromkeys(name for row in made for name in row) if name not in _NAMES]
+    return [name for name in dict.fromkeys(name for row in rows for name in row) if name not in _NAMES]
 
 
-def shown(made: Rows) -> list[Column]:
+def shown(rows: Rows) -> list[Column]:
     """The tables' columns; those that no row fills are left out."""
     # Of strong scaling a rank's batch is that of the largest measured point, and no configuration.
-    strong = all(row["scaling"] == "strong" for row in made)
-    varying = [name for name in telling(made, fields_of(made)) if name != "batch" or not strong]
+    strong = all(row["scaling"] == "strong" for row in rows)
+    varying = [name for name in telling(rows, fields_of(rows)) if name != "batch" or not strong]
     figures = picked(
         METRICS, "method", "ranks", "what_if", "images_per_s", "gain_pct", "scaling_efficiency_pct",
         "exposed_ms", "exchange", "fit_error_pct", "measured_images_per_s", "error_pct", "measured_on",
     )  # fmt: skip
-    return filled(columns([*fields(varying), *figures]), made)
+    return filled(columns([*fields(varying), *figures]), rows)

@@ -56,14 +56,14 @@ def computing(
         lacking: of each point, what its traced step is to be longer, ns.
         scatter: by how much runs differ, relative.
     """
-    known = [
+    timings = [
         (float(point.fields["batch"]), _own_ns(point, step) + more)
         for point, step, more in zip(points, steps, lacking, strict=True)
         if step is not None or point.world_size == 1
     ]
-    if len({batch for batch, _ in known}) < 2:
+    if len({batch for batch, _ in timings}) < 2:
         return None
-    batches, took = (np.array(column) for column in zip(*known, strict=True))
+    batches, took = (np.array(column) for column in zip(*timings, strict=True))
     generator = np.random.default_rng(seed)
     drawn = np.exp(scatter * generator.standard_normal((RESAMPLES, len(took))))
     factors = np.concatenate([np.ones((1, len(took))), drawn])

@@ -185,7 +185,7 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
         UserError: there is no such change, or its value is none.
         ValueError: it changes nothing here, or what it would change is not known; the message says which.
     """
-    for name, value in _taken_apart(what_if):
+    for name, value in _changes(what_if):
         model = _changed(model, name, value, layout)
     return model
 
@@ -198,7 +198,7 @@ def parse_what_ifs(text: str) -> list[str]:
     """
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
-        _taken_apart(name)
+        _changes(name)
     return names
 
 
@@ -231,9 +231,9 @@ def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
         )
 
 
-def _taken_apart(what_if: str) -> list[tuple[str, float]]:
+def _changes(what_if: str) -> list[tuple[str, float]]:
     """The changes that a what-if says, with their values (0: they have none)."""
-    made = []
+    changes = []
     for one in what_if.split("+"):
         name, equals, value = (part.strip() for part in one.partition("="))
         if name not in _DEFAULTS:
@@ -243,5 +243,5 @@ def _taken_apart(what_if: str) -> list[tuple[str, float]]:
         number = float(value.removesuffix("x")) if _NUMBERS[name].fullmatch(value) else 0.0
         if _DEFAULTS[name] and number <= 0:
             raise UserError(f"--what-if: {one.strip()!r} needs a number, e.g. {name}={_DEFAULTS[name]}")
-        made.append((name, number))
-    return made
+        changes.append((name, number))
+    return changes

@@ -40,20 +40,20 @@ WORTH_SAYING_PCT = 3.0
 
 def rows(
     study: Study,
-    found: Sequence[Configuration],
+    configurations: Sequence[Configuration],
     wanted: Sequence[int],
     what_ifs: Sequence[str] = (),
     network: Network | None = None,
 ) -> tuple[Rows, list[str]]:
     """Back-tests of each configuration, then its predictions and what-ifs; and why others have none."""
-    made: Rows = []
+    answer: Rows = []
     reasons: list[str] = []
-    for one in found:
+    for one in configurations:
         steps = [traced(study, point) for point in one.points]
         of_one, why = rows_of(study, one, steps, wanted, what_ifs, network or Network())
-        made += of_one
+        answer += of_one
         reasons += why
-    return made, list(dict.fromkeys(reasons))
+    return answer, list(dict.fromkeys(reasons))
 
 
 def rows_of(
@@ -65,37 +65,37 @@ def rows_of(
     network: Network,
 ) -> tuple[Rows, list[str]]:
     """The same of one configuration, whose points' traces are ``steps``."""
-    made: Rows = []
+    answer: Rows = []
     missed = 0.0
     for place in range(1, len(one.points)):
         basis = basis_of(one, place, steps, network, missed)
         point = one.points[place]
         if isinstance(basis, Basis) and not unseen(basis, point.world_size, network, layout_of(point)):
             row = _row(basis, layout_of(point))
-            made.append(_backtested(row, point))
+            answer.append(_backtested(row, point))
             if late_of(steps[place]) == len(basis.models[0].step.late_ns):
                 # A rank that is late on these ranks and was not there before is nothing that grows.
                 missed = max(missed, _missed(row, point, basis))
     basis = basis_of(one, len(one.points), steps, network, missed)
     if not isinstance(basis, Basis):
-        return made, [basis]
+        return answer, [basis]
     basis = replace(basis, missed=max(missed, _missed_inside(basis, steps)))
     _find(study, basis)
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     if not unseen(basis, here.ranks, network, here):
-        made += _what_ifs(study, basis, here, _row(basis, here), what_ifs)
+        answer += _what_ifs(study, basis, here, _row(basis, here), what_ifs)
     reasons: list[str] = []
     for ranks in [count for count in wanted if count > one.points[-1].world_size]:
         layout = one.nodes.of(ranks)
         if why := unseen(basis, ranks, network, layout):
-            return made, [*reasons, why]  # neither are links of more ranks known
+            return answer, [*reasons, why]  # neither are links of more ranks known
         plain = _row(basis, layout)
         if why := _too_wide(plain):
             reasons.append(why)
         else:
-            made += [plain, *_what_ifs(study, basis, layout, plain, what_ifs)]
-    return made, reasons
+            answer += [plain, *_what_ifs(study, basis, layout, plain, what_ifs)]
+    return answer, reasons
 
 
 def _too_wide(row: dict[str, Any]) -> str:
@@ -146,7 +146,7 @@ def _find(study: Study, basis: Basis) -> None:
 
 
 def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str, Any]:
-    found = predicted(basis, layout, models)
+    step = predicted(basis, layout, models)
     one, model, ranks = basis.one, (models or basis.models)[0], layout.ranks
     # A rate is of the mean batch, the step the median one: by their ratio on the largest measured point.
     point = basis.anchor
@@ -164,13 +164,13 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         "what_if": "",
         "backtest": False,
         "scaling": "strong" if one.strong else "weak",
-        "images_per_s": images / found.batch,
-        "images_per_s_low": images / found.high,
-        "images_per_s_high": images / found.low,
-        "batch_ms": found.batch / 1e6,
-        "batch_ms_low": found.low / 1e6,
-        "batch_ms_high": found.high / 1e6,
-        "scaling_efficiency_pct": 100 * images / found.batch / ranks / (first.rate.value / first.world_size),
+        "images_per_s": images / step.batch,
+        "images_per_s_low": images / step.high,
+        "images_per_s_high": images / step.low,
+        "batch_ms": step.batch / 1e6,
+        "batch_ms_low": step.low / 1e6,
+        "batch_ms_high": step.high / 1e6,
+        "scaling_efficiency_pct": 100 * images / step.batch / ranks / (first.rate.value / first.world_size),
         "measured_on": " ".join(str(point.world_size) for point in basis.points),
         "traced_ranks": basis.traced.world_size,
         "fit_error_pct": 100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
@@ -178,9 +178,9 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         "exchanges_tried": " or ".join(dict.fromkeys(one.cost.form.name for one in basis.models)),
         "allreduce_error_pct": 100 * error if np.isfinite(error) else None,
         "late_ranks": len(model.step.late_ns),
-        "buckets": found.simulated.buckets,
-        "exposed_ms": float(found.simulated.exposed_ns[0]) / 1e6,
-        "hidden_ms": float(found.simulated.hidden_ns[0]) / 1e6,
+        "buckets": step.simulated.buckets,
+        "exposed_ms": float(step.simulated.exposed_ns[0]) / 1e6,
+        "hidden_ms": float(step.simulated.hidden_ns[0]) / 1e6,
         "measured_hidden_ms": float(seen.hidden_ns[0]) / 1e6,
         "alpha_us": alpha / 1e3 if model.cost.latency_known else None,
         "beta_gb_per_s": 1 / per_byte if per_byte else None,
@@ -192,7 +192,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
 def _what_ifs(
     study: Study, basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str]
 ) -> Rows:
-    made = []
+    variants = []
     for name in what_ifs:
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
@@ -202,8 +202,8 @@ def _what_ifs(
         row = _row(basis, layout, models)
         # Nothing was measured with the change.
         row |= {"what_if": name, "fit_error_pct": None}
-        made.append(row | {"gain_pct": 100 * (row["images_per_s"] / plain["images_per_s"] - 1)})
-    return made
+        variants.append(row | {"gain_pct": 100 * (row["images_per_s"] / plain["images_per_s"] - 1)})
+    return variants
 
 
 # --- how well it does ---------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
 
 def _missed_inside(basis: Basis, steps: Sequence[Traced | str]) -> float:
     """The same of measured points that the basis is made from, as its step says them."""
-    found = 0.0
+    largest = 0.0
     for point, step in zip(basis.points[:-1], steps, strict=False):
         if len(basis.models[0].step.late_ns) and late_of(step) != len(basis.models[0].step.late_ns):
             continue
         row = _row(basis, layout_of(point))
-        found = max(found, _missed(row, point, basis))
-    return found
+        largest = max(largest, _missed(row, point, basis))
+    return largest

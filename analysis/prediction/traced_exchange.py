@@ -69,11 +69,11 @@ def exchanges(calls: Allreduces | None, layout: Layout) -> Exchanges:
     return Exchanges(ranks, calls_of_each[took], bytes_of_each[took], lasted[took], nodes, calls.algorithms)
 
 
-def together(found: Sequence[Exchanges]) -> Exchanges:
+def together(parts: Sequence[Exchanges]) -> Exchanges:
     """The allreduces of several traces."""
     names = [one.name for one in fields(Exchanges) if one.name != "algorithms"]
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in found]) for name in names}
-    return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in found)))
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in parts]) for name in names}
+    return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in parts)))
 
 
 def allreduces(study: Study, source: Source, series: Series) -> Allreduces | None:
@@ -117,8 +117,8 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
 
 def algorithms_of(names: Iterable[str]) -> frozenset[str]:
     """What NCCL calls the algorithm of its kernels: ring, tree; none where a kernel does not say."""
-    found = [_ALGORITHM.search(name) for name in set(names)]
-    return frozenset(one[1].lower() for one in found if one) if all(found) else frozenset()
+    matches = [_ALGORITHM.search(name) for name in set(names)]
+    return frozenset(one[1].lower() for one in matches if one) if all(matches) else frozenset()
 
 
 def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> dict[int, Late]:

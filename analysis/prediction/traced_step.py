@@ -53,8 +53,8 @@ def traced(study: Study, point: Point) -> Traced | str:
     if not runs:
         return "no run was traced (profile: torch)"
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
-    said = study.use(source, lambda source: _traced(study, point, source, series))
-    return said or f"its trace ({source.id}) cannot be used: a table is damaged"
+    answer = study.use(source, lambda source: _traced(study, point, source, series))
+    return answer or f"its trace ({source.id}) cannot be used: a table is damaged"
 
 
 def _traced(study: Study, point: Point, source: Source, series: Series) -> Traced | str:
@@ -106,10 +106,10 @@ def _ready(
     counts = source.manifest.ranks[0].gradient_elements if source.manifest and source.manifest.ranks else {}
     if not counts:
         return None
-    found = query_arrays(study, source, _READY, kernels=[tables.table_path(_rank_0(source), "kernels")])
+    columns = query_arrays(study, source, _READY, kernels=[tables.table_path(_rank_0(source), "kernels")])
     begin = dict(zip(recorded["batch_index"].tolist(), _backward_begin(recorded).tolist(), strict=True))
     by_layer: dict[str, list[float]] = {}
-    for batch, layer, at in zip(found["batch_index"], found["layer"], found["ready_ns"], strict=True):
+    for batch, layer, at in zip(columns["batch_index"], columns["layer"], columns["ready_ns"], strict=True):
         if int(batch) in begin:
             by_layer.setdefault(str(layer), []).append(float(at) - begin[int(batch)])
     return ready_in_order(counts, {layer: float(np.median(at)) for layer, at in by_layer.items()})
@@ -130,8 +130,8 @@ def ready_in_order(
     """
     at = [layers.get(name.rpartition(".")[0]) for name in counts]
     elements = np.array(list(counts.values()))
-    known = np.array([one is not None for one in at], dtype=bool)
-    if elements[known].sum() < elements.sum() / 2:
+    has_time = np.array([one is not None for one in at], dtype=bool)
+    if elements[has_time].sum() < elements.sum() / 2:
         return None
     latest = max(one for one in at if one is not None)
     ready = []
@@ -191,8 +191,8 @@ def step_of(
     late = calls.late if calls is not None else {}
     own, load, stages = _own(point, late)
     seen = {name: float(np.median(recorded[f"{name}_ns"])) for name in ("forward", "backward", "update")}
-    told = ("backward",) if alone else ("forward", "update")
-    recorded_ns, timed_ns = (sum(of[name] for name in told) for of in (seen, stages))
+    compared = ("backward",) if alone else ("forward", "update")
+    recorded_ns, timed_ns = (sum(of[name] for name in compared) for of in (seen, stages))
     if recorded_ns <= 0 or timed_ns <= 0:
         return None
     slowed = recorded_ns / timed_ns
@@ -236,16 +236,16 @@ def _own(point: Point, late: Iterable[int]) -> tuple[np.ndarray, np.ndarray, dic
     Runs are set to one level: that they differ is no lateness of a rank. Ranks of ``late`` are left out.
     """
     several = point.world_size > 1
-    owns, loads, found = [], [], []
+    owns, loads, timings = [], [], []
     for _, series in point.timed:
         ranks = np.setdiff1d(np.arange(len(series.rank_ns)), list(late))
         steady = np.ix_(ranks, np.flatnonzero(series.steady))
         stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}
         whole = series.rank_ns[steady].ravel()
-        found.append({**stages, "end": whole - sum(stages.values())})
+        timings.append({**stages, "end": whole - sum(stages.values())})
         loads.append(stages["load"])
         owns.append(stages["load"] + stages["forward"] + stages["update"] if several else whole)
-    medians = {name: float(np.median(np.concatenate([one[name] for one in found]))) for name in found[0]}
+    medians = {name: float(np.median(np.concatenate([one[name] for one in timings]))) for name in timings[0]}
     level = float(np.median(np.concatenate(owns)))
     own = np.concatenate([run - np.median(run) + level for run in owns])
     return own, np.concatenate(loads).astype(float), medians

@@ -128,10 +128,10 @@ def held_up(late: Late | None) -> list[Sentence]:
         f"{least}{digits(late.ms, 3)} ms per batch for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
         f"a batch), {how}. Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
-    found = [Sentence(text, "stragglers", key_of(late))]
+    sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
-        found.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers"))
-    return found
+        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers"))
+    return sentences
 
 
 def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:

@@ -155,13 +155,13 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
         sentences.append(Sentence(
             f"On {largest} ranks the published scaling efficiency is "
             f"{min(values):.0f} to {max(values):.0f} %.",
-            "scaling",
+            "published-scaling",
         ))  # fmt: skip
         fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
         if fixed:
             sentences.append(Sentence(
                 f"{median(fixed):.0f} % of the durations behind it (median of {len(fixed)} points) do not "
-                "depend on the batch: that is start-up, not training.", "scaling",
+                "depend on the batch: that is start-up, not training.", "published-scaling",
             ))  # fmt: skip
     counted = [row for row in rows if row["tables"] is not None]
     if counted:
@@ -170,7 +170,7 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
         if values:
             sentences.append(Sentence(
                 f"The kernels reach {min(values):.0f} to {max(values):.0f} % of the device's peak FLOP rate.",
-                "table",
+                "kernel-tables",
             ))  # fmt: skip
         sentences.append(Sentence(
             "Not enough data to say how training scales: kernel tables hold no durations of batches.",

@@ -131,11 +131,11 @@ def of_loss(row: Mapping[str, Any], late: Late | None) -> list[Cause]:
     """
     parts = finest({name.removeprefix("loss_").removesuffix("_pct"): _number(value)
                     for name, value in row.items() if name.startswith("loss_")})  # fmt: skip
-    found = [Cause(LATE_RANKS, late.share_pct)] if late else []
+    causes = [Cause(LATE_RANKS, late.share_pct)] if late else []
     if late:
         parts = _without(parts, late, int(row["world_size"]))
-    found += [Cause(name, cost) for name, cost in parts.items()]
-    return sorted(found, key=lambda cause: -cause.cost_pct)
+    causes += [Cause(name, cost) for name, cost in parts.items()]
+    return sorted(causes, key=lambda cause: -cause.cost_pct)
 
 
 def _without(parts: Mapping[str, float], late: Late, ranks: int) -> dict[str, float]:

@@ -46,11 +46,11 @@ def _communication(context: Context) -> Content:
         content_or_why(_collectives, context) if _several_ranks(context) else None,
         content_or_why(_mpi, context) if messages.has_tau(context.study) else None,
     ]
-    known = [half for half in halves if half]
+    contents = [half for half in halves if half]
     return Content(
-        " ".join(half.text for half in known),
-        [chart for half in known for chart in half.charts],
-        [table for half in known for table in half.tables],
+        " ".join(half.text for half in contents),
+        [chart for half in contents for chart in half.charts],
+        [table for half in contents for table in half.tables],
     )
 
 
@@ -59,9 +59,9 @@ def _collectives(context: Context) -> Content:
     points = bars_of(rows, context.factors)
     hidden = plots.parts(points, HIDDEN, "Hidden by computing or not")
     charts = [Chart("exposed", hidden, "Milliseconds a batch of collectives that computing hides, or not")]
-    known = points.dropna(subset=[f"{name}_ms" for name in WAITED])
-    if len(known):
-        waited = plots.parts(known, WAITED, "Transfer, and waiting for slower ranks")
+    complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
+    if len(complete):
+        waited = plots.parts(complete, WAITED, "Transfer, and waiting for slower ranks")
         charts.append(Chart("waits", waited, "Milliseconds a batch of collectives in transfer, and waiting"))
     text = (
         "Collectives of a batch of a rank, by configuration: means over a point's runs. Transfer is the time "
@@ -140,9 +140,9 @@ def _activities(context: Context) -> Content:
 def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
-    known = points[points["batch"].notna()]
+    with_batch = points[points["batch"].notna()]
     label = "Share of communication and copies against batch size"
-    charts = [Chart("activities", plots.shares(known), label)] if len(known) else []
+    charts = [Chart("activities", plots.shares(with_batch), label)] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
     text = (
         "Of the summed time of GPU activities (of operators, on a CPU): collectives, drawn through, and "

@@ -37,15 +37,15 @@ def _factors(context: Context) -> Content:
     """Share of the variance by factor with its interval, largest first."""
     what, cells = context.once(_responses)
     rows = factors.rows(cells)
-    known = [row for row in rows if math.isfinite(row["omega_squared"])]
+    finite = [row for row in rows if math.isfinite(row["omega_squared"])]
     together = factors.not_told(rows)
-    if not known:
+    if not finite:
         return Content(_not_told(together) if together else _TOO_FEW)
     label = "Share of the variance that each factor explains, largest first"
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
     return Content(
-        _text(known, what, together),
-        [Chart("factors", effects(known, what), label)],
+        _text(finite, what, together),
+        [Chart("factors", effects(finite, what), label)],
         [as_view(part, "factor-table", ())],
     )
 

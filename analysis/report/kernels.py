@@ -106,9 +106,9 @@ def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | N
 
     One rank sends no gradients: if it is the smaller one, their precision may be another.
     """
-    known = [source for source in sources if source.world_size]
+    sized = [source for source in sources if source.world_size]
     pairs = [
-        (a, b) for a in known for b in known if (a.world_size or 0) < (b.world_size or 0) and _alike(a, b)
+        (a, b) for a in sized for b in sized if (a.world_size or 0) < (b.world_size or 0) and _alike(a, b)
     ]
     # Of equally far ones those that differ in nothing else.
     return max(pairs, key=lambda pair: (_ratio(pair), not _other_gradients(pair)), default=None)

@@ -24,12 +24,12 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
         rows: of runs, each with its run's ``id``; what is no figure tells points, and their rows, apart.
     """
     points: dict[tuple, set[str]] = {}
-    found: dict[tuple, Rows] = {}
+    groups: dict[tuple, Rows] = {}
     for row in rows:
         points.setdefault(_key(row, Run.model_fields), set()).add(row["id"])
-        found.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
-    made = []
-    for members in found.values():
+        groups.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
+    answer = []
+    for members in groups.values():
         runs = len(points[_key(members[0], Run.model_fields)])
         row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
         for name in figures:
@@ -38,18 +38,18 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
             # As many batches in each run are so many, and not "25.00".
             counted = all(isinstance(one.get(name), int) for one in members) and mean.is_integer()
             row[name] = None if np.isnan(mean) else int(mean) if counted else mean
-        made.append(row | {"runs": runs})
-    return made
+        answer.append(row | {"runs": runs})
+    return answer
 
 
 def knowing(rows: Rows, figure: str) -> Rows:
     """The rows of runs, less those that do not know a figure where another run of their point does."""
 
-    def known(row: Mapping[str, Any]) -> bool:
+    def has_figure(row: Mapping[str, Any]) -> bool:
         return row.get(figure) is not None and bool(np.isfinite(row[figure]))
 
-    points = {_key(row, Run.model_fields) for row in rows if known(row)}
-    return [row for row in rows if known(row) or _key(row, Run.model_fields) not in points]
+    points = {_key(row, Run.model_fields) for row in rows if has_figure(row)}
+    return [row for row in rows if has_figure(row) or _key(row, Run.model_fields) not in points]
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> tuple:
@@ -65,20 +65,20 @@ def named(rows: Rows, fields: Sequence[str], factors: Sequence[str] | None = Non
         factors: what the filters look at; by default ``fields``.
     """
     labels = labels_of(rows, fields)
-    known = [facts(row, fields if factors is None else factors) for row in rows]
+    tips = [facts(row, fields if factors is None else factors) for row in rows]
     return pd.DataFrame([
-        {**row, "label": label, "facts": fact} for row, label, fact in zip(rows, labels, known, strict=True)
+        {**row, "label": label, "facts": fact} for row, label, fact in zip(rows, labels, tips, strict=True)
     ])  # fmt: skip
 
 
 def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
     """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
     rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
-    told = list(fields)
-    for name in varied(rows, [name for name in rest if name not in told]):
-        labels = [called(row, told) for row in rows]
+    distinguishing = list(fields)
+    for name in varied(rows, [name for name in rest if name not in distinguishing]):
+        labels = [called(row, distinguishing) for row in rows]
         if len(set(labels)) == len(labels):
             break
-        if len({called(row, [*told, name]) for row in rows}) > len(set(labels)):
-            told.append(name)
-    return [called(row, told) for row in rows]
+        if len({called(row, [*distinguishing, name]) for row in rows}) > len(set(labels)):
+            distinguishing.append(name)
+    return [called(row, distinguishing) for row in rows]

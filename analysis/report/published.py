@@ -66,8 +66,10 @@ def _moved(context: Context) -> list[str]:
     return [line.strip() for line in lines[2:] if line.strip()]
 
 
-SCALING = SectionKind("scaling", "Scaling, as published", _scaling, lambda context: bool(_published(context)))
-TABLES = SectionKind("table", "The kernel tables", _tables, lambda context: bool(_counted(context)))
+SCALING = SectionKind(
+    "published-scaling", "Scaling, as published", _scaling, lambda context: bool(_published(context))
+)
+TABLES = SectionKind("kernel-tables", "The kernel tables", _tables, lambda context: bool(_counted(context)))
 CORRECTIONS = SectionKind(
     "corrections", "What the corrections move", _corrections, lambda context: bool(context.once(_moved))
 )

@@ -36,32 +36,32 @@ def _roofline(context: Context) -> Content:
     source = max(sources, key=lambda each: (each.world_size or 0, -sources.index(each)))
     rows = kernels_of(study, source)
     placed = [row for row in rows if row["intensity_flop_per_byte"]]
-    known = [
+    named_roofs = [
         (name, roof)
         for name, roof in zip(("datasheet", "measured"), roofs(costs.bound_of(study, source)), strict=True)
         if roof
     ]
-    if why := _why_not(rows, placed, known):
+    if why := _why_not(rows, placed, named_roofs):
         raise UserError(why)
     name = called(source.fields, context.factors)
     chart = Chart(
         "roofline",
-        figure(_points(placed[:TOP], known[0][1]), known, f"Roofline: {name}"),
+        figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, f"Roofline: {name}"),
         "FLOP rate of kernels against their arithmetic intensity, below the roofs of the device",
     )
     by_class = [
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
     ]
-    view = as_view(Part("", by_class, _columns(known), ""), "roofline-table", context.factors)
-    return Content(_text(rows, placed, known), [chart], [view])
+    view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
+    return Content(_text(rows, placed, named_roofs), [chart], [view])
 
 
-def _why_not(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
+def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     if not rows:
         return "no profiled run has a kernel in an attributed batch"
     if not placed:
         return "the tool recorded no FLOPs and bytes of any kernel"
-    if not known:
+    if not named_roofs:
         return "neither a datasheet (--peaks FILE) nor a measured peak of this device is there"
     return ""
 
@@ -80,12 +80,12 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
     return table
 
 
-def _text(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
+def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     share = {
         bound: sum(row["share_pct"] or 0.0 for row in rows if row["bound"] == bound)
         for bound in ("compute", "bandwidth")
     }
-    ridges = " and ".join(f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in known)
+    ridges = " and ".join(f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in named_roofs)
     left_out = max(len(placed) - TOP, 0)
     return (
         f"Of the kernels' time {share['compute']:.0f} % is of kernels that the arithmetic bounds, "
@@ -98,14 +98,14 @@ def _text(rows: Rows, placed: Rows, known: Sequence[tuple[str, Roof]]) -> str:
     )
 
 
-def _columns(known: Sequence[tuple[str, Roof]]) -> list[Column]:
+def _columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
     figures = picked(kernels.METRICS, "ms_per_batch", "share_pct", "intensity_flop_per_byte", "bound")
     roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
     of_roof = {
         "datasheet": roof.column("of the datasheet's roof, %"),
         "measured": of_measured.column("of the measured roof, %"),
     }
-    return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in known)]
+    return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in named_roofs)]
 
 
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:

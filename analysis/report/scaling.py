@@ -84,21 +84,21 @@ def _loss(context: Context) -> Content:
     """The loss of each point by part, stacked, and the figures."""
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
-    known = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
+    attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
         "Percentage points of ideal scaling, by how much each part of a profiled batch grew from the base "
         "point; parts below 0 shrank. Exposed transfer is of gradients; exposed wait is for ranks that come "
         "later to a collective. What unprofiled batches grew by and profiled ones did not is not "
         "attributed. All of a bar, those below 0 taken off, is 100 % less the scaling efficiency."
     )
-    if not known:
+    if not attributable:
         text = "Which part of a batch grew is not known: no point has profiled runs, nor has its base point."
-    charts = [_loss_chart(known, context.series, context.lines)] if known else []
+    charts = [_loss_chart(attributable, context.series, context.lines)] if attributable else []
     return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
 
 
-def _loss_chart(known: Rows, series: Sequence[str], factors: Sequence[str]) -> Chart:
-    ordered = sorted(known, key=lambda row: (called(row, series), row["world_size"] or 0))
+def _loss_chart(rows: Rows, series: Sequence[str], factors: Sequence[str]) -> Chart:
+    ordered = sorted(rows, key=lambda row: (called(row, series), row["world_size"] or 0))
     bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], factors)
     figure = plots.parts(bars, _LOSS_COLOURS, "What is lost to scaling", unit="pct", of="percentage points")
     label = "Percentage points of scaling efficiency lost, by part of the batch, a bar a point"
@@ -107,8 +107,8 @@ def _loss_chart(known: Rows, series: Sequence[str], factors: Sequence[str]) -> C
 
 def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
     """The parts that a bar is stacked of, each time once."""
-    known = finest({name: row.get(f"loss_{name}_pct") for name in EVERY})
-    return {f"{name}_pct": value for name, value in known.items()} | {
+    parts = finest({name: row.get(f"loss_{name}_pct") for name in EVERY})
+    return {f"{name}_pct": value for name, value in parts.items()} | {
         "unattributed_pct": float(row["loss_unattributed_pct"])
     }
 
@@ -132,8 +132,8 @@ def _stages(context: Context) -> Content:
 def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
     # A trace without collectives counts what these took as idle.
-    told = knowing(anatomy.rows(context.study), "exposed_communication_ms")
-    rows = merged(told, names_of(anatomy.METRICS))
+    complete = knowing(anatomy.rows(context.study), "exposed_communication_ms")
+    rows = merged(complete, names_of(anatomy.METRICS))
     figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
     chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
     text = (
@@ -151,8 +151,8 @@ def _bars(rows: Rows) -> Rows:
     """Rows of the anatomy with each time once: split where it is known how, else whole."""
     parts = [finest({name: row[f"{name}_ms"] for name in EVERY}) for row in rows]
     names = {name for of_row in parts for name in of_row}
-    known = names_of(anatomy.METRICS)
-    rest = [{name: value for name, value in row.items() if name not in known} for row in rows]
+    figures = names_of(anatomy.METRICS)
+    rest = [{name: value for name, value in row.items() if name not in figures} for row in rows]
     return [
         {**row, **{f"{name}_ms": of_row.get(name, math.nan) for name in names}}
         for row, of_row in zip(rest, parts, strict=True)

@@ -31,8 +31,8 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
     results = load(path)
     answers = [answer(result, own_peaks) for result in results]
     sections = [
-        _section(f"study-{number}", result, made)
-        for number, (result, made) in enumerate(zip(results, answers, strict=True), 1)
+        _section(f"study-{number}", result, content)
+        for number, (result, content) in enumerate(zip(results, answers, strict=True), 1)
     ]
     manifests = [result.manifest for result in results]
     devices = dict.fromkeys(device for manifest in manifests for device in manifest.devices)
@@ -43,8 +43,8 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
         f"started {started} UTC",
         summary=[
             Sentence(note, section.id)
-            for made, section in zip(answers, sections, strict=True)
-            for note in made.notes
+            for content, section in zip(answers, sections, strict=True)
+            for note in content.notes
             if not note.startswith("note: ")
         ],
         sections=sections,
@@ -53,11 +53,11 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
     )
 
 
-def _section(id: str, result: Result, made: Answer) -> Section:
+def _section(id: str, result: Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
     views = [
         as_view(part, f"{id}-table-{number}", (), len(part.rows) > 20)
-        for number, part in enumerate(made.parts)
+        for number, part in enumerate(content.parts)
     ]
     heading = QUESTIONS[result.manifest.study]
-    return Section(id, heading, timing(result.manifest), tables=views, notes=list(made.notes))
+    return Section(id, heading, timing(result.manifest), tables=views, notes=list(content.notes))

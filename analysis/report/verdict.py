@@ -36,7 +36,7 @@ from analysis.report.causes import (
     suspected,
 )
 from analysis.report.forecast import forecast, was_measured
-from analysis.report.kept import efficiency_of, how, is_strong, superlinear, unrepeated
+from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
@@ -89,7 +89,7 @@ def verdict(
     others = [] if here else held_up(late_ranks(late or []))
     return [
         *first,
-        how(best, worst),
+        share_of_ideal(best, worst),
         *unrepeated(best, worst),
         *superlinear(scaled),
         *(_on_fewer(judged) if judged is not worst else []),
@@ -228,20 +228,20 @@ def _from_parts(
         )
         return [], [Sentence(text, "loss"), *of_late]
     unknown = f"; {rest:.0f} no profiled run explains" if rest > large[0].cost_pct else ""
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     for cause in large:
         key, words = _words(cause, row, late, gained)
         points = _points(row, cause, late)
         text = f"Next, {words} costs {points}."
-        if not found:
+        if not sentences:
             more = _why_more(cause.cost_pct - lost, rest)
             text = (
                 f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
                 f"{more}{LIMITED_BY.get(key, '')}{unknown}."
             )
-        found.append(Sentence(text, "loss", key))
-        found += [] if cause.kind == LATE_RANKS else against(key, gained, without)
-    return (of_late, found) if large[0].kind == LATE_RANKS else ([], [*found, *of_late])
+        sentences.append(Sentence(text, "loss", key))
+        sentences += [] if cause.kind == LATE_RANKS else against(key, gained, without)
+    return (of_late, sentences) if large[0].kind == LATE_RANKS else ([], [*sentences, *of_late])
 
 
 def _why_more(over_pct: float, rest_pct: float) -> str:
@@ -312,11 +312,11 @@ def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     # The batch of a rank, or the job's.
     batch = {"batch"} if is_strong(row) else set()
     alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
-    found = [
+    bases = [
         other
         for other in called
         if other["world_size"] == row["base_world_size"]
         and all(other[name] == row[name] for name in alike)
         and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
     ]
-    return min(found, key=lambda other: other["grad"] != row["grad"], default=None)
+    return min(bases, key=lambda other: other["grad"] != row["grad"], default=None)

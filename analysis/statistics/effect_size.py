@@ -43,10 +43,12 @@ def _noncentrality(values: np.ndarray, freedom: int, generator: np.random.Genera
     quantiles = generator.random(len(values))
     roots = np.sqrt(np.maximum(values, 0))
     # To 0.006 of probability where it is used; the exact inverse takes a thousand times as long there.
-    found = np.square(np.maximum(roots - special.ndtri(quantiles) - (freedom - 1) / (2 * roots + 1e-300), 0))
+    parameters = np.square(
+        np.maximum(roots - special.ndtri(quantiles) - (freedom - 1) / (2 * roots + 1e-300), 0)
+    )
     small = values <= 100 + 20 * freedom
     none = quantiles >= special.chdtr(freedom, values)  # even a noncentrality of 0 has a larger quantile
     exact = small & ~none
-    found[exact] = special.chndtrinc(values[exact], freedom, quantiles[exact])
-    found[small & none] = 0
-    return found
+    parameters[exact] = special.chndtrinc(values[exact], freedom, quantiles[exact])
+    parameters[small & none] = 0
+    return parameters

@@ -119,14 +119,14 @@ def block_resamples(
     count, length = len(values), block_length(values)
     generator = np.random.default_rng(seed)
     blocks = -(-count // length)
-    found = np.empty(resamples)
+    statistics = np.empty(resamples)
     portion = max(1, _MOST_ELEMENTS // max(1, count))
     for first in range(0, resamples, portion):
         size = min(portion, resamples - first)
         starts = generator.integers(0, count, (size, blocks))
         places = (starts[:, :, None] + np.arange(length)) % count
-        found[first : first + size] = statistic(values[places.reshape(size, -1)[:, :count]])
-    return found
+        statistics[first : first + size] = statistic(values[places.reshape(size, -1)[:, :count]])
+    return statistics
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ def draw_runs(
         between: the scatter between runs; by default that of these runs.
     """
     values = np.array([float(statistic(run)) for run in runs])
-    known = between or scatter(values)
+    spread = between or scatter(values)
     generator = np.random.default_rng(seed)
-    widening = _widening(known.freedom, generator, resamples)
+    widening = _widening(spread.freedom, generator, resamples)
     deviates = np.median(generator.standard_normal((resamples, len(runs))), axis=1)
     inside = _inside_sigma(runs, values, statistic, seed)
-    return Drawn(float(np.median(values)), known, inside, deviates, widening)
+    return Drawn(float(np.median(values)), spread, inside, deviates, widening)
 
 
 def _widening(freedom: float, generator: np.random.Generator, resamples: int) -> np.ndarray:

@@ -85,10 +85,10 @@ def _null_counts(runs_a: int, runs_b: int) -> np.ndarray:
     for a in range(1, runs_a + 1):
         row = [np.ones(1)]
         for b in range(1, runs_b + 1):
-            made = np.zeros(a * b + 1)
-            made[: (a - 1) * b + 1] += a / (a + b) * rows[b]
-            made[a:] += b / (a + b) * row[b - 1]
-            row.append(made)
+            counts = np.zeros(a * b + 1)
+            counts[: (a - 1) * b + 1] += a / (a + b) * rows[b]
+            counts[a:] += b / (a + b) * row[b - 1]
+            row.append(counts)
         rows = row
     return rows[runs_b]
 
@@ -122,7 +122,7 @@ def detectable_pct(strata: Sequence[Stratum], tests: int = 1) -> float:
     where they do not, it is found more often.
     """
     cut = rejected_counts(_shapes(strata), SIGNIFICANCE / tests)
-    return 100 * math.expm1(_scatter(strata) * _found(_shapes(strata), cut)) if cut else math.nan
+    return 100 * math.expm1(_scatter(strata) * _detectable_shift(_shapes(strata), cut)) if cut else math.nan
 
 
 def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
@@ -133,8 +133,8 @@ def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
     scatter = _scatter([stratum])
     for runs in range(runs_needed(tests), MOST_RUNS + 1):
         shapes = ((runs, runs),)
-        found = _found(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
-        if scatter * found <= math.log1p(effect_pct / 100):
+        shift = _detectable_shift(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
+        if scatter * shift <= math.log1p(effect_pct / 100):
             return runs
     return None
 
@@ -152,7 +152,7 @@ def _scatter(strata: Sequence[Stratum]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _found(shapes: Shapes, cut: int) -> float:
+def _detectable_shift(shapes: Shapes, cut: int) -> float:
     """The shift that is found with probability :data:`POWER`, in standard deviations of a run's logarithm.
 
     In a simulated case the count of pairs a < b + shift reaches the highest ``cut`` counts as soon as the

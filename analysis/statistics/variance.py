@@ -141,10 +141,10 @@ def _code(levels: Sequence[Any]) -> np.ndarray:
 
 
 def _block(parts: Sequence[np.ndarray]) -> np.ndarray:
-    made = parts[0]
+    product = parts[0]
     for part in parts[1:]:
-        made = (made[:, :, None] * part[:, None, :]).reshape(len(made), -1)
-    return made
+        product = (product[:, :, None] * part[:, None, :]).reshape(len(product), -1)
+    return product
 
 
 def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndarray, int]:
@@ -152,8 +152,8 @@ def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndar
     # Faster than a singular value decomposition; designs of coded levels are well conditioned, or singular.
     design = np.hstack(blocks)
     sizes, directions = np.linalg.eigh(design.T @ design)
-    kept = sizes > sizes[-1] * 1e-12
-    basis = design @ (directions[:, kept] / np.sqrt(sizes[kept]))
+    nonzero = sizes > sizes[-1] * 1e-12
+    basis = design @ (directions[:, nonzero] / np.sqrt(sizes[nonzero]))
     return np.square(values - values @ basis @ basis.T).sum(axis=-1), basis.shape[1]
 
 
@@ -171,8 +171,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction (1979) for several tests; NaN stays NaN."""
     values = np.asarray(p_values, float)
     order = [place for place in np.argsort(values) if np.isfinite(values[place])]
-    made, least = values.copy(), 0.0
+    corrected, least = values.copy(), 0.0
     for number, place in enumerate(order):
         least = max(least, min(1.0, (len(order) - number) * values[place]))
-        made[place] = least
-    return made.tolist()
+        corrected[place] = least
+    return corrected.tolist()

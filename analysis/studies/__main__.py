@@ -20,11 +20,11 @@ COLUMNS = {
 def main() -> int:
     parser = output.parser("analysis.studies", __doc__, columns=COLUMNS)
     arguments = parser.parse_args()
-    found = load(arguments.path)
-    if len(found) > 1:
-        names = ", ".join(result.path.name for result in found)
+    results = load(arguments.path)
+    if len(results) > 1:
+        names = ", ".join(result.path.name for result in results)
         raise UserError(f"{arguments.path} holds several studies ({names}); name one of them")
-    return output.emit(answer(found[0], arguments.peaks), None, arguments)
+    return output.emit(answer(results[0], arguments.peaks), None, arguments)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
     Raises:
         UserError: a study that this release does not know.
     """
-    made = _maker(result)(result, own_peaks)
-    notes = [*made.notes, *(f"note: {finding}" for finding in result.manifest.findings)]
-    return replace(made, notes=notes)
+    body = _maker(result)(result, own_peaks)
+    notes = [*body.notes, *(f"note: {finding}" for finding in result.manifest.findings)]
+    return replace(body, notes=notes)
 
 
 def _maker(result: Result) -> Maker:

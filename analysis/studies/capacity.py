@@ -12,7 +12,7 @@ from analysis.studies.result import (
     Result,
     in_units,
     interval_columns,
-    known,
+    not_none,
     timed,
     timing,
     yes_or_no,
@@ -131,7 +131,7 @@ def why_free(
     Args:
         more_bytes: what one layer more takes; by default what one takes on average, input and loss included.
     """
-    if not known([row["free_bytes"], other["free_bytes"]]):
+    if not not_none([row["free_bytes"], other["free_bytes"]]):
         return ""
     own, others = (side["peak_bytes"] - side["base_bytes"] for side in (row, other))
     layers = row["convolutions"] + row["linears"]
@@ -156,7 +156,7 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
     sizes = ("base_bytes", "peak_bytes", "free_bytes")
     tried = columns(METRICS, "network", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
     laid = columns(METRICS, "network", "device", "convolutions", "linears", "own_ms", *sizes, "why_free")
-    limit = next(iter(known(row["limit_bytes"] for row in one)), None)
+    limit = next(iter(not_none(row["limit_bytes"] for row in one)), None)
     title = f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {one[0]['device'] if one else '?'}"
     caption = (
         f"{timing(result.manifest)} Network: convolutions + linear layers; base: taken before the network is "

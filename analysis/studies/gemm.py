@@ -69,10 +69,10 @@ def rows_of(result: Result) -> Rows:
         row: dict[str, Any] = {"device": device, "way": way}
         row |= {name: result.quantity(key, name) for name in _FIGURES}
         row["inputs"] = row["inputs"] or row["hidden"]  # what older results do not say
-        found = result.estimate(key, [STAGE])
+        time = result.estimate(key, [STAGE])
         flops = result.quantity(key, "flops")
-        row |= interval_columns("time", found)
-        row["flops_per_s"] = flops / found.value * 1e3 if found and flops else None
+        row |= interval_columns("time", time)
+        row["flops_per_s"] = flops / time.value * 1e3 if time and flops else None
         gained = gain(result, device, case) if way == _MERGED else None
         row |= {
             "gain": gained and gained.value,
@@ -100,12 +100,12 @@ def _verdict(row: dict[str, Any]) -> str:
     spread = with_interval(row["gain"], row["gain_low"], row["gain_high"], 2)
     what = f"On {row['device']}, hidden {row['hidden']:.0f}: {row['gates']:.0f} products merged into one"
     if row["gain_low"] > 1:
-        said = f"are {spread} times as fast"
+        finding = f"are {spread} times as fast"
     elif row["gain_high"] < 1:
-        said = f"are slower: {spread} times as fast"
+        finding = f"are slower: {spread} times as fast"
     elif row["gain_low"] <= 1 <= row["gain_high"]:
-        said = f"are not told apart in time ({spread})"
+        finding = f"are not told apart in time ({spread})"
     else:
-        said = f"are {spread} times as fast, by too few repetitions to be sure"
+        finding = f"are {spread} times as fast, by too few repetitions to be sure"
     same = "" if row["same_output"] else f"; the outputs differ by {row['largest_difference']:.3g}"
-    return f"{what} {said}{same}."
+    return f"{what} {finding}{same}."

@@ -82,8 +82,12 @@ def rows_of(result: Result) -> Rows:
         for name in STAGES:
             row |= interval_columns(name, result.estimate(key, [name]))
         row |= interval_columns("step", result.estimate(key, STAGES))
-        found = ratio(result, key[1], key[0])
-        row |= {"time_ratio": found.value, "time_ratio_low": found.low, "time_ratio_high": found.high}
+        quotient = ratio(result, key[1], key[0])
+        row |= {
+            "time_ratio": quotient.value,
+            "time_ratio_low": quotient.low,
+            "time_ratio_high": quotient.high,
+        }
         row["same_output"] = bool(result.quantity(key, "same_output"))
         row["largest_difference"] = result.quantity(key, "largest_difference")
         rows.append(row)

@@ -27,7 +27,7 @@ class Quantity(NamedTuple):
     note: str = ""
 
     @property
-    def known(self) -> list[float]:
+    def numbers(self) -> list[float]:
         return [value for value in self.values if value is not None]
 
 
@@ -52,19 +52,19 @@ class Result:
 
     def quantity(self, key: Key, name: str) -> float | None:
         """A figure of a case (the mean, if it was taken several times); None where it is not known."""
-        found = self.quantities.get(key, {}).get(name)
-        return float(np.mean(found.known)) if found and found.known else None
+        entry = self.quantities.get(key, {}).get(name)
+        return float(np.mean(entry.numbers)) if entry and entry.numbers else None
 
     def spread(self, key: Key, name: str) -> tuple[float | None, float | None]:
         """The least and the greatest of a figure taken several times; (None, None) of any other."""
-        found = self.quantities.get(key, {}).get(name)
-        values = found.known if found else []
+        entry = self.quantities.get(key, {}).get(name)
+        values = entry.numbers if entry else []
         return (min(values), max(values)) if len(values) > 1 else (None, None)
 
     def note(self, key: Key, name: str) -> str:
         """What was said of a figure, or why there is none."""
-        found = self.quantities.get(key, {}).get(name)
-        return found.note if found else ""
+        entry = self.quantities.get(key, {}).get(name)
+        return entry.note if entry else ""
 
     def estimate(self, key: Key, stages: Iterable[str]) -> Estimate | None:
         """The median duration of stages together, ms, with its interval; None if one was not timed."""
@@ -89,10 +89,10 @@ def load(path: Path) -> list[Result]:
     """
     if is_study(path):
         return [read(path)]
-    found = [folder for folder in sorted(path.iterdir()) if is_study(folder)] if path.is_dir() else []
-    if not found:
+    folders = [folder for folder in sorted(path.iterdir()) if is_study(folder)] if path.is_dir() else []
+    if not folders:
         raise UserError(f"{path} holds no study; python -m train.studies.layers, say, makes one")
-    return [read(folder) for folder in found]
+    return [read(folder) for folder in folders]
 
 
 def read(path: Path) -> Result:
@@ -121,9 +121,9 @@ def read(path: Path) -> Result:
 # --- rows ---------------------------------------------------------------------------------------------
 
 
-def interval_columns(name: str, found: Estimate | None) -> dict[str, float | None]:
+def interval_columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     """``name_ms``, ``name_low_ms`` and ``name_high_ms`` of a row."""
-    values = (found.value, found.low, found.high) if found else (None, None, None)
+    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
     return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), values, strict=True))
 
 
@@ -156,6 +156,6 @@ def timing(manifest: StudyManifest) -> str:
     )
 
 
-def known(values: Iterable[Any]) -> list[Any]:
+def not_none(values: Iterable[Any]) -> list[Any]:
     """The values that are not None."""
     return [value for value in values if value is not None]

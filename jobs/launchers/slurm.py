@@ -71,7 +71,7 @@ class Slurm(Launcher):
             return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
         nodes = self.allocation.nodes
         if run.nodes > len(nodes):
-            left_out = self.allocation.asked - len(nodes)
+            left_out = self.allocation.nodes_at_start - len(nodes)
             failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
             return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
         if run.ranks_per_node > self.allocation.cpus:

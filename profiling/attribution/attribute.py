@@ -116,8 +116,8 @@ def _device_rows(events: Events, context: Context, trace: Trace, by_launch: bool
     operator = pick(context.operator, place)
     kind = device_classes(events, host["name"], operator)
     collective = kind == COMMUNICATION
-    asked = np.concatenate([operator, place[collective]])
-    credit = credit_operators(events, context, distinct(asked[asked >= 0]), _group_size(trace))
+    operators = np.concatenate([operator, place[collective]])
+    credit = credit_operators(events, context, distinct(operators[operators >= 0]), _group_size(trace))
     flops, moved = _share(events, device, operator, kind, credit)
     messages = messages_of(
         events, collective, device["name"], device["message"], place, credit.messages, trace.group
@@ -149,22 +149,22 @@ def _launched_at(events: Events, context: Context, by_launch: bool) -> tuple[np.
     return place, pick(host["start_ns"], place)
 
 
-def _matching(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Index in ``known`` of each wanted number; -1 where it is not there, or the wanted number is below 0."""
-    if not len(known):
+def _matching(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Index in ``numbers`` of each wanted number; -1 where it is not there, or is below 0."""
+    if not len(numbers):
         return np.full(len(wanted), -1, dtype=np.int64)
-    least, most = int(known.min()), int(known.max())
+    least, most = int(numbers.min()), int(numbers.max())
     # A table of all numbers from the least to the most, and one place more: what is not known asks for that
     # one, the last, which stays -1. Equal numbers are written last to first, so that the first one remains.
-    if most - least < _DENSE * len(known):  # as numbers that count launches are: several times as fast
+    if most - least < _DENSE * len(numbers):  # as numbers that count launches are: several times as fast
         place_of = np.full(most - least + 2, -1)
-        place_of[(known - least)[::-1]] = np.arange(len(known))[::-1]  # of equal numbers the first
+        place_of[(numbers - least)[::-1]] = np.arange(len(numbers))[::-1]  # of equal numbers the first
         near = (wanted >= max(least, 0)) & (wanted <= most)
         return place_of[np.where(near, wanted - least, -1)]
     # Too far apart for a table: known[order] rises, and the place of a number among them is its own if equal.
-    order = np.argsort(known, kind="stable")
-    place = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
-    return np.where((known[place] == wanted) & (wanted >= 0), place, -1)
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)]
+    return np.where((numbers[place] == wanted) & (wanted >= 0), place, -1)
 
 
 def _share(

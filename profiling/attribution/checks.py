@@ -26,7 +26,7 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         counts: rank -> stage -> how often.
         world_size: how many ranks should be there.
     """
-    found = []
+    findings = []
     marked = {
         rank: {name: count for name, count in of.items() if name in STAGES} for rank, of in counts.items()
     }
@@ -38,13 +38,13 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         for name in everywhere:
             count = marked[rank].get(name, 0)
             if count < most:
-                found.append(f"rank {rank} has {count:g} of its {most:g} {name!r}: the last are missing")
+                findings.append(f"rank {rank} has {count:g} of its {most:g} {name!r}: the last are missing")
     absent = world_size - len(counts)
     if absent > 0:
         # A damaged file may name rank 999,999,999: the absent ones are counted, not listed.
         first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
-        found.append(f"{_ranks(first, absent)} of {world_size} left no profile")
-    return found
+        findings.append(f"{_ranks(first, absent)} of {world_size} left no profile")
+    return findings
 
 
 def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[str]:
@@ -55,20 +55,20 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
         start_ns: when each began, shape (names,).
     """
     counts = Counter(name for name in names if name in STAGES)
-    found = missing_marks({rank: counts}) if counts else []
-    if found or not all(name in counts for name in _IN_ORDER):
-        return found
+    findings = missing_marks({rank: counts}) if counts else []
+    if findings or not all(name in counts for name in _IN_ORDER):
+        return findings
     place = {name: number for number, name in enumerate(_IN_ORDER)}
     stage = np.array([place.get(name, -1) for name in names])
     begun = start_ns[stage >= 0]
     stage = stage[stage >= 0][np.argsort(begun, kind="stable")]
     wrong = int((stage != np.arange(len(stage)) % len(_IN_ORDER)).sum())
     if wrong:
-        found.append(
+        findings.append(
             f"{wrong} of {len(stage)} stages do not come in the order of a batch: the clock went backwards, "
             "or several processes marked them"
         )
-    return found
+    return findings
 
 
 def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
@@ -117,34 +117,34 @@ class Tally:
     def findings(self) -> list[str]:
         """What is odd, one sentence each."""
         trace, marks, source = self._trace, self._marks, self._source
-        found = list(trace.findings)
+        texts = list(trace.findings)
         if trace.malformed:
-            found.append(
+            texts.append(
                 f"{trace.malformed} events lack a required field or hold an absurd one; they are left out"
             )
         if self._rows and trace.world_size > 1 and not self._collectives:
             where = "on its GPU" if trace.on_device else "among its operators"
-            found.append(
+            texts.append(
                 f"one of {trace.world_size} ranks, and no collective {where}: communication is not recorded, "
                 "not absent (it runs where this profiler does not look, or without CUDA activities)"
             )
-        found += clock_findings(self._early, self._launched, self._earliest_ns)
+        texts += clock_findings(self._early, self._launched, self._earliest_ns)
         ranges = marks["kind"] == RANGE
         names = [trace.names[name] for name in marks["name"][ranges]]
-        found += stage_findings(self._rank, names, marks["start_ns"][ranges])
+        texts += stage_findings(self._rank, names, marks["start_ns"][ranges])
         if self._launched < self._rows:
-            found.append(
+            texts.append(
                 f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
                 "(it came before the trace): they have no batch, direction or operator"
             )
         if self._rows and not source:
-            found.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
+            texts.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
         elif source == "Optimizer.step":
-            found.append(
+            texts.append(
                 "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
             )
         if not trace.inputs and self._rows:
-            found.append(
+            texts.append(
                 "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
             )
-        return found
+        return texts

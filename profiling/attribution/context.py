@@ -123,14 +123,14 @@ def _forward_of(host: Columns, node: np.ndarray, is_operator: np.ndarray) -> np.
     return forward
 
 
-def backward_of(context: Context, asked: np.ndarray) -> np.ndarray:
-    """For each asked host event: the first node after it with its sequence number and inputs; else -1.
+def backward_of(context: Context, events: np.ndarray) -> np.ndarray:
+    """For each host event: the first node after it with its sequence number and inputs; else -1.
 
     Its first input is the gradient of the event's output, and so has the output's sizes.
     """
     host = context.nest.host
     nodes = np.flatnonzero(context.node & (host["sequence"] >= 0) & (host["inputs"] >= 0))
-    pool = np.concatenate([nodes, asked])
+    pool = np.concatenate([nodes, events])
     is_node = np.arange(len(pool)) < len(nodes)
     sequence = context.sequence[pool]
     order = np.lexsort((is_node, -host["start_ns"][pool], sequence))
@@ -138,9 +138,9 @@ def backward_of(context: Context, asked: np.ndarray) -> np.ndarray:
     place = np.where(is_node[order], np.arange(len(order)), -1)
     last = np.maximum.accumulate(place) if len(place) else place
     same = (last >= 0) & (sequence[order[last]] == sequence[order]) & (sequence[order] >= 0)
-    found = np.full(len(pool), -1, dtype=np.int64)
-    found[order] = np.where(same, pool[order[last]], -1)
-    return found[len(nodes) :]
+    first_after = np.full(len(pool), -1, dtype=np.int64)
+    first_after[order] = np.where(same, pool[order[last]], -1)
+    return first_after[len(nodes) :]
 
 
 def is_call_of_collective(name: str) -> bool:

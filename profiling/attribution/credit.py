@@ -27,8 +27,8 @@ class Credit:
     messages: dict[int, Message]
 
 
-def credit_operators(events: Events, context: Context, asked: np.ndarray, ranks: int = 0) -> Credit:
-    """FLOPs, bytes and messages of host events ``asked`` (indices).
+def credit_operators(events: Events, context: Context, indices: np.ndarray, ranks: int = 0) -> Credit:
+    """FLOPs, bytes and messages of the host events at ``indices``.
 
     Args:
         ranks: of the process group of collectives that do not say it; 0: not known.
@@ -36,25 +36,25 @@ def credit_operators(events: Events, context: Context, asked: np.ndarray, ranks:
     host = context.nest.host
     size = len(host["name"])
     credit = Credit(np.full(size, np.nan), np.full(size, np.nan), {})
-    if not len(asked):
+    if not len(indices):
         return credit
     collective = name_flags(events.names, lambda name: bool(_COLLECTIVE.match(name)))[host["name"]]
     credit.messages.update(
-        (index, _message(events, context, index, ranks)) for index in asked[collective[asked]].tolist()
+        (index, _message(events, context, index, ranks)) for index in indices[collective[indices]].tolist()
     )
-    asked = asked[~collective[asked] & (host["inputs"][asked] >= 0) | _is_view(context, asked)]
-    outputs = _output_inputs(events, context, asked)
-    masks = _masks(events, context, asked)
-    keys = np.stack([host["name"][asked], host["inputs"][asked], outputs, masks])
+    indices = indices[~collective[indices] & (host["inputs"][indices] >= 0) | _is_view(context, indices)]
+    outputs = _output_inputs(events, context, indices)
+    masks = _masks(events, context, indices)
+    keys = np.stack([host["name"][indices], host["inputs"][indices], outputs, masks])
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     costs = np.array([_cost(events, *key) for key in distinct.T.tolist()]).reshape(-1, 2)
-    credit.flops[asked], credit.bytes[asked] = costs[which.ravel()].T
+    credit.flops[indices], credit.bytes[indices] = costs[which.ravel()].T
     return credit
 
 
-def _is_view(context: Context, asked: np.ndarray) -> np.ndarray:
+def _is_view(context: Context, indices: np.ndarray) -> np.ndarray:
     # Views cost nothing, with or without recorded inputs; whatever does work needs them.
-    return ~works(context)[asked]
+    return ~works(context)[indices]
 
 
 def _cost(events: Events, name: int, inputs: int, output: int, mask: int) -> tuple[float, float]:
@@ -65,42 +65,42 @@ def _cost(events: Events, name: int, inputs: int, output: int, mask: int) -> tup
     return (float("nan"), float("nan")) if cost is None else (float(cost.flops), float(cost.bytes))
 
 
-def _output_inputs(events: Events, context: Context, asked: np.ndarray) -> np.ndarray:
+def _output_inputs(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
     """The inputs of the backward node of each operator whose output's sizes must be found; else -1."""
     host = context.nest.host
-    outputs = np.full(len(asked), -1, dtype=np.int64)
-    needs = name_flags(events.names, lambda name: bool(_NEEDS_OUTPUT.search(name)))[host["name"][asked]]
-    needing = np.flatnonzero(needs & ~context.node[asked])
-    nodes = backward_of(context, asked[needing])
+    outputs = np.full(len(indices), -1, dtype=np.int64)
+    needs = name_flags(events.names, lambda name: bool(_NEEDS_OUTPUT.search(name)))[host["name"][indices]]
+    needing = np.flatnonzero(needs & ~context.node[indices])
+    nodes = backward_of(context, indices[needing])
     outputs[needing] = np.where(nodes >= 0, host["inputs"][nodes], -1)
     return outputs
 
 
-def _masks(events: Events, context: Context, asked: np.ndarray) -> np.ndarray:
+def _masks(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
     """Which gradients a convolution's backward makes, where the trace does not say: bits 1 input, 2 weight.
 
     Old versions call one operator for each. Else both are made, but for the convolution that autograd reaches
     last: what it convolves is the data, which wants no gradient.
     """
     host = context.nest.host
-    masks = np.full(len(asked), -1, dtype=np.int64)
+    masks = np.full(len(indices), -1, dtype=np.int64)
     backward = name_flags(events.names, lambda name: bool(_CONVOLUTION_BACKWARD.match(name)))
-    which = np.flatnonzero(backward[host["name"][asked]])
-    silent = [at for at in which if not _says_mask(events, host["inputs"][asked[at]])]
+    which = np.flatnonzero(backward[host["name"][indices]])
+    silent = [at for at in which if not _says_mask(events, host["inputs"][indices[at]])]
     if not silent:
         return masks
     makes = {
         bit: context.nest.any_below(context.by_name(lambda name, end=end: name.endswith(end)))  # type: ignore[misc]
         for bit, end in ((1, "_backward_input"), (2, "_backward_weight"))
     }
-    rows = asked[silent]
-    found = makes[1][rows] * 1 + makes[2][rows] * 2
+    rows = indices[silent]
+    bits = makes[1][rows] * 1 + makes[2][rows] * 2
     batch = context.batches.of(host["start_ns"][rows])
     sequence = context.sequence[rows]
     order = np.lexsort((sequence, batch))
     is_first = np.zeros(len(rows), dtype=bool)
     is_first[order] = np.concatenate([[True], batch[order][1:] != batch[order][:-1]])
-    masks[silent] = np.where(found > 0, found, np.where(is_first & (sequence >= 0), 2, 3))
+    masks[silent] = np.where(bits > 0, bits, np.where(is_first & (sequence >= 0), 2, 3))
     return masks
 
 
@@ -122,17 +122,17 @@ def _message(events: Events, context: Context, index: int, ranks: int) -> Messag
     while index >= 0 and _COLLECTIVE.match(events.names[host["name"][index]]):
         around.append(index)
         index = int(context.nest.parent[index])
-    said = [events.messages[host["message"][one]] for one in around if host["message"][one] >= 0]
+    messages = [events.messages[host["message"][one]] for one in around if host["message"][one] >= 0]
     kinds = [kind_of(events.names[host["name"][one]]) for one in around]
     kind = next((one for one in kinds if one != UNKNOWN), "")
-    found = complete("", [*said, Message(kind)], Message())
-    if not math.isnan(found.bytes):
-        return found
+    message = complete("", [*messages, Message(kind)], Message())
+    if not math.isnan(message.bytes):
+        return message
     sizes = [size for one in around for size in _tensor_bytes(events, host["inputs"][one]) if size]
     moved = float(max(sizes, default=math.nan))
-    if found.collective == "allgather" and sizes and max(sizes) == min(sizes):
-        moved *= found.size or ranks or math.nan
-    return found._replace(bytes=moved)
+    if message.collective == "allgather" and sizes and max(sizes) == min(sizes):
+        moved *= message.size or ranks or math.nan
+    return message._replace(bytes=moved)
 
 
 def _tensor_bytes(events: Events, inputs: int) -> list[int]:

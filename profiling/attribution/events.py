@@ -95,8 +95,8 @@ def name_flags(names: list[str], test: Callable[[str], bool]) -> np.ndarray:
 
 def find_ranges(names: list[str], host: Columns, test: Callable[[str], bool]) -> np.ndarray:
     """Indices of the ranges whose name passes ``test``, by their start."""
-    found = np.flatnonzero((host["kind"] == RANGE) & name_flags(names, test)[host["name"]])
-    return found[np.argsort(host["start_ns"][found], kind="stable")]
+    ranges = np.flatnonzero((host["kind"] == RANGE) & name_flags(names, test)[host["name"]])
+    return ranges[np.argsort(host["start_ns"][ranges], kind="stable")]
 
 
 def contained(start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -194,18 +194,18 @@ class Trace:
 
     def events(self, groups: dict[str, Columns]) -> Events:
         """Rows of the tables as events, their times and threads put right; device events by their start."""
-        found = {name: dict(columns) for name, columns in groups.items()}
+        tables = {name: dict(columns) for name, columns in groups.items()}
         for name in ("host", "launches"):
-            found[name]["thread"] = self.same_thread[found[name]["thread"]]
+            tables[name]["thread"] = self.same_thread[tables[name]["thread"]]
         if self.shift_ns:
-            for columns in found.values():
+            for columns in tables.values():
                 columns |= {name: columns[name] + self.shift_ns for name in TIMES if name in columns}
         # Copies stand behind all kernels; sorted here, the rows need not be moved again when they are tables.
-        start_ns = found["device"]["start_ns"]
+        start_ns = tables["device"]["start_ns"]
         if (start_ns[1:] < start_ns[:-1]).any():
             order = np.argsort(start_ns, kind="stable")
-            found["device"] = {name: column[order] for name, column in found["device"].items()}
-        return Events(list(self.names), self.threads, self.inputs, self.messages, **found)
+            tables["device"] = {name: column[order] for name, column in tables["device"].items()}
+        return Events(list(self.names), self.threads, self.inputs, self.messages, **tables)
 
 
 def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:
@@ -217,8 +217,8 @@ def _same_threads(threads: Iterable[tuple[Any, Any]]) -> np.ndarray:
 
 def _thread_number(thread: Any, number: int) -> int:
     try:
-        said = int(thread)
+        value = int(thread)
     except (TypeError, ValueError, OverflowError):
-        said = 1 << 62
+        value = 1 << 62
     # A thread that is only a word gets a number below the -1 that means "none".
-    return said if -(1 << 62) < said < 1 << 62 else -2 - number
+    return value if -(1 << 62) < value < 1 << 62 else -2 - number

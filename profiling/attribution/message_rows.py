@@ -16,33 +16,33 @@ class Messages:
     """The messages of a table's rows.
 
     Attributes:
-        number: of each row, index of ``known``; -1: it is no collective.
+        number: of each row, index of ``distinct``; -1: it is no collective.
     """
 
     number: np.ndarray
-    known: list[Message]
+    distinct: list[Message]
 
     def bytes(self, otherwise: np.ndarray) -> np.ndarray:
         """Of each row the bytes of its message; of those that are no collective what is given."""
-        sizes = np.array([*(one.bytes for one in self.known), np.nan])
+        sizes = np.array([*(one.bytes for one in self.distinct), np.nan])
         return np.where(self.number >= 0, sizes[self.number], otherwise)
 
     def columns(self) -> dict[str, pa.Array]:
         """The columns of :data:`profiling.tables.SCHEMAS` that say what a collective was."""
         texts = {
-            "collective": [one.collective for one in self.known],
-            "process_group": [one.group for one in self.known],
-            "group_ranks": [one.ranks for one in self.known],
+            "collective": [one.collective for one in self.distinct],
+            "process_group": [one.group for one in self.distinct],
+            "group_ranks": [one.ranks for one in self.distinct],
         }
-        sizes = np.array([*(one.size or -1 for one in self.known), -1])
+        sizes = np.array([*(one.size or -1 for one in self.distinct), -1])
         return {
             **{name: self._text(values) for name, values in texts.items()},
             "group_size": or_null(sizes[self.number], pa.int32()),
         }
 
     def _text(self, values: list[str]) -> pa.Array:
-        is_said = np.array([*(value not in ("", UNKNOWN) for value in values), False], dtype=bool)
-        return coded(np.where(is_said[self.number], self.number, -1), values)
+        has_text = np.array([*(value not in ("", UNKNOWN) for value in values), False], dtype=bool)
+        return coded(np.where(has_text[self.number], self.number, -1), values)
 
 
 def messages_of(
@@ -64,12 +64,12 @@ def messages_of(
         group: the process group of those that do not say it.
     """
     rows = np.flatnonzero(collective)
-    found = Interner()
+    interner = Interner()
     number = np.full(len(names), -1, dtype=np.int64)
-    said = [
+    of_operators = [
         [*([events.messages[mine]] if mine >= 0 else []), *([of_calls[where]] if where in of_calls else [])]
         for mine, where in zip(own[rows].tolist(), place[rows].tolist(), strict=True)
     ]
     texts = [events.names[name] for name in names[rows].tolist()]
-    number[rows] = found.of([complete(*one, group) for one in zip(texts, said, strict=True)])
-    return Messages(number, list(found.index))
+    number[rows] = interner.of([complete(*one, group) for one in zip(texts, of_operators, strict=True)])
+    return Messages(number, list(interner.index))

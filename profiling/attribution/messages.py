@@ -94,20 +94,20 @@ def of_process(distributed: Mapping[str, Any]) -> Message:
     return next(iter(several.values()), NOT_RECORDED)
 
 
-def complete(name: str, said: list[Message], otherwise: Message) -> Message:
+def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
     """All that is known of a collective.
 
     Args:
         name: of what ran; it tells the kind only where nothing else does.
-        said: by those who know, the best first.
+        messages: as those who know have them, the best first.
         otherwise: the process group, where none of them says it.
     """
-    kinds = [one.collective for one in said if one.collective not in ("", UNKNOWN)]
-    sizes = [one.bytes for one in said if not math.isnan(one.bytes)]
-    size = next((one.size for one in said if one.size), otherwise.size)
+    kinds = [one.collective for one in messages if one.collective not in ("", UNKNOWN)]
+    sizes = [one.bytes for one in messages if not math.isnan(one.bytes)]
+    size = next((one.size for one in messages if one.size), otherwise.size)
     # PyTorch 2.2 records no more of a group than its size.
     by_size = otherwise if size == otherwise.size else NOT_RECORDED
-    group = next((one for one in said if one.group or one.ranks), by_size)
+    group = next((one for one in messages if one.group or one.ranks), by_size)
     return Message(
         kinds[0] if kinds else kind_of(name),
         group.group,

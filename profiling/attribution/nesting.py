@@ -51,21 +51,21 @@ class Nest:
 
     def innermost(self, thread: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
         """Index of the innermost event that contains a time on a thread; -1 if none does."""
-        found = np.full(len(time_ns), -1, dtype=np.int64)
+        range_of = np.full(len(time_ns), -1, dtype=np.int64)
         starts, threads = self.host["start_ns"], self.host["thread"]
         # The columns are sorted by thread, then start: a thread is one span in which starts rise. What
         # contains a time is the last event that began by then or one around it: a thread's events are nested.
         for number in distinct(thread):
             low, high = np.searchsorted(threads, [number, number + 1])
-            asked = np.flatnonzero(thread == number)
-            place = np.searchsorted(starts[low:high], time_ns[asked], side="right") - 1
-            found[asked] = np.where(place >= 0, place + low, -1)
-        outside = np.flatnonzero(found >= 0)
+            places = np.flatnonzero(thread == number)
+            place = np.searchsorted(starts[low:high], time_ns[places], side="right") - 1
+            range_of[places] = np.where(place >= 0, place + low, -1)
+        outside = np.flatnonzero(range_of >= 0)
         while len(outside):
-            outside = outside[self.host["end_ns"][found[outside]] < time_ns[outside]]
-            found[outside] = self.parent[found[outside]]
-            outside = outside[found[outside] >= 0]
-        return found
+            outside = outside[self.host["end_ns"][range_of[outside]] < time_ns[outside]]
+            range_of[outside] = self.parent[range_of[outside]]
+            outside = outside[range_of[outside] >= 0]
+        return range_of
 
 
 def nest(host: Columns, loose: np.ndarray) -> Nest:

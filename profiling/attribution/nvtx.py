@@ -21,7 +21,7 @@ _TRACE = "{'traceMarker':"  # where in the program a call stands
 
 
 @dataclass(frozen=True)
-class Said:
+class RangeName:
     """What a range's text says.
 
     Attributes:
@@ -36,20 +36,20 @@ class Said:
 
 
 @lru_cache(maxsize=1 << 12)
-def parse_text(text: str) -> Said:
+def parse_text(text: str) -> RangeName:
     """What a range's text says."""
     if text.startswith("{"):
-        if found := _PYPROF.match(text):
-            return Said(PYPROF + found[2], OPERATOR)
+        if match := _PYPROF.match(text):
+            return RangeName(PYPROF + match[2], OPERATOR)
         if text.startswith(_TRACE):
-            return Said(text, None)
+            return RangeName(text, None)
     if text == _CAPTURE:
-        return Said(text, None)
-    if found := _TORCH.match(text):
-        number = _SEQUENCE.search(text, found.end(1))
+        return RangeName(text, None)
+    if match := _TORCH.match(text):
+        number = _SEQUENCE.search(text, match.end(1))
         # What autograd itself calls has no number of its own: old versions write 0.
-        return Said(found[1], _kind(found[1], True), int(number[1]) or -1 if number else -1)
-    return Said(text, _kind(text, False))
+        return RangeName(match[1], _kind(match[1], True), int(number[1]) or -1 if number else -1)
+    return RangeName(text, _kind(text, False))
 
 
 def _kind(name: str, of_pytorch: bool) -> int:

@@ -33,13 +33,13 @@ def find_directions(
     in_graph = np.isin(sequence, host["sequence"][node & (host["sequence"] >= 0)]) & (sequence >= 0)
     # Where a loop marks its forward pass, what stands outside is not of it, whatever its number.
     in_graph &= FORWARD not in names
-    told = (around >= 0) | inside_node | (by_time >= 0) | by_thread | loading
+    determined = (around >= 0) | inside_node | (by_time >= 0) | by_thread | loading
     direction = np.select(
         [around == UPDATING, inside_node, around >= 0, by_time >= 0, by_thread, loading, in_graph],
         [UPDATING, BPROP, around, by_time, BPROP, LOADING, FPROP],
         NONE,
     )
-    return direction, in_graph & ~told
+    return direction, in_graph & ~determined
 
 
 def stage_of(names: list[str], host: Columns, times: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def _is_loading(names: list[str], host: Columns, times: np.ndarray) -> np.ndarra
     # Both rise; behind the last of each stands a time that never comes.
     never = np.iinfo(np.int64).max
     next_start, next_end = (
-        np.append(known, never)[np.searchsorted(known, times)] for known in (starts, ends)
+        np.append(edges, never)[np.searchsorted(edges, times)] for edges in (starts, ends)
     )
     return next_start < next_end
 

@@ -72,10 +72,10 @@ def _directions(events: Events, context: Context, named: np.ndarray) -> np.ndarr
     starts_backward = name_flags(events.names, lambda name: name == PYPROF + "backward")[host["name"]]
     inside = context.nest.nearest(np.where(starts_backward, np.arange(len(direction)), -1)) >= 0
     direction[inside & (direction == NONE)] = BPROP
-    told = np.flatnonzero((host["kind"] == OPERATOR) & np.isin(direction, (FPROP, BPROP)))
-    told = told[np.argsort(host["start_ns"][told], kind="stable")]
-    asked = np.flatnonzero((named >= 0) & (direction == NONE))
-    place = np.searchsorted(host["start_ns"][told], host["start_ns"][asked], side="right") - 1
-    before = pick(direction[told], place, FPROP)
-    direction[asked] = np.where(before == BPROP, UPDATING, FPROP)
+    sources = np.flatnonzero((host["kind"] == OPERATOR) & np.isin(direction, (FPROP, BPROP)))
+    sources = sources[np.argsort(host["start_ns"][sources], kind="stable")]
+    targets = np.flatnonzero((named >= 0) & (direction == NONE))
+    place = np.searchsorted(host["start_ns"][sources], host["start_ns"][targets], side="right") - 1
+    before = pick(direction[sources], place, FPROP)
+    direction[targets] = np.where(before == BPROP, UPDATING, FPROP)
     return direction

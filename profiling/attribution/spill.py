@@ -81,15 +81,15 @@ class Store:
             values = np.array([self._read(start, np.empty(1, kind))[0] for start, _, _ in places], kind)
             if (values == values[0]).all() or (values != values).all():  # or all are NaN
                 return np.broadcast_to(values[0], rows)
-        found, at = np.empty(rows, kind), 0
+        joined_rows, at = np.empty(rows, kind), 0
         for start, length, constant in places:
-            part = found[at : at + length]
+            part = joined_rows[at : at + length]
             if constant:
                 part[:] = self._read(start, np.empty(1, kind))
             else:
                 self._read(start, part)
             at += length
-        return found
+        return joined_rows
 
     def _read(self, start: int, values: np.ndarray) -> np.ndarray:
         self._file.seek(start)
@@ -197,8 +197,8 @@ class Split:
 
     def column(self, number: int, name: str) -> np.ndarray:
         """A column of a window."""
-        found = [self._store.column(piece, name) for piece in self._written[number]]
-        return np.concatenate(found) if found else np.empty(0, self._store.types[name])
+        pieces = [self._store.column(piece, name) for piece in self._written[number]]
+        return np.concatenate(pieces) if pieces else np.empty(0, self._store.types[name])
 
     def window(self, number: int) -> Columns:
         """All rows of a window."""

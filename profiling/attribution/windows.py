@@ -60,11 +60,11 @@ class Windows:
         self._trace = trace
         marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name))
         host = trace.tables["host"]
-        found = [
+        pieces = [
             {name: column[marking[piece["name"]]] for name, column in piece.items()}
             for piece in host.pieces()
         ]
-        self.marks = trace.events(self._groups(host=joined(host.types, found))).host
+        self.marks = trace.events(self._groups(host=joined(host.types, pieces))).host
         self.batches = find_batches(trace.names, self.marks, first_batch)
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
 
@@ -114,15 +114,15 @@ def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] 
     launches = tables["launches"].split("start_ns", window_of, windows)
     host = tables["host"].split("start_ns", window_of, windows)
     key = "correlation" if by_launch else "external"
-    known = _known(launches if by_launch else host, windows, key)
-    if known is None:
+    window_of_link = _window_by_key(launches if by_launch else host, windows, key)
+    if window_of_link is None:
         return None
     for piece in tables["host"].pieces():
         _reach_on(host, piece, cuts)
     return {
         "host": host,
         "launches": launches,
-        "device": tables["device"].split(key, known, windows),
+        "device": tables["device"].split(key, window_of_link, windows),
         "memory": tables["memory"].split("time_ns", window_of, windows),
     }
 
@@ -138,14 +138,14 @@ def _reach_on(host: Split, piece: Columns, cuts: np.ndarray) -> None:
         host.add(rows, np.where((first < window) & (window <= last), window, -1))
 
 
-def _known(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.ndarray] | None:
+def _window_by_key(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.ndarray] | None:
     """From numbers of launches to windows (nobody's number: to one near); None if they do not rise."""
 
     def numbers(window: int) -> np.ndarray:
-        found = links.column(window, key)
-        return found[found >= 0]
+        values = links.column(window, key)
+        return values[values >= 0]
 
-    spans = [(found.min(initial=_LAST), found.max(initial=-1)) for found in map(numbers, range(windows))]
+    spans = [(values.min(initial=_LAST), values.max(initial=-1)) for values in map(numbers, range(windows))]
     least, most = np.array(spans).T
     # The highest number until the end of each window, and the lowest after it; both rise. A number above all
     # of the windows before and below all of those behind is of the first window whose ``reached`` is not
@@ -156,9 +156,9 @@ def _known(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.nd
     disputed = [(low, high) for low, high in zip(after, reached, strict=True) if low <= high]
     claims: list[tuple[np.ndarray, np.ndarray]] = []
     for window in range(windows) if disputed else ():
-        found = numbers(window)
-        mine = np.logical_or.reduce([(found >= low) & (found <= high) for low, high in disputed])
-        claims.append((found[mine], np.full(int(mine.sum()), window)))
+        values = numbers(window)
+        mine = np.logical_or.reduce([(values >= low) & (values <= high) for low, high in disputed])
+        claims.append((values[mine], np.full(int(mine.sum()), window)))
         if sum(len(number) for number, _ in claims) > _MOST_DISPUTED:
             return None
     number = np.concatenate([np.empty(0, np.int64), *(one for one, _ in claims)])
@@ -166,11 +166,11 @@ def _known(links: Split, windows: int, key: str) -> Callable[[np.ndarray], np.nd
     order = np.argsort(number, kind="stable")
     number, window_of = number[order], window_of[order]
 
-    def known(asked: np.ndarray) -> np.ndarray:
-        window = np.minimum(np.searchsorted(reached, asked, side="left"), windows - 1)
+    def window_of_key(keys: np.ndarray) -> np.ndarray:
+        window = np.minimum(np.searchsorted(reached, keys, side="left"), windows - 1)
         if len(number):
-            place = np.minimum(np.searchsorted(number, asked), len(number) - 1)
-            window = np.where(number[place] == asked, window_of[place], window)
+            place = np.minimum(np.searchsorted(number, keys), len(number) - 1)
+            window = np.where(number[place] == keys, window_of[place], window)
         return window
 
-    return known
+    return window_of_key

@@ -182,7 +182,7 @@ def _without_parameters(text: str) -> str:
 
 def _without_arguments(text: str) -> str:
     """``text`` up to its parameter list, without what stands between ``<`` and ``>``."""
-    kept, depth = [], 0
+    characters, depth = [], 0
     for character in text:
         if character == "<":
             depth += 1
@@ -191,8 +191,8 @@ def _without_arguments(text: str) -> str:
         elif character in "([" and depth == 0:
             break
         elif depth == 0:
-            kept.append(character)
-    return "".join(kept)
+            characters.append(character)
+    return "".join(characters)
 
 
 def _outermost_name(mangled: str) -> str:

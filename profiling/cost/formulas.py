@@ -207,16 +207,16 @@ def _pooled(name: str, inputs: Inputs, sizes: Sizes) -> Sizes:
     window = _per_dimension(inputs.value(1), count, 1)
     if window is None or len(window) != count or len(sizes) < count:
         return sizes
-    kept, spatial = sizes[:-count], sizes[-count:]
+    leading, spatial = sizes[:-count], sizes[-count:]
     if "adaptive" in name:
-        return (*kept, *window)
+        return (*leading, *window)
     step = _per_dimension(inputs.value(2) or window, count, 1)
     padding = _per_dimension(inputs.value(3) or 0, count, 0)
     if step is None or padding is None or min(step) < 1:
         return sizes
     up = inputs.value(5 if "max" in name else 4) is True
     each = zip(spatial, window, step, padding, strict=False)
-    return (*kept, *(max(0, (n + 2 * pad - k + (s - 1) * up) // s + 1) for n, k, s, pad in each))
+    return (*leading, *(max(0, (n + 2 * pad - k + (s - 1) * up) // s + 1) for n, k, s, pad in each))
 
 
 def selection(name: str, inputs: Inputs, _output: Sizes | None, _mask: Mask | None) -> Cost | None:

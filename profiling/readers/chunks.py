@@ -172,14 +172,14 @@ class _Reader:
 
 def _cuts(text: bytes) -> Iterator[int]:
     """Where commas between two objects stand, from the end; at most a few."""
-    position, found = len(text), 0
-    while found < _GUESSES:
+    position, count = len(text), 0
+    while count < _GUESSES:
         position = text.rfind(b"{", 0, position)
         if position < 0:
             return
         before = text[max(0, position - 256) : position].rstrip()
         if before.endswith(b",") and before[:-1].rstrip().endswith(b"}"):
-            found += 1
+            count += 1
             yield max(0, position - 256) + len(before) - 1
 
 

@@ -21,9 +21,9 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
 
     The file says its rank, its first batch and how many ranks there are.
     """
-    found = converted(path, origin.rank, path.name)
-    findings += found.findings
-    yield from found.tables.items()
+    recording = converted(path, origin.rank, path.name)
+    findings += recording.findings
+    yield from recording.tables.items()
 
 
 def converted(path: Path, rank: int | None, subject: str) -> Converted:

@@ -87,11 +87,11 @@ class RecordsWriter:
         with self._lock:
             numbered = dict(columns)
             if "name" in numbered:
-                known = len(self._names)
+                count = len(self._names)
                 setdefault, names = self._names.setdefault, self._names
                 numbered["name"] = [setdefault(name, len(names)) for name in numbered["name"]]
-                if len(names) > known:
-                    self._say({"names": list(names)[known:]})
+                if len(names) > count:
+                    self._say({"names": list(names)[count:]})
             self._say({group: numbered})
 
     def end(self, clock: Reading, dropped: int, problems: Sequence[str]) -> None:
@@ -157,26 +157,26 @@ class _Reader:
         if self.cut or (self.last is not None and line):
             raise self.fail(self.cut or number, "more follows")
         try:
-            said = orjson.loads(line)
+            value = orjson.loads(line)
         except orjson.JSONDecodeError:
-            said = None
+            value = None
         if number == 1:
-            self.enter(said)
-        elif said is None:
+            self.enter(value)
+        elif value is None:
             self.cut = number
-        elif not isinstance(said, dict) or len(said) != 1:
+        elif not isinstance(value, dict) or len(value) != 1:
             raise self.fail(number, "no group of records")
         else:
-            self.take_group(number, *next(iter(said.items())))
+            self.take_group(number, *next(iter(value.items())))
 
-    def enter(self, said: Any) -> None:
-        if not isinstance(said, dict) or said.get("what") != WHAT:
+    def enter(self, head: Any) -> None:
+        if not isinstance(head, dict) or head.get("what") != WHAT:
             raise UserError(f"{self.path} holds no CUPTI records of scaleprof; is it the right file?")
-        if said.get("version") != VERSION:
-            raise UserError(f"{self.path} is of another release (version {str(said.get('version'))[:20]})")
-        if not all(_is_index(said.get(key)) for key in ("rank", "first_batch")):
+        if head.get("version") != VERSION:
+            raise UserError(f"{self.path} is of another release (version {str(head.get('version'))[:20]})")
+        if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
             raise self.fail(1, "its rank or its first batch cannot be")
-        self.head = said
+        self.head = head
 
     def take_group(self, number: int, group: str, content: Any) -> None:
         if group == "end" and isinstance(content, dict):
@@ -237,15 +237,15 @@ class _Reader:
     def finish(self) -> Recording:
         if not self.head:
             raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
-        readings = [_reading(said) for said in (self.head, self.last or {})]
+        readings = [_reading(fields) for fields in (self.head, self.last or {})]
         if readings[0] is None:
             raise self.fail(1, "how its clock stands to the epoch is not said")
-        known = [reading for reading in readings if reading is not None]
-        shift = sum(reading.shift_ns for reading in known) // len(known)
-        said = self.head.get("world_size", 1)  # older files do not say
-        ranks = int(said) if _is_index(said) else 1
+        clock_readings = [reading for reading in readings if reading is not None]
+        shift = sum(reading.shift_ns for reading in clock_readings) // len(clock_readings)
+        world_size = self.head.get("world_size", 1)  # older files do not say
+        ranks = int(world_size) if _is_index(world_size) else 1
         trace = self.builder.finish(self.head["rank"], ranks, shift_ns=shift)
-        return Recording(trace, self.head["first_batch"], list(self.findings(known)))
+        return Recording(trace, self.head["first_batch"], list(self.findings(clock_readings)))
 
     def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:
         if self.last is None or self.cut:
@@ -281,8 +281,8 @@ def _columns(content: Mapping[str, Any], names: Iterable[str]) -> Columns | None
     return columns if len({len(column) for column in columns.values()}) == 1 else None
 
 
-def _reading(said: Mapping[str, Any]) -> Reading | None:
-    values = said.get("clock")
+def _reading(fields: Mapping[str, Any]) -> Reading | None:
+    values = fields.get("clock")
     if not isinstance(values, list) or len(values) != 3:
         return None
     if not all(isinstance(value, int) and abs(value) < _LIMIT // 2 for value in values):

@@ -110,21 +110,21 @@ def add_ranges(
     process: int = 0,
 ) -> None:
     """Add ranges and marks of NVTX (a mark ends where it begins); what PyTorch wrote becomes operators."""
-    said = [parse_text(text) for text in texts]
-    kept = np.array([one.kind is not None for one in said], dtype=bool) & (end_ns >= start_ns)
+    ranges = [parse_text(text) for text in texts]
+    usable = np.array([one.kind is not None for one in ranges], dtype=bool) & (end_ns >= start_ns)
     builder.malformed += int((end_ns < start_ns).sum())
-    said = [said[place] for place in np.flatnonzero(kept)]
+    ranges = [ranges[place] for place in np.flatnonzero(usable)]
     builder.host.add(
         {
-            "name": builder.names.of([one.name for one in said]),
-            "start_ns": start_ns[kept],
-            "end_ns": end_ns[kept],
-            "thread": _threads(builder, thread[kept], process),
-            "sequence": [one.sequence for one in said],
+            "name": builder.names.of([one.name for one in ranges]),
+            "start_ns": start_ns[usable],
+            "end_ns": end_ns[usable],
+            "thread": _threads(builder, thread[usable], process),
+            "sequence": [one.sequence for one in ranges],
             "forward_thread": 0,
             "external": -1,
             "inputs": -1,
-            "kind": [RANGE if one.kind is None else one.kind for one in said],
+            "kind": [RANGE if one.kind is None else one.kind for one in ranges],
             "message": -1,
         }
     )

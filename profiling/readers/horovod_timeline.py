@@ -61,23 +61,23 @@ class Timeline:
 
     def findings(self) -> list[str]:
         """What is to be said of it."""
-        found = []
+        texts = []
         if self._cut:
-            found.append("its last line is cut: Horovod was still writing, or was killed")
+            texts.append("its last line is cut: Horovod was still writing, or was killed")
         if self.malformed:
-            found.append(
+            texts.append(
                 f"{self.malformed} events lack a required field or hold an absurd one; they are left out"
             )
         if self.backwards:
-            found.append(f"{self.backwards} ranges end before they begin: the clock went backwards")
+            texts.append(f"{self.backwards} ranges end before they begin: the clock went backwards")
         if self.unended:
-            found.append(f"{self.unended} ranges never ended; they are left out")
+            texts.append(f"{self.unended} ranges never ended; they are left out")
         if not self.collectives:
-            found.append("no collective was completed: one rank, or the timeline was cut short")
+            texts.append("no collective was completed: one rank, or the timeline was cut short")
         missing = sorted(set(range(max(self.ranks, default=-1) + 1)) - self.ranks)
         if missing:
-            found.append(f"rank {', '.join(map(str, missing))} was never seen to be ready")
-        return found
+            texts.append(f"rank {', '.join(map(str, missing))} was never seen to be ready")
+        return texts
 
     def _events(self) -> Iterator[dict[str, Any]]:
         for line in read_lines(self.path):

@@ -51,12 +51,12 @@ def read_trace(path: Path) -> Trace:
     with _without_garbage_collector():
         for chunk in read_chunks(path, facts):
             _add_chunk(builder, chunk, unread)
-    said = facts.get("distributedInfo")
-    said = said if isinstance(said, dict) else {}
-    rank, world_size = _distributed(said)
+    distributed = facts.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank, world_size = _distributed(distributed)
     processes = {str(process) for process, _ in builder.threads.index}
     trace = builder.finish(rank, world_size, _integer(facts.get("baseTimeNanoseconds"), 0))
-    trace.group = of_process(said)
+    trace.group = of_process(distributed)
     unread.note(trace, processes)
     if trace.is_empty:
         extra = f" ({trace.malformed} damaged ones)" if trace.malformed else ""
@@ -76,9 +76,9 @@ def _without_garbage_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _distributed(said: dict[str, Any]) -> tuple[int | None, int]:
-    rank = _integer(said.get("rank"), -1)
-    return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(said.get("world_size"), 1))
+def _distributed(facts: dict[str, Any]) -> tuple[int | None, int]:
+    rank = _integer(facts.get("rank"), -1)
+    return (rank if 0 <= rank < 1 << 31 else None), max(1, _integer(facts.get("world_size"), 1))
 
 
 def _integer(value: Any, default: int = -1) -> int:
@@ -246,8 +246,8 @@ def _decode_inputs(key: bytes) -> Inputs:
 
 
 def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
-    found = [of_arguments(one) for one in args]
-    return [-1 if one is None else builder.messages.of((one,))[0] for one in found]
+    messages = [of_arguments(one) for one in args]
+    return [-1 if one is None else builder.messages.of((one,))[0] for one in messages]
 
 
 def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
@@ -285,8 +285,8 @@ def _device(builder: Builder, events: list[dict[str, Any]]) -> None:
 
 def _finite(args: list[dict[str, Any]], key: str) -> np.ndarray:
     """A number of each event; NaN where there is none, or it cannot be."""
-    found = np.array([_number(one.get(key)) for one in args], dtype=np.float64)
-    return np.where(np.abs(found) < 1e30, found, np.nan)  # what 32 bits hold
+    numbers = np.array([_number(one.get(key)) for one in args], dtype=np.float64)
+    return np.where(np.abs(numbers) < 1e30, numbers, np.nan)  # what 32 bits hold
 
 
 def _memory(builder: Builder, events: list[dict[str, Any]]) -> None:

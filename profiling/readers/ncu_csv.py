@@ -65,8 +65,8 @@ class Metrics:
         """Count a summary's row."""
         unit, count = facts.get("Metric Unit", ""), number_and_unit(facts["Invocations"])[0]
         cells = [facts.get(name, "") for name in ("Minimum", "Maximum", "Average")]
-        found = [number_and_unit(cell, unit, decimal_comma) for cell in cells]
-        (low, high, mean), unit = (value for value, _ in found), found[2][1]
+        figures = [number_and_unit(cell, unit, decimal_comma) for cell in cells]
+        (low, high, mean), unit = (value for value, _ in figures), figures[2][1]
         name, kernel = facts["Metric Name"], facts["Kernel Name"]
         if math.isnan(mean) or not count > 0:
             return
@@ -82,20 +82,20 @@ class Metrics:
 
     def findings(self) -> list[str]:
         """What is to be said."""
-        found = []
+        texts = []
         if self.on_tensor_cores:
-            found.append(
+            texts.append(
                 f"{self.on_tensor_cores} launches compute on tensor cores, whose operations were not "
                 "counted: their FLOPs are not known"
             )
         if self.untimed:
-            found.append(
+            texts.append(
                 f"{self.untimed} launches have no duration: gpu__time_duration.sum (or the section "
                 "SpeedOfLight) was not collected"
             )
         if self.damaged:
-            found.append(f"{self.damaged} damaged lines are left out")
-        return found
+            texts.append(f"{self.damaged} damaged lines are left out")
+        return texts
 
 
 def read_launches(path: Path, metrics: Metrics) -> Iterator[Launches]:
@@ -216,10 +216,10 @@ def _flops(name: str, values: Values) -> float:
 
 def _operator(ranges: str) -> tuple[str, str]:
     """(innermost operator, direction) by the ranges of NVTX around a launch."""
-    said = [parse_text(text) for text in _NVTX.findall(ranges)]
-    operators = [one for one in said if one.kind == OPERATOR]
+    parsed = [parse_text(text) for text in _NVTX.findall(ranges)]
+    operators = [one for one in parsed if one.kind == OPERATOR]
     operator = operators[-1].name if operators else ""
-    staged = [direction for one in said if (direction := direction_of_stage(one.name))]
+    staged = [direction for one in parsed if (direction := direction_of_stage(one.name))]
     if any(_NODE.search(one.name) for one in operators):
         return operator, "bprop"
     forward = any(one.sequence >= 0 for one in operators)
@@ -234,8 +234,8 @@ def _whole(value: float, text: str, missing: int = 0) -> int:
 
 def _sizes(values: Values, prefix: str, text: str) -> str:
     """``x,y,z`` of metrics, or of a text such as ``(256, 1, 1)``."""
-    found = re.findall(r"\d+", text)
+    sizes = re.findall(r"\d+", text)
     of_metrics = [values.get(f"{prefix}_{axis}", (math.nan, ""))[0] for axis in "xyz"]
     if not any(map(math.isnan, of_metrics)):
-        found = [str(int(value)) for value in of_metrics]
-    return ",".join(found) if len(found) == 3 else ""
+        sizes = [str(int(value)) for value in of_metrics]
+    return ",".join(sizes) if len(sizes) == 3 else ""

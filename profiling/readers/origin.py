@@ -33,5 +33,5 @@ _RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
 
 def rank_in(path: Path) -> int | None:
     """The rank that a file's name, or that of a folder it lies in, says (``rank3``, ``rank_0003``)."""
-    found = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
-    return int(found[0][1]) if found else None
+    matches = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
+    return int(matches[0][1]) if matches else None

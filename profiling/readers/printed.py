@@ -63,13 +63,13 @@ def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> t
 
 def _split(text: str, decimal_comma: bool = False) -> tuple[float, str]:
     """A number and what stands behind it; NaN if the text does not begin with one."""
-    found = _PLAIN.match(text)
-    if found is not None and not decimal_comma:
-        return float(found[1]), found[2] or ""
-    found = _GROUPED.match(text)
-    if found is None:
+    match = _PLAIN.match(text)
+    if match is not None and not decimal_comma:
+        return float(match[1]), match[2] or ""
+    match = _GROUPED.match(text)
+    if match is None:
         return math.nan, ""
-    return _grouped(_SPACES.sub("", found[1]), decimal_comma), found[2] or ""
+    return _grouped(_SPACES.sub("", match[1]), decimal_comma), match[2] or ""
 
 
 def _grouped(digits: str, decimal_comma: bool) -> float:
@@ -96,8 +96,8 @@ def _grouped(digits: str, decimal_comma: bool) -> float:
 
 def time_ns(text: str, unit: str = "") -> float:
     """A printed duration in ns; NaN if it is none."""
-    value, found = number_and_unit(text, unit)
-    return value if found == "ns" else math.nan
+    value, unit_in_text = number_and_unit(text, unit)
+    return value if unit_in_text == "ns" else math.nan
 
 
 def size_bytes(text: str, unit: str = "") -> float:

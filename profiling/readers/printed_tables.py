@@ -132,12 +132,12 @@ def stream_printed(
     for some in launches:
         launched += len(some)
         yield "kernels", kernels_table(some, rank)
-    told = metrics()
+    counters = metrics()
     if activities:
         yield "intervals", intervals_table(activities, rank)
-    if activities or told:
-        yield "atomics", atomics_table(activities, told, rank)
-    return bool(launched or activities or told)
+    if activities or counters:
+        yield "atomics", atomics_table(activities, counters, rank)
+    return bool(launched or activities or counters)
 
 
 def kernels_table(launches: Launches, rank: int) -> pa.Table:
@@ -167,8 +167,8 @@ def kernels_table(launches: Launches, rank: int) -> pa.Table:
 
 def _whole(values: Sequence[float]) -> pa.Array:
     floats = np.array(values, dtype=np.float64)
-    known = np.abs(floats) < 2**62
-    return pa.array(np.rint(np.where(known, floats, 0)).astype(np.int64), mask=~known)
+    in_range = np.abs(floats) < 2**62
+    return pa.array(np.rint(np.where(in_range, floats, 0)).astype(np.int64), mask=~in_range)
 
 
 def intervals_table(activities: Sequence[Activity], rank: int) -> pa.Table:

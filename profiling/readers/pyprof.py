@@ -113,13 +113,13 @@ def find_batches(connection: Any, paths: Sequence[Path]) -> dict[Path, TableBatc
     Args:
         connection: of DuckDB.
     """
-    found = {}
+    by_path = {}
     for some in in_portions(paths):
         rows = connection.sql(_OF_MODEL, params={"paths": [str(path) for path in some]}).to_arrow_table()
         file, *columns = (rows[name].to_numpy() for name in ("file", "idx", "forward", "backward", "loss"))
         for number, path in enumerate(some):
-            found[path] = _batches(*(column[file == number] for column in columns))
-    return found
+            by_path[path] = _batches(*(column[file == number] for column in columns))
+    return by_path
 
 
 def _batches(idx: np.ndarray, forward: np.ndarray, backward: np.ndarray, loss: np.ndarray) -> TableBatches:
@@ -234,17 +234,19 @@ def _amount(column: str) -> str:
 
 
 def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
-    found = []
+    findings = []
     if left_out:
-        found.append(f"{path.name}: {left_out} rows have no index or no possible duration; they are left out")
+        findings.append(
+            f"{path.name}: {left_out} rows have no index or no possible duration; they are left out"
+        )
     if not batches.forward:
-        found.append(f"{path.name}: no loss found, so its batches cannot be counted")
+        findings.append(f"{path.name}: no loss found, so its batches cannot be counted")
     elif batches.backward < batches.forward:
-        found.append(
+        findings.append(
             f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "
             "FLOPs and bytes are of the attributed ones only"
         )
-    return found
+    return findings
 
 
 def _rank_in_name(path: Path) -> int:
@@ -255,8 +257,8 @@ def _rank_in_name(path: Path) -> int:
 
 def _ranks_of(path: Path) -> int:
     """How many ranks the reference's file names tell: ``..._config_NODES_GPUS_...``; 1 if they do not."""
-    found = _CONFIG.search(path.name)
-    return int(found[1]) * int(found[2]) if found else 1
+    match = _CONFIG.search(path.name)
+    return int(match[1]) * int(match[2]) if match else 1
 
 
 def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[str, Any]:
@@ -272,9 +274,9 @@ def _as_kernels(launches: pa.Table, batches: TableBatches, rank: int) -> dict[st
     kinds[updates & (kinds == CLASSES.index("pointwise"))] = CLASSES.index("optimizer")
     kinds[flags["is_loss"]] = CLASSES.index("loss")
     kinds[flags["is_loader"]] = CLASSES.index("loader")
-    known = {column.lower(): launches[column] for column in _OPTIONAL if column in launches.column_names}
+    optional = {column.lower(): launches[column] for column in _OPTIONAL if column in launches.column_names}
     return {
-        **known,
+        **optional,
         "rank": np.full(len(idx), rank, dtype=np.int32),
         "batch_index": pa.array(batch, pa.int32(), mask=batch < 0),  # null: before the first
         "duration_ns": launches["duration_ns"],

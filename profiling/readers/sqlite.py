@@ -50,8 +50,8 @@ class Database:
         self.tables: dict[str, frozenset[str]] = {}
         sql = "select name from sqlite_master where type = 'table' and sql not like 'create virtual%'"
         for (name,) in self._rows(sql):
-            found = self._rows("select name from pragma_table_info(?)", (name,))
-            self.tables[name] = frozenset(str(column) for (column,) in found)
+            columns = self._rows("select name from pragma_table_info(?)", (name,))
+            self.tables[name] = frozenset(str(column) for (column,) in columns)
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table with (at least) these columns."""
@@ -176,14 +176,14 @@ class _NotIntegers(Exception):
 
 def _filled(batch: pa.RecordBatch, columns: Mapping[str, int | None]) -> Columns:
     """A batch's integers, with what stands for null."""
-    found = {}
+    arrays = {}
     for name, missing in columns.items():
         array = batch.column(name)
         if array.null_count:
             array = pc.fill_null(array, _LIMIT if missing is None else missing)
         # to_numpy would import pandas.
-        found[name] = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
-    return found
+        arrays[name] = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
+    return arrays
 
 
 def _as_integers(given: tuple[Any, ...], missing: int | None) -> np.ndarray:

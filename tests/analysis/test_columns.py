@@ -192,7 +192,9 @@ def test_help_explains_each_column(command: str) -> None:
     module = columns.commands()[command]
     said = " ".join(run(module.__name__, "--help").out.split())
     for metrics in module.COLUMNS.values():
-        assert not [one.name for one in metrics if " ".join(f"{one.label} {one.said}".split()) not in said]
+        assert not [
+            one.name for one in metrics if " ".join(f"{one.label} {one.description}".split()) not in said
+        ]
         assert all(one.meaning for one in metrics)
 
 

@@ -189,7 +189,7 @@ def test_provenance_says_machine_versions_and_times(page):
 def test_pyprof_tables(tmp_path):
     write_pyprof(tmp_path)
     found = sections(tmp_path)
-    assert {"table", "kernels", "roofline", "corrections", "left-out"} == set(found)
+    assert {"kernel-tables", "kernels", "roofline", "corrections", "left-out"} == set(found)
     assert "dali::resize" in str(found["kernels"].tables)
 
 
@@ -197,9 +197,21 @@ def test_tau_tables(tmp_path):
     seconds = {(nodes, 4, batch): [60.0 + batch / 8] * 3 for nodes in (1, 2) for batch in (32, 64)}
     path = write_tau(tmp_path / "lisa_interval.gzip", seconds)
     found = sections(path)
-    assert "as published" in found["scaling"].heading
-    figure = found["scaling"].charts[0].figure
+    assert "as published" in found["published-scaling"].heading
+    figure = found["published-scaling"].charts[0].figure
     assert {trace["name"] for trace in figure["data"]} >= {"batch 32", "batch 64"}
+
+
+def test_the_openings_links_lead_to_sections_and_no_two_sections_have_one_anchor(page, tmp_path):
+    write_tau(tmp_path / "i.gzip", {(n, 4, batch): [60.0] * 3 for n in (1, 2) for batch in (32, 64)})
+    write_pyprof(tmp_path)
+    published = build(load(tmp_path))
+    links = {"published-scaling", "kernel-tables", "left-out"}
+    assert {sentence.figure for sentence in published.summary} == links
+    for one in (page, published):
+        assert {sentence.figure for sentence in one.summary} <= {section.id for section in one.sections}
+    anchors = [kind.id for kind in build_module.SECTIONS]
+    assert len(set(anchors)) == len(anchors)
 
 
 def test_an_empty_folder_is_one_line(tmp_path):

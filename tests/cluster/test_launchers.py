@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parent / "golden"
 WITH_DALI = frozenset({"nvidia.dali"})
 NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, WITH_DALI)
 CPU_NODE = replace(NODE, gpus=())
-FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, asked=4)
+FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, nodes_at_start=4)
 USER = {
     "NCCL_DEBUG": "INFO",
     "NCCL_SOCKET_IFNAME": "ib7",

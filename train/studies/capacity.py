@@ -217,8 +217,8 @@ class Capacity:
         for name, value in zip(("convolutions", "linears"), own, strict=True):
             say(case, device, name, value)
         for name in ("limit", "base", "peak", "held"):
-            known = attempt[name] or (name == "held" and attempt["fits"])
-            say(case, device, f"{name}_bytes", attempt[name] if known else None)
+            is_number = attempt[name] or (name == "held" and attempt["fits"])
+            say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
         if attempt["missed"]:
             self.recorder.find(
                 f"{case}: {attempt['missed']} looks at the memory in use failed for want of memory; "

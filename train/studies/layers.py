@@ -166,9 +166,9 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         recorder.durations(case, name, stage, durations)
     # What is freed must have been allocated before the eyes of who counts.
     passes.drop_gradients()
-    taken = memory.measure(device, passes.forward, passes.backward)
-    recorder.quantity(case, name, "peak_memory_bytes", taken.peak)
-    recorder.quantity(case, name, "retained_memory_bytes", taken.retained)
+    usage = memory.measure(device, passes.forward, passes.backward)
+    recorder.quantity(case, name, "peak_memory_bytes", usage.peak)
+    recorder.quantity(case, name, "retained_memory_bytes", usage.retained)
     theory = Passes(passes.spec, torch.device("meta"))
     forward, backward, unknown = operators.count(theory.forward, theory.backward)
     for stage, cost in zip(STAGES, (forward, backward), strict=True):

@@ -41,7 +41,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def says_out_of_memory(text: str) -> bool:
     """Whether what a process printed says that memory was wanting."""
-    return any(said in text.lower() for said in _SAID)
+    return any(phrase in text.lower() for phrase in _SAID)
 
 
 def measure(
@@ -49,9 +49,9 @@ def measure(
 ) -> Memory:
     """The memory of one forward and one backward pass, which free what they made."""
     if device.type == "cpu":
-        kept: list[torch.Tensor] = []
-        retained = recorded(lambda: kept.append(forward()))
-        kept.clear()
+        outputs: list[torch.Tensor] = []
+        retained = recorded(lambda: outputs.append(forward()))
+        outputs.clear()
         both = recorded(lambda: backward(forward()))
         return Memory(int(both.max(initial=0)), int(retained[-1]) if len(retained) else 0)
     torch.cuda.synchronize(device)
@@ -84,14 +84,14 @@ def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:
     Args:
         known: addresses of memory that is there anyway (parameters).
     """
-    kept: dict[int, torch.UntypedStorage] = {}  # storages stay alive, so that no address is used again
+    storages: dict[int, torch.UntypedStorage] = {}  # storages stay alive, so that no address is used again
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        kept.setdefault(storage.data_ptr(), storage)
+        storages.setdefault(storage.data_ptr(), storage)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()
     del result
-    return sum(storage.nbytes() for address, storage in kept.items() if address not in known)
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in known)

@@ -147,15 +147,15 @@ def measure(
     actions = {case: step.action for case, step in steps.items()}
     timed = common.time_cases(actions, STAGES, warmup, repetitions, common.clock_of(device))
     # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
-    taken = {case: step.memory(device) for case, step in steps.items()}
+    memory_of = {case: step.memory(device) for case, step in steps.items()}
     for case, step in steps.items():
         for stage, durations in timed[case].items():
             recorder.durations(case, name, stage, durations)
         recorder.quantity(case, name, "pairs", len(pairs(step.model)))
         recorder.quantity(case, name, "batch", batch)
         recorder.quantity(case, name, "image_size", image_size)
-        recorder.quantity(case, name, "activation_memory_bytes", taken[case][0])
-        recorder.quantity(case, name, "peak_memory_bytes", taken[case][1])
+        recorder.quantity(case, name, "activation_memory_bytes", memory_of[case][0])
+        recorder.quantity(case, name, "peak_memory_bytes", memory_of[case][1])
         recorder.quantity(case, name, "same_output", difference == 0)
         recorder.quantity(case, name, "largest_difference", difference)
 
@@ -194,11 +194,11 @@ class Step:
     def memory(self, device: torch.device) -> tuple[int, int]:
         """Bytes (that the forward pass keeps for the backward one, each memory once; at the peak of both)."""
         self.drop_gradients()
-        taken = memory.measure(device, self.forward, self.backward)
-        known = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
-        kept = memory.saved_bytes(self.forward, known)
+        usage = memory.measure(device, self.forward, self.backward)
+        parameters = {tensor.untyped_storage().data_ptr() for tensor in self.model.parameters()}
+        activations = memory.saved_bytes(self.forward, parameters)
         self.drop_gradients()
-        return kept, taken.peak
+        return activations, usage.peak
 
 
 if __name__ == "__main__":

@@ -131,10 +131,10 @@ def repeat(action: Action, seconds: float, clock: Clock) -> int:
 
 def mean_of(readings: Sequence[tuple[float, float]]) -> tuple[float | None, int]:
     """(mean over time, how many failed) of readings (seconds, W); W of one that failed is NaN."""
-    known = [(seconds, power) for seconds, power in readings if not math.isnan(power)]
-    over = sum(seconds for seconds, _ in known)
-    mean = sum(seconds * power for seconds, power in known) / over if over else None
-    return mean, len(readings) - len(known)
+    valid = [(seconds, power) for seconds, power in readings if not math.isnan(power)]
+    over = sum(seconds for seconds, _ in valid)
+    mean = sum(seconds * power for seconds, power in valid) / over if over else None
+    return mean, len(readings) - len(valid)
 
 
 def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:

@@ -75,7 +75,7 @@ def _of_threads(table: "pa.Table", rows: np.ndarray, what: str) -> tuple[list[st
     threads, track = np.unique(thread, return_inverse=True)
     order = np.lexsort((-end, start, track))
     name = _words(table["name"])
-    words = Words(name.codes[rows][order], name.known)
+    words = Words(name.codes[rows][order], name.texts)
     slices = Slices(track[order], start[order], np.maximum(start, end)[order], words)
     return [f"{what} · thread {number:g}" for number in threads], slices
 
@@ -96,7 +96,7 @@ def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
     order = np.lexsort((-end, start, track))
 
     def word(name: str) -> Words:
-        return Words(text[name].codes[order], text[name].known)
+        return Words(text[name].codes[order], text[name].texts)
 
     slices = Slices(
         track[order],
@@ -164,7 +164,7 @@ def _apart(text: dict[str, Words]) -> np.ndarray:
 
 def _is(column: Words, word: str) -> np.ndarray:
     """Which rows of a column are this word."""
-    return np.isin(column.codes, [code for code, known in enumerate(column.known) if known == word])
+    return np.isin(column.codes, [code for code, known in enumerate(column.texts) if known == word])
 
 
 def _streams(apart: np.ndarray, device: np.ndarray, stream: np.ndarray) -> tuple[list[str], np.ndarray]:

@@ -100,4 +100,7 @@ def shown() -> list[Column]:
     def value(row: Mapping[str, Any]) -> float | None:
         return row[roof.name] if row[roof.name] is not None else row[of_measured.name]
 
-    return [*known, Column("roof\n%", value, printed=lambda row: with_places(value(row), 1), help=roof.said)]
+    return [
+        *known,
+        Column("roof\n%", value, printed=lambda row: with_places(value(row), 1), help=roof.description),
+    ]

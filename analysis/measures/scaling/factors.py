@@ -150,16 +150,16 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     effects = analysis_of_variance(_columns(cells, varying), values, terms)
     ends = {term: omega_squared_interval(effect) for term, effect in effects.items()} if repeated else {}
     corrected = holm([float(effects[term].p_value) for term in terms])
-    made = [
+    answer = [
         {**_row(cells, term, effects[term], p_value, ends.get(term)), **_effect(cells, term, terms)}
         for term, p_value in zip(terms, corrected, strict=True)
     ]
-    _rank(made)
-    for row in made:
+    _rank(answer)
+    for row in answer:
         # Of levels that do not differ none is best; without repetitions p may be NaN: nobody knows.
         if not row["p_value"] <= SIGNIFICANCE:
             row["best_level"] = None
-    return sorted(made, key=_order)
+    return sorted(answer, key=_order)
 
 
 def _order(row: Mapping[str, Any]) -> tuple[bool, float]:
@@ -262,8 +262,8 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
         text += "\nIntervals allow for configurations of which some scatter three or four times as much."
     if counts[0] == 1:
         text += "\nOne repetition: no interval, and interactions cannot be told from noise."
-    told = [row for row in rows if row["effect_pct"] is not None]
-    if any(row["best_level"] is None for row in told):
+    compared = [row for row in rows if row["effect_pct"] is not None]
+    if any(row["best_level"] is None for row in compared):
         text += f"\nNo level is called best where the effect is not significant (p above {SIGNIFICANCE:g})."
     if unknown := not_told(rows):
         text += (

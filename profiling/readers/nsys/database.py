@@ -95,13 +95,13 @@ class Reader:
     @cached_property
     def _only_process(self) -> int:
         """The number of the one process that called CUDA or opened ranges; 0 if it is not one."""
-        found: set[int] = set()
+        processes: set[int] = set()
         for table in (_CALLS, _RANGES):
             if self.database.has(table, "globalTid"):
                 for rows in self.database.integers(table, {"globalTid": 0}):
-                    found.update(distinct(rows["globalTid"] >> 24).tolist())
-        found.discard(0)
-        return found.pop() if len(found) == 1 else 0
+                    processes.update(distinct(rows["globalTid"] >> 24).tolist())
+        processes.discard(0)
+        return processes.pop() if len(processes) == 1 else 0
 
     def _add_kernels(self) -> None:
         sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -165,9 +165,9 @@ class Reader:
         columns = {"start": None, "end": -1, "eventType": None, "globalTid": -1, "textId": -1}
         unended = 0
         for rows in self.database.integers(_RANGES, columns, texts=["text"]):
-            known = zip(rows["text"], rows["textId"].tolist(), strict=True)
+            pairs = zip(rows["text"], rows["textId"].tolist(), strict=True)
             rows["text"] = np.array(
-                [str(text) if text else self._texts.get(number, "") for text, number in known], dtype=object
+                [str(text) if text else self._texts.get(number, "") for text, number in pairs], dtype=object
             )
             named = rows["eventType"] == _THREAD_NAME
             for owner, text in zip(rows["globalTid"][named] >> 24, rows["text"][named], strict=True):
@@ -177,8 +177,8 @@ class Reader:
             open_ended = wanted & ~is_mark & (rows["end"] < 0)
             unended += int(open_ended.sum())
             rows["end"] = np.where(is_mark, rows["start"], rows["end"])
-            kept = {name: column[wanted & ~open_ended] for name, column in rows.items()}
-            for builder, process, mine in self._by_process(kept, "globalTid"):
+            closed = {name: column[wanted & ~open_ended] for name, column in rows.items()}
+            for builder, process, mine in self._by_process(closed, "globalTid"):
                 thread = mine["globalTid"] & 0xFFFFFF
                 add_ranges(builder, mine["text"].tolist(), mine["start"], mine["end"], thread, process)
         if unended:
@@ -218,6 +218,6 @@ def release(database: Database) -> str:
     """The release of Nsight Systems that exported a database; empty if it does not say."""
     for table in _VERSION_TABLES:
         if database.has(table, "name", "value"):
-            said = dict(database.rows(table, "name", "value"))
-            return str(said.get("EXPORT_PRODUCT_VERSION") or "")
+            properties = dict(database.rows(table, "name", "value"))
+            return str(properties.get("EXPORT_PRODUCT_VERSION") or "")
     return ""

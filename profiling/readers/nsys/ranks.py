@@ -56,10 +56,10 @@ def _ranks(processes: Mapping[int, Trace], names: Mapping[int, str], rank: int |
     ours = [number for number, trace in processes.items() if trace.on_device]
     ours = ours or [number for number, trace in processes.items() if not _STAGES.isdisjoint(trace.names)]
     ours = ours or [number for number, trace in processes.items() if not trace.is_empty]
-    said = [_MPI_RANK.match(names.get(number, "")) for number in ours]
-    if rank is None and all(said) and len({match[0] for match in said if match}) == len(ours):
+    matches = [_MPI_RANK.match(names.get(number, "")) for number in ours]
+    if rank is None and all(matches) and len({match[0] for match in matches if match}) == len(ours):
         return dict(
-            sorted((int(match[1]), number) for match, number in zip(said, ours, strict=True) if match)
+            sorted((int(match[1]), number) for match, number in zip(matches, ours, strict=True) if match)
         )
     if len(ours) == 1:
         return {rank or 0: ours[0]}

@@ -116,11 +116,11 @@ def _columns(header: list[str]) -> _Columns:
     place: dict[str, int] = {}
     unit: dict[str, str] = {}
     for at, written in enumerate(header):
-        found = _UNIT.match(written)
-        name = found[1] if found else written
+        match = _UNIT.match(written)
+        name = match[1] if match else written
         name = _COLUMNS.get(name, name)
         place.setdefault(name, at)
-        unit[name] = found[2] if found else ""
+        unit[name] = match[2] if match else ""
     return _Columns(place, unit)
 
 

@@ -143,8 +143,8 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     instant = rows["flags"][place] & _INSTANT > 0
     end_ns = np.where(partner >= 0, rows["timestamp"][partner], rows["timestamp"].max())
     end_ns = np.where(instant, rows["timestamp"][place], end_ns)
-    said = [texts.get(name, "") for name in rows["name"][place].tolist()]
-    add_ranges(builder, said, rows["timestamp"][place], end_ns, thread[place])
+    range_texts = [texts.get(name, "") for name in rows["name"][place].tolist()]
+    add_ranges(builder, range_texts, rows["timestamp"][place], end_ns, thread[place])
     return [f"{unended} ranges never ended; they are taken to end with the trace"] if unended else []
 
 

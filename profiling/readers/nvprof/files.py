@@ -56,9 +56,9 @@ def _text(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.
     printed = Printed()
     launches = read_printed(path, printed)
     any_printed = yield from stream_printed(launches, printed.activities, lambda: printed.metrics, rank)
-    found = list(printed.findings)
+    texts = list(printed.findings)
     if printed.nothing or not any_printed:
-        found.append(f"{_NO_KERNEL}: {_WHY}")
+        texts.append(f"{_NO_KERNEL}: {_WHY}")
     if len(printed.processes) > 1:
-        found.append(f"{len(printed.processes)} processes wrote to it; their rows are not told apart")
-    findings += [f"{path.name}: {finding}" for finding in found]
+        texts.append(f"{len(printed.processes)} processes wrote to it; their rows are not told apart")
+    findings += [f"{path.name}: {finding}" for finding in texts]

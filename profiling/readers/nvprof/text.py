@@ -101,19 +101,19 @@ class _Reader:
         if self.unread:
             self.printed.findings.append(f"{self.unread} lines of its tables are damaged; they are left out")
 
-    def _banner(self, process: str, said: str) -> None:
+    def _banner(self, process: str, text: str) -> None:
         self.printed.spoke = True
         if process.isdecimal():  # else the line is of no process: ======== Warning
             self.printed.processes.add(int(process))
         self.kind, self.group = "", ""
-        if said in ("NVTX result:", "Profiling result:"):  # a process's ranges come after all else of it
-            self.in_ranges = said == "NVTX result:"
-        if said.startswith("CPU profiling result"):
+        if text in ("NVTX result:", "Profiling result:"):  # a process's ranges come after all else of it
+            self.in_ranges = text == "NVTX result:"
+        if text.startswith("CPU profiling result"):
             self.printed.findings.append(_OF_THE_CPU)
-        if said.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
+        if text.startswith("API calls"):  # CUDA 8 and older: blocks of their own, without a column for it
             self.group = "API calls"
-        if _WORTH_SAYING.match(said) and not _HARMLESS.search(said):
-            self.printed.findings.append(f"nvprof says: {said}")
+        if _WORTH_SAYING.match(text) and not _HARMLESS.search(text):
+            self.printed.findings.append(f"nvprof says: {text}")
 
     # --- plain tables ---------------------------------------------------------------------------------
 
@@ -138,9 +138,9 @@ class _Reader:
     def _row(self, line: str) -> None:
         if _NOTHING.match(line):
             self.printed.nothing |= not self.in_ranges
-        elif found := _COUNT.match(line):
-            count = float(found[2])
-            self.printed.metrics.append(Metric(f"Unified memory {found[1]}", "", 1, count, count, count))
+        elif match := _COUNT.match(line):
+            count = float(match[2])
+            self.printed.metrics.append(Metric(f"Unified memory {match[1]}", "", 1, count, count, count))
         elif not line.strip():
             self.kind = "" if self.kind == "trace" else self.kind
         elif self.kind == "summary":
@@ -153,13 +153,13 @@ class _Reader:
             self._trace(line)
 
     def _summary(self, line: str) -> None:
-        found = _SUMMARY.match(line)
-        if found is None:
+        match = _SUMMARY.match(line)
+        if match is None:
             self.unread += 1
             return
-        self.group = (found[1] or self.group).strip()
-        total, mean, low, high = map(time_ns, (found[3], found[5], found[6], found[7]))
-        self._add_activity(self.group, Activity(found[8], float(found[4]), total, mean, low, high))
+        self.group = (match[1] or self.group).strip()
+        total, mean, low, high = map(time_ns, (match[3], match[5], match[6], match[7]))
+        self._add_activity(self.group, Activity(match[8], float(match[4]), total, mean, low, high))
 
     def _add_activity(self, group: str, activity: Activity) -> None:
         if self.in_ranges and group != "Range":
@@ -187,11 +187,11 @@ class _Reader:
         self.printed.metrics.append(Metric(name + unit, kernel, count, *(value for value, _ in values)))
 
     def _memory(self, line: str) -> None:
-        found = _MEMORY.match(line)
-        if found is None:
+        match = _MEMORY.match(line)
+        if match is None:
             self.unread += not line.startswith("Device")
             return
-        count, mean, low, high, _, total, name = found.groups()
+        count, mean, low, high, _, total, name = match.groups()
         name, number = f"{_UNIFIED} {name}]", float(count)
         if low != "-":
             self.printed.metrics.append(
@@ -302,6 +302,6 @@ def _int(text: str) -> int:
 
 
 def _sizes(row: dict[str, str], of: str) -> str:
-    found = re.findall(r"\d+", row.get(f"{of} Size", ""))
-    found = found or [row[f"{of} {axis}"] for axis in "XYZ" if row.get(f"{of} {axis}", "").isdecimal()]
-    return ",".join(found) if len(found) == 3 else ""
+    sizes = re.findall(r"\d+", row.get(f"{of} Size", ""))
+    sizes = sizes or [row[f"{of} {axis}"] for axis in "XYZ" if row.get(f"{of} {axis}", "").isdecimal()]
+    return ",".join(sizes) if len(sizes) == 3 else ""

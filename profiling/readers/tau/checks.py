@@ -71,42 +71,42 @@ class Tally:
             world_size: how many ranks there are, if more.
             mode: that of the tool in which it was recorded.
         """
-        found = []
+        findings = []
         if ranks and not self._talks and max(ranks, world_size) > 1:
-            found.append(
+            findings.append(
                 f"{max(ranks, world_size)} ranks, and no collective among the timers: TAU times those of "
                 "MPI, not NCCL's and Gloo's; communication is not recorded, not absent"
             )
         if self._throttled:
-            found.append(
+            findings.append(
                 "TAU ceased to time functions that were called often and took little time, such as "
                 f"{min(self._throttled)!r}: their calls and times are too few (TAU_THROTTLE)"
             )
         if ranks and mode == "io" and not self._reads:
-            found.append(
+            findings.append(
                 "mode io, and no timer of reading or writing: this TAU was built without -iowrapper; files "
                 "are not recorded, not unread"
             )
         if ranks and mode == "ebs" and not self._samples:
-            found.append(
+            findings.append(
                 "mode ebs, and no sample: a TAU built with MPI samples from MPI_Init on, which no rank "
                 "called; take one without MPI, or train over MPI (--backend=horovod under mpirun)"
             )
-        return found
+        return findings
 
     def of_ranks(self, ranks: int) -> list[str]:
         """What is to be said of the ranks in the profile; see :meth:`of_run`."""
-        found = []
+        findings = []
         if not ranks:
-            found.append("the profile is empty: no thread wrote anything")
+            findings.append("the profile is empty: no thread wrote anything")
         if self._absurd:
-            found.append(f"{self._absurd} timers have no time that can be; their times are left out")
+            findings.append(f"{self._absurd} timers have no time that can be; their times are left out")
         if self._negative:
-            found.append(
+            findings.append(
                 f"{self._negative} timers have negative exclusive times: on their threads timers "
                 "overlapped, or were never closed"
             )
-        return found + missing_marks(self._passed(), ranks)
+        return findings + missing_marks(self._passed(), ranks)
 
     def _passed(self) -> dict[int, dict[str, float]]:
         """How often the threads of each rank passed the stages of a batch: by a timer, else by an event."""

@@ -64,16 +64,16 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
         if _OF_A_TRACE.match(path.name):
             raise UserError(f"{path} is {_A_TRACE}")
         return [path], []
-    found = [file for file in path.iterdir() if OF_A_THREAD.match(file.name) and file.is_file()]
+    profiles = [file for file in path.iterdir() if OF_A_THREAD.match(file.name) and file.is_file()]
     clock, *left = _wall_clock_first(path) or [path]
     if clock is not path:
-        found += [file for file in clock.iterdir() if OF_A_THREAD.match(file.name)]
-    found = found or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
-    if not found and any(_OF_A_TRACE.match(file.name) for file in path.iterdir()):
+        profiles += [file for file in clock.iterdir() if OF_A_THREAD.match(file.name)]
+    profiles = profiles or sorted(file for file in path.iterdir() if file.suffix == ".xml" and file.is_file())
+    if not profiles and any(_OF_A_TRACE.match(file.name) for file in path.iterdir()):
         raise UserError(f"{path} holds {_A_TRACE}")
-    if not found:
+    if not profiles:
         raise UserError(f"{path} holds no profile of TAU (profile.N.C.T, snapshot.N.C.T or merged XML)")
-    return sorted(found, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left
+    return sorted(profiles, key=lambda file: (list(map(int, re.findall(r"\d+", file.name))), file.name)), left
 
 
 def _wall_clock_first(path: Path) -> list[Path]:

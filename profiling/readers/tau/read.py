@@ -119,17 +119,17 @@ class Reading:
         back = sum(one[0] == two[0] and two[2] < one[2] for one, two in pairwise(self._snapshots))
         if back:
             self.findings.append(f"{back} snapshots are older than the one before: the clock went backwards")
-        taken = [one for one in self._snapshots if pattern.match(one[1])]
-        if not taken:
+        snapshots = [one for one in self._snapshots if pattern.match(one[1])]
+        if not snapshots:
             return
-        time_ns = [timestamp * 1000 for _, _, timestamp in taken]
+        time_ns = [timestamp * 1000 for _, _, timestamp in snapshots]
         columns = {
-            "rank": [thread[0] if self._rank is None else self._rank for thread, _, _ in taken],
-            "name": [END_OF_BATCH] * len(taken),
-            "kind": ["mark"] * len(taken),
+            "rank": [thread[0] if self._rank is None else self._rank for thread, _, _ in snapshots],
+            "name": [END_OF_BATCH] * len(snapshots),
+            "kind": ["mark"] * len(snapshots),
             "start_ns": time_ns,
             "end_ns": time_ns,
-            "thread": [thread_number(*thread[1:]) for thread, _, _ in taken],
+            "thread": [thread_number(*thread[1:]) for thread, _, _ in snapshots],
         }
         yield "markers", as_table("markers", columns)
 

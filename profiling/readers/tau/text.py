@@ -42,8 +42,8 @@ class TextProfile:
 
 def metric_of(head: bytes) -> str | None:
     """The metric of the text profile that begins with ``head``; None if it is none."""
-    found = HEAD.match(head)
-    return None if found is None else (found[1] or b"TIME").decode("utf-8", "replace")
+    match = HEAD.match(head)
+    return None if match is None else (match[1] or b"TIME").decode("utf-8", "replace")
 
 
 def read_text(path: Path) -> TextProfile:
@@ -67,11 +67,11 @@ def read_text(path: Path) -> TextProfile:
     line = lines.next()
     if _COUNT.match(line) is None:
         lines.fail("a count of aggregates or of user events is expected")
-    while (found := _COUNT.match(line)) is not None:
-        if found[2] == "userevents":
-            events, atomics = lines.rows(int(found[1]), _EVENT, 5)
+    while (match := _COUNT.match(line)) is not None:
+        if match[2] == "userevents":
+            events, atomics = lines.rows(int(match[1]), _EVENT, 5)
         else:
-            lines.skip(int(found[1]))
+            lines.skip(int(match[1]))
         line = lines.next()
     if line:
         lines.fail(f"{line[:60]!r} stands after the last row")
@@ -101,12 +101,12 @@ class _Lines:
         names: list[str] = []
         numbers: list[tuple[str, ...]] = []
         for _ in range(min(count, len(self.lines))):
-            found = pattern.match(line := self.next())
-            if found is None:
+            match = pattern.match(line := self.next())
+            if match is None:
                 self.fail(f"{count} rows are announced, and row {len(names) + 1} is {line[:60]!r}")
                 break
-            names.append(" ".join(found[1].split()))
-            numbers.append(found.groups()[1 : 1 + width])
+            names.append(" ".join(match[1].split()))
+            numbers.append(match.groups()[1 : 1 + width])
         if len(names) < count:
             self.fail(f"{count} rows are announced, and {len(names)} are there")
         return names, np.array(numbers, dtype=np.float64).reshape(-1, width)

@@ -169,8 +169,8 @@ class Reader:
         self.unended = True
 
     def _whose(self, attributes: bytes, at: int) -> Thread | None:
-        found = re.search(rb'thread="([^"]*)"', attributes)
-        return None if found is None or found[1] == b"*" else _thread(found[1], self.path, at)
+        match = re.search(rb'thread="([^"]*)"', attributes)
+        return None if match is None or match[1] == b"*" else _thread(match[1], self.path, at)
 
     def _define(self, attributes: bytes, text: bytes, at: int) -> None:
         whose = self._whose(attributes, at)
@@ -185,8 +185,8 @@ class Reader:
 
     def _begin(self, attributes: bytes, text: bytes, at: int) -> Profile:
         thread = _thread(attributes, self.path, at)
-        found = _HEAD.match(text)
-        name, timestamp = (_text(found[1] or b""), int(found[2] or 0)) if found else ("", 0)
+        match = _HEAD.match(text)
+        name, timestamp = (_text(match[1] or b""), int(match[2] or 0)) if match else ("", 0)
         if timestamp:
             self.snapshots.append((thread, name, timestamp))
         if self._own.thread != thread:
@@ -194,10 +194,10 @@ class Reader:
         return Profile(thread, name, timestamp, [0], Section(), Section(), self._own, self.common)
 
 
-def _thread(said: bytes, path: Path, at: int) -> Thread:
-    numbers = re.findall(rb"\d{1,9}", said)
+def _thread(text: bytes, path: Path, at: int) -> Thread:
+    numbers = re.findall(rb"\d{1,9}", text)
     if len(numbers) < 3:
-        raise UserError(f"{path} is damaged at byte {at} of its text: {said[:40]!r} is no thread")
+        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is no thread")
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
@@ -217,24 +217,24 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
     with open_text(path) as stream:
         while True:
             position = 0
-            while (found := _TAG.search(buffer, position)) is not None:
-                if found[4]:
+            while (match := _TAG.search(buffer, position)) is not None:
+                if match[4]:
                     raise UserError(f"{path} defines entities, as no file of TAU does; it is not read")
-                if found[1] is None:
-                    end = found.end()
+                if match[1] is None:
+                    end = match.end()
                     if len(buffer) - end < _LONGEST_TAG and not ended:
                         break
-                    yield b"profile", found[3], buffer[end : end + _LONGEST_TAG], before + found.start()
+                    yield b"profile", match[3], buffer[end : end + _LONGEST_TAG], before + match.start()
                 else:
-                    end = buffer.find(_ENDS[found[1]], found.end())
+                    end = buffer.find(_ENDS[match[1]], match.end())
                     if end < 0:
                         break
-                    yield found[1], found[2], buffer[found.end() : end], before + found.start()
+                    yield match[1], match[2], buffer[match.end() : end], before + match.start()
                 position = end
             # A tag may be cut in two.
-            position = found.start() if found is not None else max(position, len(buffer) - _LONGEST_TAG)
+            position = match.start() if match is not None else max(position, len(buffer) - _LONGEST_TAG)
             if ended:
-                if found is not None or not closed or buffer.rpartition(_END)[2].strip(_BETWEEN):
+                if match is not None or not closed or buffer.rpartition(_END)[2].strip(_BETWEEN):
                     yield b"end", b"", b"", before + len(buffer)
                 return
             buffer, before = buffer[position:], before + position

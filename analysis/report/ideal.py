@@ -10,7 +10,7 @@ from analysis.measures.scaling.figures import above_ideal
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 
-def how(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
+def share_of_ideal(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
     """How much of ideal scaling the best and the worst configuration of the most ranks keep."""
     ranks = ranks_in_words(worst["world_size"])
     scaling = "strong scaling (the batch of the job is constant)" if is_strong(worst) else "scaling"
