@@ -186,14 +186,16 @@ def reading_ahead(study: Study, question: Question) -> Iterator[None]:
 
     Many tables take seconds; what a report says beside them is read meanwhile.
     """
-    pool = ThreadPoolExecutor(cores())
+    pool, begun = ThreadPoolExecutor(cores()), _begun(study)
     try:
         batches = batches_of(study, study.of_kind("pyprof"))
         for path in batches:
-            _begun(study)[path, question] = pool.submit(_asking(study, path, batches, question))
+            begun[path, question] = pool.submit(_asking(study, path, batches, question))
         yield
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        for key in [key for key, future in begun.items() if future.cancelled()]:
+            del begun[key]  # who asks later has it read then
 
 
 _Rows = list[tuple] | UserError | None
