@@ -140,8 +140,8 @@ class Log:
             self.failed.append(Failure(source.id, reason, "unreadable"))
 
     def add(self, other: "Log") -> None:
-        """Append what another set's log says."""
-        self.failed += [failure for failure in other.failed if failure not in self.failed]
+        """Append what another set's log says: notes once, but each run that failed, of equal names too."""
+        self.failed += other.failed
         self.notes += [note for note in other.notes if note not in self.notes]
         self.of_loading |= other.of_loading
 

@@ -15,7 +15,7 @@ from analysis.measures.scaling.points import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.study import Failure, Log, Source, Study, Unusable
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 
@@ -142,6 +142,15 @@ def test_what_was_not_read_ahead_in_time_is_read_when_it_is_asked(tmp_path: Path
     with attributed.reading_ahead(study, Question(sql)):
         pass
     assert list(asked(study, sql)) == list(asked(load(tmp_path), sql)) != []
+
+
+def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once() -> None:
+    logs = Log(), Log()
+    for log in logs:
+        log.failed.append(Failure("run_0", "killed", "failed"))
+        log.note("no peaks were measured")
+    logs[0].add(logs[1])
+    assert len(logs[0].failed) == 2 and logs[0].lines() == ["no peaks were measured"]
 
 
 def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
