@@ -46,9 +46,9 @@ class Sweep(BaseModel):
         description="the results' folder below --out; by default the file's name"
     )
     run: dict[str, Any] = Field(description="Run's fields; a list of values is a factor")
-    repetitions: (
-        Annotated[int, Field(ge=1, le=1000)] | dict[Profile, Annotated[int, Field(ge=0, le=1000)]]
-    ) = Field(3, description="how often each configuration runs; may be said by profile: {none: 2, torch: 1}")
+    repetitions: Repetitions | dict[Profile, Annotated[int, Field(ge=0, le=1000)]] = Field(
+        3, description="how often each configuration runs; may be said by profile: {none: 2, torch: 1}"
+    )
     exclude: list[Rule] = Field([], description="rules that leave runs out")
     unavailable: Literal["fail", "skip"] = Field(
         "fail", description="what becomes of runs that this machine cannot start"

@@ -6,8 +6,8 @@
 #
 # Flags before the script are sbatch's and go before the lines below; words after it are jobs.sweep's: the sweep
 # file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
-# When the time is nearly up, or nodes were lost, the job puts itself back into the queue and goes on later; a
-# job that is submitted again goes on, too. docs/cluster.md has the rest.
+# When the time is nearly up, or nodes were lost, the job requeues itself and resumes later; so does a job that
+# is submitted again. docs/cluster.md has the rest.
 #
 #SBATCH --job-name=scaleprof
 #SBATCH --nodes=32

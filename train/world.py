@@ -77,11 +77,11 @@ def _meeting_place(
         return f"tcp://{host}:{environment['MASTER_PORT']}", ""
     if not host and size == local_size:
         host = "127.0.0.1"
-    if not host and launcher == "Slurm" and "SLURM_STEP_NODELIST" in environment:
+    if not host and launcher == "Slurm" and environment.get("SLURM_STEP_NODELIST"):
         host = expand_nodes(environment["SLURM_STEP_NODELIST"])[0]
     host = host or environment.get("SCALEPROF_HOST", "")
     nodes = environment.get("SLURM_JOB_NUM_NODES", "0")
-    if not host and "SLURM_JOB_NODELIST" in environment and int(nodes) * local_size >= size:
+    if not host and environment.get("SLURM_JOB_NODELIST") and int(nodes) * local_size >= size:
         # Every mpirun fills an allocation from its first node on.
         host = expand_nodes(environment["SLURM_JOB_NODELIST"])[0]
     return "", host or _host_by_mpi(size, launcher)

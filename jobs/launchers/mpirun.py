@@ -27,6 +27,7 @@ from jobs.machine import Machine, forwarded, this_machine
 from jobs.run import Run
 from jobs.site import Site
 from profiling.errors import UserError
+from profiling.presence import Presence, of_program
 
 _VERSION_TIMEOUT_S = 20
 
@@ -134,10 +135,14 @@ class Mpirun(Launcher):
     mpirun: str = "mpirun"
 
     @classmethod
+    def presence(cls) -> Presence:
+        here = of_program([_mpirun(os.environ) or cls.program, "--version"], cls.install)
+        return replace(here, name=cls.program)
+
+    @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         """With the mpirun that is on the PATH, else the one installed beside our Python."""
-        beside = str(Path(sys.executable).parent)
-        mpirun = shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
+        mpirun = _mpirun(environment)
         version = _version(mpirun) if mpirun else ""
         hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
         return cls(
@@ -201,6 +206,11 @@ class Mpirun(Launcher):
         if self.site.scratch:
             added["TMPDIR"] = str(self.site.scratch)
         return added
+
+
+def _mpirun(environment: Mapping[str, str]) -> str | None:
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
 
 
 def _version(program: str) -> str:

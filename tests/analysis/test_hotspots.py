@@ -1,6 +1,8 @@
 """analysis.hotspots: counters by each tool's names, and what they say bounds a kernel."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from analysis.measures.kernels import hotspots
@@ -162,6 +164,17 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     said = " ".join(run(MODULE, timed).out.split())
     assert "Times: one run on 1 rank, batches 20 to 39 of 40; the 20 before are warm-up." in said
     assert "over these batches" in said
+
+
+def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
+    before = run(MODULE, timed, "--format", "json").json
+    rank = next(timed.iterdir()) / "rank_0000"
+    table = tables.read(rank, "kernels")
+    of_it = table.filter(pc.equal(table["short_name"].cast(pa.string()), "relu")).slice(0, 1)
+    place = of_it.schema.get_field_index("duration_ns")
+    impossible = of_it.set_column(place, of_it.schema.field(place), pa.array([-(10**12)], pa.int64()))
+    tables.write(pa.concat_tables([table, impossible]).unify_dictionaries(), rank, "kernels")
+    assert run(MODULE, timed, "--format", "json").json == before
 
 
 def test_of_few_batches_there_is_no_interval(tmp_path):

@@ -170,6 +170,18 @@ def test_a_hostfile_gives_each_host_once(tmp_path):
         read_hostfile(tmp_path / "none")
 
 
+def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_path):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/nowhere:/bin")
+    seen = Mpirun.presence()
+    assert (seen.name, seen.present, seen.detail) == ("mpirun", True, "mpirun (Open MPI) 5.0.11")
+    mpirun.unlink()
+    assert Mpirun.presence().detail == "not on the PATH"
+
+
 def test_the_mpirun_that_is_here_is_known():
     launcher = LAUNCHERS["mpirun"].open(Site(), {"PATH": "/nowhere"})
     assert isinstance(launcher, Mpirun)

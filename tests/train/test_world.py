@@ -32,6 +32,7 @@ def test_where_ranks_meet():
     }  # fmt: skip
     assert read_world(by_mpirun).host == "n4"
     assert read_world({**by_mpirun, "SCALEPROF_HOST": "n6"}).host == "n6"
+    assert read_world({**SLURM, "SLURM_STEP_NODELIST": ""}).host == "n7"  # an empty list is no list
 
 
 def test_jobs_and_steps_on_one_host_are_told_apart():

@@ -22,7 +22,7 @@ select short_name::varchar, "class"::varchar, batch_index,
     sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6
 from read_parquet($kernels)
 semi join {ATTRIBUTED} using (rank, batch_index)
-where duration_ns is not null group by all
+where duration_ns >= 0 group by all
 """
 
 
