@@ -164,7 +164,7 @@ def main() -> int:
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
-    studies[0].log.add(studies[1].log)
+    studies[0].log.add(studies[1].log, studies[0].path.resolve() == studies[1].path.resolve())
     code = output.emit(Answer(figures, columns_of(figures), parts=parts, notes=notes), studies[0], arguments)
     return EXIT_FAILED if worse else code
 

@@ -139,9 +139,14 @@ class Log:
             self.unusable.add(source.path)
             self.failed.append(Failure(source.id, reason, "unreadable"))
 
-    def add(self, other: "Log") -> None:
-        """Append what another set's log says: notes once, but each run that failed, of equal names too."""
-        self.failed += other.failed
+    def add(self, other: "Log", of_the_same: bool = False) -> None:
+        """Append what another set's log says, notes once.
+
+        Args:
+            of_the_same: it is of the same runs, so that what failed is in both; else runs of equal names are
+                two.
+        """
+        self.failed += [one for one in other.failed if not (of_the_same and one in self.failed)]
         self.notes += [note for note in other.notes if note not in self.notes]
         self.of_loading |= other.of_loading
 

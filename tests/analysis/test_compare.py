@@ -1,6 +1,7 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -296,3 +297,7 @@ def test_what_is_said_alike_of_both_sides_is_said_once(tmp_path):
     write_run(tmp_path, run_of(), Truth(), 4, exit_code=1, reason="out of memory")
     ran = run("analysis.compare", tmp_path, tmp_path, "--notes")
     assert ran.out.count("out of memory") == 1 and "the same runs" in " ".join(ran.out.split())
+    copy = tmp_path.with_name("copy")
+    shutil.copytree(tmp_path, copy)
+    ran = run("analysis.compare", tmp_path, copy, "--notes")
+    assert ran.out.count("out of memory") == 2  # of two results there are two

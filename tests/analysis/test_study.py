@@ -144,13 +144,16 @@ def test_what_was_not_read_ahead_in_time_is_read_when_it_is_asked(tmp_path: Path
     assert list(asked(study, sql)) == list(asked(load(tmp_path), sql)) != []
 
 
-def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once() -> None:
+@pytest.mark.parametrize(("of_the_same", "failed"), [(False, 2), (True, 1)])
+def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once(
+    of_the_same: bool, failed: int
+) -> None:
     logs = Log(), Log()
     for log in logs:
         log.failed.append(Failure("run_0", "killed", "failed"))
         log.note("no peaks were measured")
-    logs[0].add(logs[1])
-    assert len(logs[0].failed) == 2 and logs[0].lines() == ["no peaks were measured"]
+    logs[0].add(logs[1], of_the_same)
+    assert len(logs[0].failed) == failed and logs[0].lines() == ["no peaks were measured"]
 
 
 def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
