@@ -19,7 +19,7 @@ from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.display import output
 from analysis.report.build import build
@@ -68,16 +68,15 @@ class Results:
         return Question(name, self.path)
 
     @cached_property
-    def _charts(self) -> "dict[str, list[Figure]]":
-        from plotly.graph_objects import Figure
-
+    def _charts(self) -> dict[str, list[dict[str, Any]]]:
         sections = build(self.study).sections
-        drawn = {section.id: [Figure(chart.figure) for chart in section.charts] for section in sections}
-        return {name: figures for name, figures in drawn.items() if figures}
+        return {section.id: [chart.figure for chart in section.charts] for section in sections}
 
     def charts(self) -> "dict[str, list[Figure]]":
-        """The report's charts as plotly figures, by the section that they stand in."""
-        return self._charts
+        """The report's charts as plotly figures, by the section that they stand in; new ones at each call."""
+        from plotly.graph_objects import Figure
+
+        return {name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn}
 
 
 class Question:

@@ -281,11 +281,13 @@ def test_reading_ahead_ends_with_what_it_is_for(tmp_path: Path, monkeypatch) -> 
     released = threading.Event()
     monkeypatch.setattr(attributed, "cores", lambda: 1)
     monkeypatch.setattr(pyprof, "read_table", lambda *_given, **_more: released.wait(60) and _no_table())
+    begun = study.kept("kernels read ahead")
     with pytest.raises(KeyboardInterrupt), reading_ahead(study):
+        first, second = begun.values()
         raise KeyboardInterrupt
     released.set()
-    first, second = study.kept("kernels read ahead").values()
     assert second.cancelled() and isinstance(first.result(timeout=60), UserError)
+    assert list(begun.values()) == [first]  # who asks for the second has it read
 
 
 def _no_table() -> None:
