@@ -83,6 +83,8 @@ def test_64_ranks_on_32_nodes(cluster: Cluster, tmp_path: Path):
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4", "8", "16", "32"]
 
 
+# Last, when no other sweep is under way: four ranks of MPI that poll leave two processors little for others.
+@pytest.mark.turn(5)
 def test_a_sweep_with_horovod_under_mpi(cluster: Cluster, tmp_path: Path):
     need_mpirun()
     if not has_horovod():
