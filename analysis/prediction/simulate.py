@@ -40,11 +40,11 @@ _DEFAULTS = {
 }
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
 _WORDS = {
-    "fp16-gradients": "gradients in fp16",
-    "network": "links of {} the bandwidth",
-    "bucket-mb": "buckets of {} MiB",
-    "no-stragglers": "ranks of which none is late",
-    "no-loader": "a loader that nothing waits for",
+    "fp16-gradients": "fp16 gradients",
+    "network": "{} link bandwidth",
+    "bucket-mb": "{} MiB buckets",
+    "no-stragglers": "no late ranks",
+    "no-loader": "no waiting for data",
 }
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
 
@@ -203,7 +203,7 @@ def parse_what_ifs(text: str) -> list[str]:
 
 
 def in_words(what_if: str) -> str:
-    """A what-if for a sentence: ``gradients in fp16 and links of 2x the bandwidth``."""
+    """A what-if for a sentence: ``fp16 gradients and 2x link bandwidth``."""
     pairs = [one.partition("=") for one in what_if.split("+")]
     return " and ".join(_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs)
 

@@ -31,7 +31,7 @@ def main() -> int:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"write a run's timeline of all ranks too, for Perfetto [DIR/{timeline.FILE}]",
+        help=f"also write the timeline of all ranks of a run, for Perfetto [DIR/{timeline.FILE}]",
     )
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
@@ -43,11 +43,11 @@ def main() -> int:
     target = arguments.output or beside(arguments.path, "report.html")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
-            raise UserError(f"--{flag} says what of a timeline is written: it goes with --trace")
+            raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
     if studies.holds_studies(arguments.path):
         _write(target, studies.page(arguments.path, arguments.peaks))
         if arguments.trace:
-            raise UserError(f"{arguments.path} holds studies: --trace draws the ranks of a run")
+            raise UserError(f"{arguments.path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
     study = load(arguments.path, arguments.peaks)
     _write(target, build(study))
@@ -56,7 +56,7 @@ def main() -> int:
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
-        print(f"{len(failed)} points failed; the report names them", file=sys.stderr)
+        print(f"{len(failed)} runs failed; the report lists them", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

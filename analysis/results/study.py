@@ -83,6 +83,11 @@ class Source:
         return list(dict.fromkeys(report.device for report in ranks if report.device))
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether all its ranks ran without a GPU."""
+        return self.devices == ["cpu"]
+
+    @property
     def hosts(self) -> list[str]:
         """The node of each rank: its host's name, or where nodes share one, their number."""
         ranks = self.manifest.ranks if self.manifest else []
@@ -214,6 +219,12 @@ class Study:
     def sources(self) -> tuple[Source, ...]:
         """The runs and PyProf tables that count."""
         return self.of_kind("run", "pyprof")
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether all runs ran without GPUs; False where there are none."""
+        runs = self.of_kind("run")
+        return bool(runs) and all(run.on_cpus for run in runs)
 
     @property
     def tau_intervals(self) -> tuple[Source, ...]:
