@@ -211,7 +211,7 @@ def in_words(what_if: str) -> str:
 def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
     if name == "fp16-gradients":
         if model.bytes_per_element == 2:
-            raise ValueError("gradients are sent in 16 bits already")
+            raise ValueError("gradients are already sent in 16 bits")
         _need_bandwidth(model, layout, "fewer bytes")
         return replace(model, bytes_per_element=2)
     if name == "network":
@@ -219,7 +219,10 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
         return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
         if model.step.whole_buckets:
-            raise ValueError("when single gradients are ready is not known, so other buckets are not")
+            raise ValueError(
+                "the time at which each gradient is ready is unknown, so other bucket sizes cannot be "
+                "simulated"
+            )
         return replace(model, bucket_mb=value)
     return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
 
@@ -227,7 +230,7 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
 def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
     if not model.cost.has_bandwidth(layout):
         raise ValueError(
-            f"the recorded allreduces show no cost of bytes, so what {change} would give is not known"
+            f"the recorded allreduces do not depend on size, so the effect of {change} is unknown"
         )
 
 
@@ -239,7 +242,7 @@ def _changes(what_if: str) -> list[tuple[str, float]]:
         if name not in _DEFAULTS:
             raise UserError(f"--what-if: unknown change {name!r}{did_you_mean(name, _DEFAULTS)}")
         if not _DEFAULTS[name] and equals:
-            raise UserError(f"--what-if: {name} takes no value, not {value!r}")
+            raise UserError(f"--what-if: {name} takes no value, got {value!r}")
         number = float(value.removesuffix("x")) if _NUMBERS[name].fullmatch(value) else 0.0
         if _DEFAULTS[name] and number <= 0:
             raise UserError(f"--what-if: {one.strip()!r} needs a number, e.g. {name}={_DEFAULTS[name]}")

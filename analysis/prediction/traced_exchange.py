@@ -86,14 +86,14 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
     if len(ranks) != source.world_size or not trace.has_collectives:
         return None
     if matched is None:
-        study.note("its ranks recorded different collectives: what they cost is not known", source)
+        study.note("its ranks recorded different collectives: their cost is not available", source)
         return None
     shared = [one for one in matched.shared if one.kind == "allreduce"]
     fewer = {one.members for one in shared if len(one.members) < len(ranks)}
     if fewer:
         study.note(
-            f"allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
-            "are left out of the simulation",
+            f"allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks are left out "
+            "of the simulation",
             source,
         )
     whole = [one.calls for one in shared if len(one.members) == len(ranks)]

@@ -1,8 +1,8 @@
-"""One HTML file that opens offline: the answer in words, charts, tables, provenance.
+"""The results as one HTML file that opens offline: summary, charts, tables, provenance.
 
 python -m analysis.report DIR                      writes DIR/report.html
 python -m analysis.report DIR --output FILE
-python -m analysis.report DIR --trace              and a run's timeline for Perfetto, DIR/trace.pftrace.gz
+python -m analysis.report DIR --trace              also writes the timeline of a run, DIR/trace.pftrace.gz
 """
 
 import sys

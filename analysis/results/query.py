@@ -26,7 +26,7 @@ def reading(source: Source) -> Iterator[None]:
         raise Unusable(source, str(error)) from None
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
-        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
+        raise Unusable(source, f"a table is damaged or truncated ({why}); repeat the run") from None
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -67,8 +67,8 @@ def note_without_kernels(study: Study, source: Source, without: int, batches: in
     """Say how many attributed batches (of ranks that have kernels) hold no kernel: figures leave them out."""
     if without:
         study.note(
-            f"{without} of {batches} recorded batches hold no kernel (was the recording cut, or is its clock "
-            "another?): they are left out",
+            f"{without} of {batches} recorded batches hold no kernel and are left out (recording cut short, "
+            "or different clocks?)",
             source,
         )
 
@@ -88,4 +88,4 @@ def note_untimed(study: Study, source: Source) -> None:
 def note_untimed_launches(study: Study, source: Source, untimed: int) -> None:
     """The same where they have been counted."""
     if untimed:
-        study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)
+        study.note(f"launches with a missing or negative duration are left out: {untimed}", source)

@@ -69,7 +69,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a batch less": (a_batch_less, "recorded 39 of 40 batches"),
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
-    "a time missing": (a_time_missing, "batches without their times"),
+    "a time missing": (a_time_missing, "batches without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or of another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
@@ -169,7 +169,7 @@ def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
     assert ran.code == 0
     assert [float(row["calls_per_batch"]) for row in ran.csv] == [0.5, 1]
     assert untimed(broken, count) in ran.err
-    assert "ranks of its group made different ones" in " ".join(ran.err.split())
+    assert "ranks of its group recorded different ones" in " ".join(ran.err.split())
     assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
 
 
@@ -184,7 +184,7 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
         not_attributed(broken, ranks)
     page = build(load(tmp_path))
     texts = {section.id: section.text for section in page.sections}
-    assert texts["kernels"].startswith("Not known: ")
+    assert texts["kernels"].startswith("Not available: ")
     assert "no kernels in attributed batches" in texts["kernels"]
     assert {"scaling", "table", "stages"} <= set(texts)
 
@@ -323,7 +323,7 @@ def test_nothing_to_read_is_one_line(tmp_path: Path, command: str) -> None:
     assert "holds no results" in one_line_error(run(module, tmp_path))
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no results" in one_line_error(run(module, tmp_path))
-    assert "no Parquet file" in one_line_error(run(module, tmp_path / "notes.txt"))
+    assert "not a Parquet file" in one_line_error(run(module, tmp_path / "notes.txt"))
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     assert "it lacks" in one_line_error(run(module, tmp_path / "other.parquet"))
 
@@ -378,7 +378,7 @@ def test_a_manifest_that_contradicts_its_name_counts_and_is_said(tmp_path: Path)
     directory.rename(directory.with_name(directory.name.replace("_32_", "_64_")))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert {row["batch"] for row in ran.csv} == {"32"}
-    assert "its manifest says another configuration than its name" in ran.err
+    assert "its manifest and its name give different configurations" in ran.err
 
 
 @pytest.mark.parametrize("record", [store.SWEEP, store.CALIBRATION])

@@ -18,7 +18,7 @@ PARTS = {"compute": "compute", "exposed loader": "exposed loader", "exposed copi
 ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
     "exposed transfer": "exposed transfer", "exposed wait": "wait for ranks",
     "idle host bound": "idle, host-bound", "idle other": "idle, other"}}  # fmt: skip
-LOSS = {"compute": "computing", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
+LOSS = {"compute": "compute", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
         "exposed loader": "exposed loader", "exposed copies": "other copies",
         "idle host bound": "of idle: host-bound", "unattributed": "not attributed"}  # fmt: skip
 

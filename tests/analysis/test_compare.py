@@ -89,7 +89,7 @@ def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_pa
         write_sweep(tmp_path / name, runs, Truth(batch_ms={1: 100.0 * factor}), repetitions={"none": 1})
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b")
     assert "nan" not in ran.out.lower() and "more than 20 runs" not in ran.out
-    assert "runs a side can show a difference" in " ".join(ran.out.split())
+    assert "runs per side can show a difference" in " ".join(ran.out.split())
 
 
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
@@ -199,7 +199,7 @@ def test_two_or_three_runs_have_no_interval_and_say_what_would_be_enough(tmp_pat
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--format", "csv")
     row = rows(ran)["batch_ms"]
     assert row["effect_pct_low"] == row["detectable_pct"] == "" and int(row["runs_enough"]) >= 4
-    assert f"{row['runs_enough']} runs a side would find a slowdown as large" in ran.err
+    assert f"{row['runs_enough']} runs per side would find the largest slowdown" in ran.err
 
 
 def test_the_fewest_runs_and_those_that_are_enough():
@@ -216,7 +216,7 @@ def test_the_fewest_runs_and_those_that_are_enough():
 
 
 def test_a_result_against_itself_is_said_to_be_the_same(before):
-    assert "hold the same runs" in run("analysis.compare", before, before).out
+    assert "are the same runs" in run("analysis.compare", before, before).out
 
 
 def test_false_alarms_and_power():
@@ -250,8 +250,8 @@ def test_a_before_and_an_after_that_do_not_mix_in_time_are_said_to_drift_togethe
         later = file.read_text().replace("2026-01-01T00:0", "2026-01-02T00:0")
         file.write_text(later)
     said = run("analysis.compare", before, tmp_path / "after", "--format", "csv").err
-    assert "run them by turns" in said
-    assert "by turns" not in run("analysis.compare", before, before, "--format", "csv").err
+    assert "alternate the runs" in said
+    assert "alternate the runs" not in run("analysis.compare", before, before, "--format", "csv").err
 
 
 def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
@@ -264,7 +264,7 @@ def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
 def test_profiled_runs_on_both_sides_say_that_no_batch_is_compared(tmp_path):
     write(tmp_path / "a", 100.0, runs=[run_of(profile="torch")])
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "a")
-    assert "No duration of a batch is compared" in ran.out and "nan" not in ran.out
+    assert "Batch durations are not compared" in ran.out and "nan" not in ran.out
 
 
 def test_configurations_of_one_side_only_are_named(before, tmp_path):

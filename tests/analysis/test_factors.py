@@ -50,7 +50,7 @@ def test_of_levels_that_do_not_differ_none_is_best_and_no_share_is_below_none():
     assert found["grad"]["p_value"] > 0.05 and found["grad"]["best_level"] is None
     assert all((row["best_level"] is None) == (row["p_value"] > 0.05) for row in made)
     assert min(row["omega_squared"] for row in made) == 0
-    assert "No level is called best" in caption(some, made) and "not known" not in caption(some, made)
+    assert "No best level is given" in caption(some, made) and "not available" not in caption(some, made)
 
 
 def test_a_planted_interaction_is_found():
@@ -185,7 +185,7 @@ def test_our_own_runs(tmp_path):
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     what, some = responses(load(tmp_path))
-    assert what == "images/s a rank"
+    assert what == "images/s per rank"
     found = by_factor(some)
     assert found["gpus_per_node"]["effect_pct"] == pytest.approx(100 * (320 - 213.3) / 266.7, abs=2)
     assert found["workers"]["p_value"] > 0.05

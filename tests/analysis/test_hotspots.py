@@ -85,7 +85,7 @@ def test_times_alone_where_nothing_counted(timed):
     # Four kernels take 15 of 62 ms each; the order among equals is by name.
     assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
     assert ran.json[0]["ms_per_batch"] == pytest.approx(15) and ran.json[0]["calls_per_batch"] == 1
-    assert ran.json[0]["ipc"] is None and "no counters were read: times and the roofline alone" in ran.err
+    assert ran.json[0]["ipc"] is None and "no counters were read: only times and the roofline" in ran.err
     # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
     assert ran.json[0]["why"].startswith("not known: at 169 % of the peak")
 

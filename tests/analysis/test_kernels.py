@@ -93,7 +93,7 @@ def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
     [
         (("--by", "operatr"), "operator"),
         (("--by", ","), "--by needs"),
-        (("--by", "class", "--method", "published"), "leave --by out"),
+        (("--by", "class", "--method", "published"), "omit --by"),
         (("--summary",), "two runs"),
     ],
 )

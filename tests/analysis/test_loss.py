@@ -204,4 +204,4 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")
-    assert none["loss_note"].endswith("traces of several ranks that hold no collective do not tell")
+    assert none["loss_note"].endswith("traces of several ranks without collectives cannot be used")

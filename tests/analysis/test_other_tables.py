@@ -98,7 +98,7 @@ def test_tables_of_one_name_in_two_folders_both_count(tmp_path: Path) -> None:
 def test_a_table_that_is_not_named_after_a_run(tmp_path: Path) -> None:
     write_pyprof(tmp_path, name="kernels of Monday.gzip")
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert "its configuration is not known" in ran.err
+    assert "its configuration is unknown" in ran.err
     assert_planted(ran.csv[0])
     assert ran.csv[0]["nodes"] == ""
     assert run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").code == 0

@@ -147,7 +147,7 @@ def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
 
 
 def strong_sweep(path: Path, *more, **truth) -> None:
-    """A constant global batch of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
+    """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
     runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
     write_sweep(path, [*runs, *more], Truth(batch_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
 
@@ -173,7 +173,7 @@ def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path
     ) in chosen.err
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))
-    assert "constant global batch" in next(s for s in page.sections if s.id == "table").tables[0].title
+    assert "fixed global batch size" in next(s for s in page.sections if s.id == "table").tables[0].title
     # Asked for what compares less, it says that there is more.
     weak = run("analysis.scaled", tmp_path / "strong", "--scaling", "weak", "--format", "csv")
     assert "efficiencies are of weak scaling: 1 of 4 points" in weak.err
@@ -205,7 +205,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
         (Truth(batch_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several run at the same time"),
+        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
     ],
 )
 def test_an_efficiency_of_the_batch_above_that_of_its_kernels_says_why(

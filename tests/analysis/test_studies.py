@@ -89,7 +89,7 @@ def order(directory, other_ms):
     [
         ([0.5] * 20, "takes 0.500 [0.500, 0.500] of the time: pool first"),
         ([1.2] * 20, "keep the usual order"),
-        ([0.9, 1.1] * 10, "no difference in time can be told"),
+        ([0.9, 1.1] * 10, "no significant difference in time"),
     ],
 )
 def test_orders_are_compared_turn_by_turn(tmp_path, factors, said):
@@ -216,7 +216,7 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
     for key in [key for key in result.quantities if key[0] != "1+1"]:
         del result.quantities[key]
         result.durations.pop(key, None)
-    assert answers.answer(result).notes[0].startswith("The boundary was not found")
+    assert answers.answer(result).notes[0].startswith("The limit was not found")
 
 
 def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):

@@ -199,4 +199,4 @@ def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_p
     assert "of the first table would change places" in ran.err
     assert len(published(tmp_path, "--group-by", "nodes").csv) == 1
     shown = run("analysis.scaled", tmp_path, "--method", "published").out
-    assert "PyProf tables that TAU timed" in shown
+    assert "PyProf tables with batch durations from TAU" in shown
