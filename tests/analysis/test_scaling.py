@@ -179,7 +179,7 @@ def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path
     assert "efficiencies are of weak scaling: 1 of 4 points" in weak.err
     write_sweep(tmp_path / "weak", [run_of(gpus_per_node=size) for size in SIZES])
     plain = run("analysis.scaled", tmp_path / "weak")
-    assert "Weak scaling (constant batch of a GPU)" in plain.out and "--scaling" not in plain.out
+    assert "Weak scaling (fixed per-GPU batch size)" in plain.out and "--scaling" not in plain.out
 
 
 def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path) -> None:
