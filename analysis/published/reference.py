@@ -25,7 +25,7 @@ METRICS = (
     Metric(
         "tflop_per_batch",
         "forward FLOPs divided by fprop_batches, plus backward FLOPs divided by bprop_batches, 1e12",
-        "TFLOP\nper batch",
+        "TFLOP/\nbatch",
         places=5,
     ),
     Metric(

@@ -233,7 +233,7 @@ def test_what_is_no_profile_is_one_line(tmp_path, content, message):
 
 def test_tables_without_activities_are_one_line(tmp_path):
     write(as_table("intervals", {"function": ["main"], "thread": [0], "rank": [0]}), tmp_path, "intervals")
-    assert "holds no activities" in one_line_error(run(MODULE, tmp_path))
+    assert "holds no GPU activities" in one_line_error(run(MODULE, tmp_path))
     assert "unknown level 'ranks'" in one_line_error(run(MODULE, tmp_path, "--by", "ranks"))
     with sqlite3.connect(tmp_path / "foreign.sqlite") as connection:
         connection.execute("create table t (x)")

@@ -143,7 +143,7 @@ def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: 
 
 
 def untimed(broken: Path, count: int) -> str:
-    return f"{broken.name}: launches without a duration, or with one below 0, are left out: {count}"
+    return f"{broken.name}: launches with a missing or negative duration are left out: {count}"
 
 
 READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilization")
@@ -303,7 +303,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     (tmp_path / store.SWEEP).write_text(json.dumps(record))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
-    assert f"unfinished: {killed.name}: it has no manifest" in ran.err
+    assert f"unfinished: {killed.name}: no manifest: " in ran.err
     assert "run_0_config_1_4_eth" in ran.err
     assert ran.err.count("unfinished:") == 2
 

@@ -1,4 +1,5 @@
-"""Corners of scaling: one size only, late ranks, runs that never reach a steady state, groups, how often intervals hold."""
+"""Corners of scaling: one size only, late ranks, runs that never reach a steady state, groups, how often "
+"intervals hold."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -218,7 +219,7 @@ def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "title"), [("cpu", ": % of the peak measured"), ("NVIDIA L4", "datasheet's peak |")]
+    ("device", "title"), [("cpu", ": % of the measured peak"), ("NVIDIA L4", "datasheet's peak |")]
 )
 def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
     tmp_path: Path, device: str, title: str

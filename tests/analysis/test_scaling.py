@@ -147,7 +147,8 @@ def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
 
 
 def strong_sweep(path: Path, *more, **truth) -> None:
-    """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
+    """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on "
+    "4."""
     runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
     write_sweep(path, [*runs, *more], Truth(batch_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
 

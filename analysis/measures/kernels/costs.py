@@ -77,7 +77,7 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     peak = peaks.find(device, study.own_peaks)
     if peak is None:
         if device.lower() != "cpu":
-            study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+            study.note(f"no datasheet peak is known for {device}; give its peaks with --peaks FILE")
         return None, None
     if peak.doubt:
         study.note(peak.doubt)
@@ -107,7 +107,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:
-        study.note(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
+        study.note(f"the measured peak is for {calibration.precision}; there is none for runs in {precision}")
         return None, moved
     return _at(calibration.gemm_flops_per_s, ranks), moved
 
@@ -126,7 +126,7 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     costs = {source.id: _per_batch(sums) for source, sums in sums_of_each(study, sources)}
     for source in sources:
         if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
-            study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
+            study.note("no launch has FLOPs, so FLOP efficiencies are not available", source)
     return costs
 
 

@@ -61,7 +61,7 @@ def kernels_of_each(
     for source, groups in groups_of_each(study, sources, _question(direction, by)):
         for place, name in enumerate(by):
             if groups.rows and all(row[place] is None for row in groups.rows):
-                study.note(f"its tool says of no kernel which {name} it is of", source)
+                study.note(f"its profiler does not record the {name} of kernels", source)
         bound = costs.bound_of(study, source)
         yield source, [_row(row, by, groups.batches, bound) for row in groups.rows]
 
