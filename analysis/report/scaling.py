@@ -174,6 +174,8 @@ def _ran(context: Context) -> bool:
 
 SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
 TABLE = SectionKind("table", "Results", _table, _ran)
-LOSS = SectionKind("loss", "What is lost, and where?", _loss, lambda context: context.once(_lost) is not None)
+LOSS = SectionKind(
+    "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None
+)
 STAGES = SectionKind("stages", "How long are the stages of a batch?", _stages, _ran)
 ANATOMY = SectionKind("anatomy", "Where does the time of a batch go?", _anatomy, _ran)
