@@ -77,7 +77,7 @@ def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[s
 
 @dataclass
 class Opened:
-    """What a rank has opened and has to close: in order after success, without the other ranks after failure."""
+    """What a rank has opened and closes: with the other ranks after success, without them after failure."""
 
     loader: Loader | None = None
     backend: Backend | None = None

@@ -37,7 +37,7 @@ def test_two_ranks_on_one_gpu_are_named_with_it():
     ("uuids", "name"), [(("1", "2"), H100.name), (("1", "1"), "NVIDIA H100 MIG 1g.10gb")]
 )
 def test_slices_of_one_gpu_are_told_from_one_gpu(uuids, name):
-    with pytest.raises(UserError, match="^ranks 0 and 1 have MIG slices of one GPU"):
+    with pytest.raises(UserError, match=r"^ranks 0 and 1 have MIG slices of one GPU"):
         check_gpus([replace(H100, uuid=uuid, name=name) for uuid in uuids])
 
 
@@ -79,7 +79,7 @@ def test_nccl_waits_longer_for_a_collective_than_a_sweep_does_for_a_batch():
 
 @pytest.mark.parametrize("error", ["UserError('no memory')", "RuntimeError('a bug')"])
 def test_a_process_still_joined_to_others_says_why_and_leaves_at_once(error):
-    """NCCL's group would wait for the others while Python takes itself apart: here a thread that never ends."""
+    """NCCL's group would wait for the others when Python ends: here a thread that never ends does."""
     code = f"""
 import threading, torch.distributed as dist
 from profiling.errors import UserError

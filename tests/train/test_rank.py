@@ -340,7 +340,7 @@ def test_running_out_of_memory_is_told_in_any_words_and_not_taken_for_lost_ranks
         raise error
 
     monkeypatch.setattr(rank.loop, "train", full)
-    with pytest.raises(UserError, match="^memory does not hold batch 4 of 32 x 32 images through resnet18"):
+    with pytest.raises(UserError, match=r"^memory does not hold batch 4 of 32 x 32 images through resnet18"):
         do(tiny(data_set, loader="synthetic"), tmp_path)
     # So does the log of a rank that died before it could say so.
     assert failures.explain(1, "", f"RuntimeError: {error}").kind == "out of memory"

@@ -19,8 +19,8 @@ from train.world import World, gloo_interface
 
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
 MEETING_TIME = timedelta(minutes=5)
-# After so long NCCL's watchdog ends a rank whose collective does not. Longer than any `hang_limit_s`: it is the
-# launcher that knows a hang, and keeps the stacks of all ranks; the watchdog ends a healthy rank, in an abort.
+# After so long NCCL's watchdog ends a rank whose collective does not. Longer than any `hang_limit_s`: it is
+# the launcher that knows a hang, and keeps all stacks; the watchdog ends a healthy rank, in an abort.
 COLLECTIVE_TIME = timedelta(hours=2)
 _CONNECTED_BY = {
     "nccl": "NCCL_DEBUG=INFO shows which interface it takes, NCCL_SOCKET_IFNAME names another",

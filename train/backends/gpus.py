@@ -53,11 +53,11 @@ def check_gpus(gpus: Sequence[Gpu]) -> None:
             continue
         if gpus[other].uuid != gpu.uuid or "MIG " in gpu.name:
             raise UserError(
-                f"ranks {other} and {rank} have MIG slices of one GPU ({gpu.host}, {gpu.name}), between which "
-                "NCCL does not work: use one slice of each GPU, or switch MIG off"
+                f"ranks {other} and {rank} have MIG slices of one GPU ({gpu.host}, {gpu.name}), between "
+                "which NCCL does not work: use one slice of each GPU, or switch MIG off"
             )
         raise UserError(
-            f"ranks {other} and {rank} have the same GPU ({gpu.host}, {gpu.name}, {gpu.uuid}), and NCCL needs "
-            "one for each: CUDA_VISIBLE_DEVICES or the batch system shows both ranks that one alone; "
+            f"ranks {other} and {rank} have the same GPU ({gpu.host}, {gpu.name}, {gpu.uuid}), and NCCL "
+            "needs one for each: CUDA_VISIBLE_DEVICES or the batch system shows both ranks that one alone; "
             "start fewer ranks, or show each its own (srun --gpus-per-task=1) or all (--gpu-bind=none)"
         )
