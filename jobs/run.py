@@ -183,6 +183,8 @@ class Run(BaseModel):
             raise ValueError(f"backend dp drives the GPUs of one node, not of {self.nodes}; use ddp")
         if self.grad != "fp32":
             raise ValueError(f"backend dp adds gradients up in fp32; for grad {self.grad} use ddp")
+        if self.channels_last:
+            raise ValueError("backend dp copies weights to the other GPUs as NCHW; for channels_last use ddp")
         if self.compile:
             raise ValueError("backend dp copies the model for each GPU, which a compiled one does not bear")
 
