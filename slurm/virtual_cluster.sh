@@ -208,11 +208,14 @@ limit_cpu() { # NODE CORES|off
     # In 5 ms: a rank that has used up its share waits for a few milliseconds at most.
     [[ $2 == off ]] || quota=$(awk -v cores="$2" 'BEGIN { if (cores + 0 < 0.2) exit 1; print int(cores * 5000) }') ||
         die "0.2 of a core or more, not $2"
+    # The share is the node's own: what else the machine does comes after it.
     if [[ -e $group/cpu.max ]]; then
         echo "${quota/#-1/max} 5000" >"$group/cpu.max"
+        echo 10000 >"$group/cpu.weight"
     else
         echo 5000 >"$group/cpu.cfs_period_us"
         echo "$quota" >"$group/cpu.cfs_quota_us"
+        echo 262144 >"$group/cpu.shares"
     fi
     for pid in $(pgrep --ns "$(machine_pid "$1")" --nslist pid .); do
         echo "$pid" >"$group/cgroup.procs" 2>/dev/null || true # it ended
