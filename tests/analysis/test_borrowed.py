@@ -56,9 +56,9 @@ def test_each_launch_has_the_flops_and_bytes_of_the_same_one(tmp_path, profile):
     assert found[own.id].flops == pytest.approx(TRUTH.flops)
     assert vars(found[own.id]) == pytest.approx(vars(found[lender.id]))
     assert study.notes() == [
-        f"{own.id}: its profiler records no shapes; FLOPs and bytes are taken from the same launches in {lender.id}, "
-        "and cover 100.0 % of its kernels' time (100.0 % matched by kernel and order, 0.0 % by class and "
-        "order)"
+        f"{own.id}: its profiler records no shapes; FLOPs and bytes are taken from the same launches in "
+        f"{lender.id} and cover 100.0 % of its kernel time (100.0 % matched by kernel and order, 0.0 % by "
+        "class and order)"
     ]
 
 
