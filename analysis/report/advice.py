@@ -17,8 +17,8 @@ LEAST_GAIN_PCT = 1.0
 # Part of the loss (a column loss_<part>_pct) -> its key in Sentence.cause, and what it is called.
 CAUSES = {
     "exposed_transfer": ("transfer", "non-overlapped (exposed) gradient transfer"),
-    "exposed_wait": ("waits", "waiting for other ranks, none of which is a straggler"),
-    "exposed_communication": ("communication", "non-overlapped (exposed) communication: transfer or waiting"),
+    "exposed_wait": ("waits", "waiting for other ranks (no straggler)"),
+    "exposed_communication": ("communication", "non-overlapped (exposed) communication"),
     "exposed_loader": ("loader", "data loading"),
     "compute": ("computing", "computation"),
     "exposed_copies": ("copies", "memory copies"),

@@ -67,7 +67,7 @@ def _prediction(context: Context) -> Content:
 
 
 PREDICTION = SectionKind(
-    "prediction", "What would more ranks give?", _prediction, lambda context: bool(context.own)
+    "prediction", "What throughput would more ranks reach?", _prediction, lambda context: bool(context.own)
 )
 
 

@@ -31,7 +31,8 @@ def _scaling(context: Context) -> Content:
         Chart("efficiency", plots.efficiency(points), "Scaling efficiency by number of ranks"),
     ]
     strong = own[0]["scaling"] == "strong"
-    kind = "Strong scaling (fixed global" if strong else "Weak scaling (fixed per-rank"
+    per = "rank" if context.study.on_cpus else "GPU"
+    kind = "Strong scaling (fixed global" if strong else f"Weak scaling (fixed per-{per}"
     text = (
         f"{kind} batch size). Error bars: 95 % confidence intervals over repeated runs. Dotted and dashed "
         "lines: ideal scaling from the baseline of each configuration, which is 100 % by definition."

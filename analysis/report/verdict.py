@@ -234,12 +234,12 @@ def _from_parts(
     for cause in large:
         key, words = _words(cause, row, late, gained)
         points = _points(row, cause, late)
-        text = f"Second cause: {words} ({points} percentage points)."
+        text = f"Second cause: {words}, {points} percentage points."
         if not sentences:
             more = _why_more(cause.cost_pct - lost, rest)
             text = (
-                f"{_longer(base, row)} Largest cause: {words} ({points} of {lost:.1f} percentage points "
-                f"lost{more}).{LIMITED_BY.get(key, '')}{unknown}"
+                f"{_longer(base, row)} Largest cause: {words}, {points} of {lost:.1f} percentage points "
+                f"lost{more}.{LIMITED_BY.get(key, '')}{unknown}"
             )
         sentences.append(Sentence(text, "loss", key))
         sentences += [] if cause.kind == LATE_RANKS else against(key, gained, without)
@@ -252,7 +252,7 @@ def _why_more(over_pct: float, rest_pct: float) -> str:
         return ""
     # Parts are of profiled batches, the loss is of unprofiled ones.
     grew = rest_pct < -over_pct / 2
-    return "; batches grew more under the profiler than without it" if grew else "; other parts shrank"
+    return f" ({'batches grew more under the profiler than without it' if grew else 'other parts shrank'})"
 
 
 def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:

@@ -56,7 +56,7 @@ METRICS = (
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
     Metric("energy_note", "reason why an energy is missing", text=True),
     *_START,
-    Metric("node_hours", "nodes x wall time of the runs used", "node-\nhours"),
+    Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "failed"),
 )
 RANK_METRICS = (
@@ -70,7 +70,7 @@ RANK_METRICS = (
 )
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
-_OLD = "its ranks recorded no energy (they ran with an older release)"
+_OLD = "the ranks recorded none (they ran with an older release)"
 Kept = tuple[Source, Manifest]
 
 
