@@ -129,7 +129,7 @@ def _run_rank(
     used = meters.stop()
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
-    findings = [*capture.write(), *loader.findings, *backend.findings]
+    findings = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.notes]
     _write_batches(run, world, directory, recorded)
     findings += set_clock(directory, run.profile)
     # From here on no rank waits for another.
