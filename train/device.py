@@ -43,6 +43,12 @@ def choose_device(run: Run, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
+def set_kernels(run: Run, device: torch.device) -> None:
+    """Have cuDNN choose its kernels as the run says; sizes are constant, so that it chooses once."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = run.cudnn_benchmark
+
+
 def driven(run: Run, device: torch.device) -> list[torch.device]:
     """The devices that a rank drives, itself on ``device``: with backend dp all GPUs of the node."""
     if device.type == "cuda" and run.gpus_per_rank > 1:

@@ -18,7 +18,7 @@ from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
 from train.backends import Backend, open_backend, peers_lost
-from train.device import choose_device, driven, set_threads
+from train.device import choose_device, driven, set_kernels, set_threads
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
 from train.locality import Place, bind_near
@@ -104,6 +104,7 @@ def _run_rank(
     # What is near one of its GPUs is far from another.
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
     set_threads(run, device, world)
+    set_kernels(run, device)
     torch.manual_seed(run.seed)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
@@ -114,8 +115,8 @@ def _run_rank(
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
-    model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
-    bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    model = backend.wrap(compiled(bare, run))
+    bare_optimizer = make_optimizer(model, run, device)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
@@ -147,6 +148,22 @@ def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
     bare = build_model(run.model).to(device)
     # The overload for memory formats is not in the stubs.
     return bare.to(memory_format=torch.channels_last) if run.channels_last else bare  # type: ignore[call-overload]
+
+
+def compiled(model: torch.nn.Module, run: Run) -> torch.nn.Module:
+    """The model as the run has it compiled, or as it is."""
+    if not run.compile:
+        return model
+    return torch.compile(model, mode=None if run.compile is True else run.compile)  # type: ignore[return-value]
+
+
+def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with momentum; on a GPU in one kernel, which also keeps a scaled loss (fp16) from being waited for.
+
+    Horovod's optimizer puts itself between the gradients and the step, and was not tried with it.
+    """
+    fused = device.type == "cuda" and run.backend != "horovod"
+    return torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM, fused=fused or None)
 
 
 def _speaker(

@@ -14,10 +14,11 @@ from jobs.execution import ROOT
 from jobs.run import make_run
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError
+from train import rank
 from train.backends import ddp
 from train.backends.dp import autocast_in_threads
 from train.backends.gpus import Gpu, check_gpus, exchange
-from train.device import choose_device
+from train.device import choose_device, set_kernels
 from train.precision import Precision
 from train.world import World
 
@@ -110,6 +111,35 @@ def test_a_precision_that_a_gpu_has_no_unit_for_is_said(monkeypatch, compute, ca
     findings = Precision(make_run({"compute": compute}), torch.device("cuda", 0)).findings
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
     assert len(findings) == bool(said) and all(one.startswith(said) for one in findings)
+
+
+def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monkeypatch):
+    asked, cuda = [], torch.device("cuda", 0)
+    before = torch.backends.cudnn.benchmark
+    for wanted in (True, False):
+        set_kernels(make_run({"cudnn_benchmark": wanted}), cuda)
+        assert torch.backends.cudnn.benchmark is wanted
+    torch.backends.cudnn.benchmark = before
+    monkeypatch.setattr(torch, "compile", lambda model, mode: asked.append(mode) or model)
+    layer = torch.nn.Linear(2, 2)
+    for value in (False, True, "max-autotune", "reduce-overhead"):
+        assert rank.compiled(layer, make_run({"compile": value})) is layer
+    assert asked == [None, "max-autotune", "reduce-overhead"]
+    # The update is one kernel on a GPU, but under Horovod, which stands between it and the gradients.
+    monkeypatch.setattr(torch.optim, "SGD", lambda parameters, **words: words["fused"])
+    cpu = torch.device("cpu")
+    ways = [({}, cuda), ({}, cpu), ({"backend": "horovod"}, cuda)]
+    assert [rank.make_optimizer(layer, make_run(one), device) for one, device in ways] == [True, None, None]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_ddp_broadcasts_buffers_if_the_run_says_so(monkeypatch, wanted):
+    backend = object.__new__(ddp.Ddp)
+    backend._run, backend._device = make_run({"broadcast_buffers": wanted}), torch.device("cpu")
+    said = {}
+    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **words: said.update(words))
+    backend.wrap(torch.nn.Linear(2, 2))
+    assert said["broadcast_buffers"] is wanted
 
 
 def test_ranks_tell_each_other_their_gpus_through_the_store():
