@@ -21,15 +21,8 @@ MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
-        *(
-            "jobs.run",
-            "jobs.flags",
-            "jobs.store",
-            "jobs.backends",
-            "jobs.loaders",
-            "jobs.studies",
-            "jobs.gpus",
-        ),
+        *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
+        *("jobs.by_hand", "jobs.gpus"),
         "profiling",
     ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),

@@ -39,17 +39,21 @@ class Finished:
     report: RankReport
     images_per_s: float
     wrong: str  # why the run does not count; "" if it is right
+    out: Path  # the run's directory
 
 
 class PeersLost(Exception):
     """Another rank has ended before its time; why, that one knows."""
 
 
-def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None]) -> Finished:
+def run_rank(
+    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None]
+) -> Finished:
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
     Args:
-        out: the run's directory; this rank writes below ``rank_0000``.
+        out: the run's directory; this rank writes below ``rank_0000``. Or what makes the directory: rank 0
+            calls it when all ranks have met, and tells the others.
         say: prints a line (of rank 0).
 
     Raises:
@@ -98,7 +102,12 @@ class Opened:
 
 
 def _run_rank(
-    run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None], opened: Opened
+    run: Run,
+    world: World,
+    out: Path | Callable[[], Path],
+    keep_raw: bool,
+    say: Callable[[str], None],
+    opened: Opened,
 ) -> Finished:
     device = choose_device(run, world)
     # What is near one of its GPUs is far from another.
@@ -106,8 +115,6 @@ def _run_rank(
     set_threads(run, device, world)
     set_kernels(run, device)
     torch.manual_seed(run.seed)
-    directory = tables.rank_directory(out, world.rank)
-    directory.mkdir(parents=True, exist_ok=True)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
     loader = opened.loader = build_loader(run, world.rank, world.size, device)
@@ -115,6 +122,9 @@ def _run_rank(
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
+    out = out if isinstance(out, Path) else _agree(out, backend, world)
+    directory = tables.rank_directory(out, world.rank)
+    directory.mkdir(parents=True, exist_ok=True)
     model = backend.wrap(compiled(bare, run))
     bare_optimizer = make_optimizer(model, run, device)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
@@ -140,7 +150,15 @@ def _run_rank(
     )
     report = report_of(ended)
     write_record(directory / RANK_REPORT, report)
-    return Finished(report, _rate(run, recorded), why_wrong(report, digests))
+    return Finished(report, _rate(run, recorded), why_wrong(report, digests), out)
+
+
+def _agree(make: Callable[[], Path], backend: Backend, world: World) -> Path:
+    """The directory that rank 0 makes, on every rank."""
+    mine = make() if world.rank == 0 else Path()
+    of_rank_0 = backend.gather(str(mine.absolute()))[0]
+    # Rank 0 goes on with the path as the user wrote it.
+    return mine if world.rank == 0 else Path(of_rank_0)
 
 
 def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
