@@ -103,6 +103,7 @@ def test_each_network_has_its_variables_and_one_node_has_none():
     ib = network_environment(make_run({"nodes": 2, "network": "IB"}), site, {})
     eth = network_environment(make_run({"nodes": 2, "network": "eth"}), site, {})
     assert ib["NCCL_IB_DISABLE"] == "0" and eth["NCCL_IB_DISABLE"] == "1"
+    assert eth["NCCL_NET"] == "Socket" and "NCCL_NET" not in ib  # no plugin for a fabric, either
     assert (ib["GLOO_SOCKET_IFNAME"], eth["GLOO_SOCKET_IFNAME"]) == ("ib0", "eth0")
     assert ib["OMPI_MCA_pml"] == "ucx" and ib["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert "tcp" in eth["UCX_TLS"].split(",") and "openib" in eth["OMPI_MCA_btl"]
