@@ -27,6 +27,7 @@ _MEMORY = Metric("memory_gb", "peak resident memory of a rank")
 _ON_DEVICE = (
     Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
+    Metric("device_used_gb", "GPU memory in use after the batches, by all processes", "in use\nGB"),
 )
 _DEVICE = (
     Metric(
@@ -169,6 +170,7 @@ def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
     return {
         "device_memory_gb": most("peak_device_memory_bytes"),
         "device_reserved_gb": most("peak_device_reserved_bytes"),
+        "device_used_gb": most("device_used_bytes"),
     }
 
 

@@ -72,7 +72,7 @@ METRICS = (
         "speedup",
         "images/s relative to one GPU of the same configuration (strong scaling: of the same global batch "
         "size)",
-        "speed-up",
+        "speedup",
         CONFIDENCE,
         places=2,
     ),
