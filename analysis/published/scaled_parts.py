@@ -216,4 +216,4 @@ def _published_part(published: Rows, group_by: Sequence[str]) -> Part:
 def _published_scaled_part(scaled: Rows, group_by: Sequence[str]) -> Part:
     shown = columns([*_who(scaled, group_by), *scaled_published.METRICS])
     caption = "The reference's scaled efficiencies, each under its own name. --explain breaks them down."
-    return Part("Published method, PyProf tables with batch durations from TAU", scaled, shown, caption)
+    return Part("Published method, PyProf tables timed by TAU", scaled, shown, caption)
