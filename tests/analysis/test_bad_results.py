@@ -260,7 +260,7 @@ def test_ranks_that_are_missing_are_named(
     damage(broken / "rank_0001")
     ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
     assert (ran.code, bool(ran.csv)) == (0, True)
-    assert ran.err.count(f"{broken.name}: no kernels are there of rank 1 (of 2)") == 1
+    assert ran.err.count(f"{broken.name}: no kernels of rank 1 (of 2)") == 1
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) ->
     write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert ran.code == 0
-    assert "failed once (no space left) and was done in a later attempt" in ran.err
+    assert "failed once (no space left) and succeeded in a later attempt" in ran.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -340,7 +340,7 @@ def test_a_folder_of_several_sweeps_asks_which(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", [run_of()])
     assert run("analysis.scaled", tmp_path).code == 0
     write_sweep(tmp_path / "two", [run_of()])
-    assert "holds 2 sweeps; give one of them" in one_line_error(run("analysis.scaled", tmp_path))
+    assert "holds 2 sweeps; name one of them" in one_line_error(run("analysis.scaled", tmp_path))
 
 
 STRANGE = [
@@ -422,6 +422,6 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     write_sweep_record(tmp_path)
     multiply(broken, "forward_ns", 5.0)
     ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert ran.code == 0 and "80 of 80 batches of its ranks are shorter than their stages together" in ran.err
+    assert ran.code == 0 and "80 of 80 batches of its ranks are shorter than the sum of their stages" in ran.err
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

@@ -96,7 +96,7 @@ def test_another_algorithm_is_matched_by_its_class_where_as_many_are_left(tmp_pa
     assert flops["other_conv"] == pytest.approx(TRUTH.flops / 3)
     assert flops["conv_bprop"] is None  # twice as many as the lender's: which is which is not known
     # Five launches of one length: relu and sgd by name, one by class, two not at all.
-    assert "cover 60.0 % of its kernels' time (40.0 % matched by kernel and order, 20.0 %" in study.notes()[0]
+    assert "cover 60.0 % of its kernel time (40.0 % matched by kernel and order, 20.0 %" in study.notes()[0]
 
 
 def test_order_within_a_batch_tells_launches_of_one_kernel_apart(tmp_path):

@@ -20,7 +20,7 @@ ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
     "idle host bound": "idle, host-bound", "idle other": "idle, other"}}  # fmt: skip
 LOSS = {"compute": "compute", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
         "exposed loader": "exposed loader", "exposed copies": "other copies",
-        "idle host bound": "of idle: host-bound", "unattributed": "not attributed"}  # fmt: skip
+        "idle host bound": "of idle: host-bound", "unattributed": "unattributed"}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -131,7 +131,7 @@ def test_kernels(sections):
     for trace in chart["data"]:
         for kernel, ms in zip(trace["hovertext"], trace["x"], strict=True):
             drawn[kernel] += ms
-    for row, ms in zip(view.rows, column(view, "ms a batch"), strict=True):
+    for row, ms in zip(view.rows, column(view, "ms/batch"), strict=True):
         if row in rows:
             listed[row.cells[1].text] += ms
     assert rows and dict(drawn) == close(dict(listed))

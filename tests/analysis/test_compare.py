@@ -159,7 +159,7 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     (row,) = [row for row in ran.csv if row["family"] == "combined"]
     assert float(row["effect_pct_low"]) < 3 < float(row["effect_pct_high"])
     assert (row["runs_a"], row["runs_b"]) == ("24", "24")
-    assert "All together are slower" in ran.err and "5 runs a side would find" in ran.err
+    assert "All configurations combined are slower" in ran.err and "5 runs per side would find" in ran.err
     accepted = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5")
     assert accepted.code == 0
 
@@ -258,7 +258,7 @@ def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
     write(tmp_path / "a", 100.0, runs=[run_of(), run_of(profile="torch")])
     write(tmp_path / "b", 100.0, runs=[run_of(profile="torch")])
     said = one_line_error(run("analysis.compare", tmp_path / "a", tmp_path / "b"))
-    assert "nothing to compare" in said and "no unprofiled run" in said
+    assert "nothing to compare" in said and "no readable unprofiled run" in said
 
 
 def test_profiled_runs_on_both_sides_say_that_no_batch_is_compared(tmp_path):

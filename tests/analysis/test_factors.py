@@ -169,7 +169,7 @@ def test_factors_that_change_together_only_have_no_known_effect():
     assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
     assert np.isnan(found["loader"]["omega_squared"]) and made[0]["factor"] == "workers"
     assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
-    assert "not known: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
+    assert "not available: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
 
 
 def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
@@ -202,7 +202,7 @@ def test_the_references_ranking(shared_data):
 
 
 def test_leaving_out_what_varies_is_said():
-    with pytest.raises(UserError, match="leaves out workers, grad"):
+    with pytest.raises(UserError, match="omits workers, grad"):
         rows(cells(1), ["loader"])
 
 

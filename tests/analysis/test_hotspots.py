@@ -197,4 +197,4 @@ def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
 def test_without_a_timing_run_it_is_one_line(tmp_path):
     write_run(tmp_path / "hot", run_of(), Truth())
     assert "python -m jobs.hotspots makes one" in one_line_error(run(MODULE, tmp_path / "hot"))
-    assert "no number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))
+    assert "not a valid number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

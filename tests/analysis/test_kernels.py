@@ -85,7 +85,7 @@ def test_a_direction_alone_keeps_its_share_of_all(planted: Path) -> None:
 
 def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
     ran = run("analysis.kernels", write_pyprof(tmp_path), "--by", "layer")
-    assert "(unknown)" in ran.out and "says of no kernel which layer" in " ".join(ran.out.split())
+    assert "(unknown)" in ran.out and "does not record the layer" in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize(
