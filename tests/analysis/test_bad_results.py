@@ -413,7 +413,7 @@ def test_a_batch_that_is_there_twice_takes_its_run_out(tmp_path: Path) -> None:
     multiply(broken, "batch_index", 0.5)
     for command in ("scaled", "batches"):
         ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
-        assert ran.code == 1 and broken.name in ran.err and "some twice" in ran.err
+        assert ran.code == 1 and broken.name in ran.err and "with duplicates" in ran.err
         assert {row["gpus_per_node"] for row in ran.csv} == {"1"}
 
 
@@ -422,6 +422,8 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     write_sweep_record(tmp_path)
     multiply(broken, "forward_ns", 5.0)
     ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert ran.code == 0 and "80 of 80 batches of its ranks are shorter than the sum of their stages" in ran.err
+    assert (
+        ran.code == 0 and "80 of 80 batches of its ranks are shorter than the sum of their stages" in ran.err
+    )
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

@@ -132,7 +132,7 @@ def test_a_mig_slice_has_its_share_and_that_is_said(device, bf16_tflops, gb_per_
 def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", [run_of(), run_of(profile="torch")], Truth(device="Accelerator X"))
     ran = run("analysis.scaled", tmp_path / "sweep", "--format", "csv")
-    assert "no datasheet peak is known for Accelerator X; name its peaks with --peaks FILE" in ran.err
+    assert "no datasheet peak is known for Accelerator X; give its peaks with --peaks FILE" in ran.err
     own = tmp_path / "own.yaml"
     own.write_text("- name: Accelerator X\n  tflops: {fp32: 20}\n  gb_per_s: 1000\n")
     (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--peaks", own).json

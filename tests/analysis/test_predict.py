@@ -106,7 +106,7 @@ def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("gpus,images_per_s\n1,100\n2,150\n")
     said = one_line_error(run("analysis.predict", table, "--ranks", "16"))
-    assert "rates on 1 2 ranks do not determine those on 16" in said
+    assert "throughputs on 1 2 ranks do not determine those on 16" in said
 
 
 def test_a_point_that_was_missed_widens_what_lies_ahead():
@@ -119,7 +119,7 @@ def test_a_point_that_was_missed_widens_what_lies_ahead():
         width[one.images_per_s] = (
             ahead[0]["batch_ms_high"] / ahead[0]["batch_ms_low"] if ahead else float("inf")
         )
-        assert ahead or "do not tell" in untold[0]
+        assert ahead or "do not determine" in untold[0]
     assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]
 
 
@@ -147,7 +147,7 @@ def test_a_bad_table_is_one_line(tmp_path, text, says):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "says"), [("8,x", "no list"), ("0", "no list"), ("4096", "more than 16 times")]
+    ("ranks", "says"), [("8,x", "invalid list"), ("0", "invalid list"), ("4096", "more than 16 times")]
 )
 def test_bad_ranks_are_one_line(tmp_path, ranks, says):
     table = tmp_path / "t.csv"

@@ -119,7 +119,7 @@ def test_links_that_were_never_seen_are_refused():
     cluster = Cluster(RING, gpus_per_node=4, **QUIET)
     made, _, said = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
     assert not made
-    assert sum("16 ranks or more are several nodes of 4" in one and "never seen" in one for one in said) >= 1
+    assert sum("16 ranks or more need several nodes of 4" in one and "is unknown" in one for one in said) >= 1
 
 
 def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
@@ -142,7 +142,7 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
         assert row["scaling_efficiency_pct"] < 85
         # That 2 ranks had none of it is no error that grows.
         assert row["batch_ms_high"] < 1.1 * row["batch_ms_low"]
-    assert any("late again and again" in one for one in said)
+    assert any("is a straggler (analysis.stragglers)" in one for one in said)
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10
@@ -216,7 +216,7 @@ def test_a_simulation_that_is_far_off_is_not_believed():
     made, _, _ = predicted(hidden(), (1, 2, 4), [8])
     rows = [row | ({"fit_error_pct": 20.0} if row["method"] == SIMULATION else {}) for row in made.values()]
     (said,) = believed.sentences(believed.judged(rows))
-    assert said == "Believe the curve: the simulated step is 20 % off the measured one."
+    assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
 
 
 # --- strong scaling -----------------------------------------------------------------------------------

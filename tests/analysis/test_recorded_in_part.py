@@ -52,8 +52,8 @@ def another_clock(ranks: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("damage", "says", "in_time"),
     [
-        (one_rank_alone, "no kernels are there of rank 1 (of 2)", 20),
-        (one_rank_without_rows, "no kernels are there of rank 1 (of 2)", 20),
+        (one_rank_alone, "no kernels of rank 1 (of 2)", 20),
+        (one_rank_without_rows, "no kernels of rank 1 (of 2)", 20),
         (cut, f"24 of 40 {LEFT_OUT}", 16),
         (another_clock, f"20 of 40 {LEFT_OUT}", 20),
     ],

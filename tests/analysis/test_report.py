@@ -94,7 +94,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     page = build(load(sweep))
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
-    assert first.text == "Not known: 5 points say nothing of it."
+    assert first.text == "Not available: 5 points say nothing of it."
     assert second.id == "scaling" and len(page.sections) == 17
 
 
@@ -147,7 +147,7 @@ def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
     runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
     write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
     page = build(load(tmp_path))
-    assert "On 4 ranks the job keeps 84 %" in page.summary[0].text and "strong" in page.summary[0].text
+    assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "strong" in page.summary[0].text
     scaling = page.sections[0]
     assert scaling.text.startswith("Strong scaling")
     assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]
@@ -309,7 +309,7 @@ def factors_text(path) -> str:
 def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
     """Strong scaling: the batch of a rank is that of the job over the ranks."""
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)])
-    assert factors_text(tmp_path).startswith("What gpus_per_node and batch explain is not known")
+    assert factors_text(tmp_path).startswith("The shares of gpus_per_node and batch are not available")
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
 
 def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
     said = one_line_error(run("analysis.predict", sweep(tmp_path), "--ranks", "16"))
-    assert "16 ranks or more are several nodes of 8" in said and "--gpus-per-node" in said
+    assert "16 ranks or more need several nodes of 8" in said and "--gpus-per-node" in said
     known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
     row = simulated(tmp_path, "--ranks", "16", *known)[-1]
     assert row["ranks"] == 16 and row["batch_ms"] == pytest.approx(step_ms(16), rel=1e-4)
@@ -184,12 +184,12 @@ def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
     # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
     assert row["batch_ms"] == pytest.approx(step_ms(8), rel=0.05)
-    assert "what if bucket-mb=1: when single gradients are ready is not known" in ran.err
+    assert "what-if bucket-mb=1: the time at which each gradient is ready is unknown" in ran.err
 
 
 def test_what_cannot_be_simulated_is_said(tmp_path):
     ran = run("analysis.predict", sweep(tmp_path / "a", traced=()), "--format", "csv")
-    assert ran.code == 0 and ran.csv and "not simulated: no run was traced" in ran.err
+    assert ran.code == 0 and ran.csv and "not simulated: no run was profiled" in ran.err
     sweep(tmp_path / "b", backend="horovod")
     ran = run("analysis.predict", tmp_path / "b", "--format", "csv")
     assert "backend horovod does not exchange gradients in DDP's buckets" in ran.err
@@ -259,7 +259,7 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
     sweep(tmp_path, ranks=(2,), grad="fp16")
     plant(tmp_path, 1, "none")
     ran = run("analysis.predict", tmp_path, "--what-if", "fp16-gradients", "--format", "csv")
-    assert "what if fp16-gradients: gradients are sent in 16 bits already" in ran.err
+    assert "what-if fp16-gradients: gradients are already sent in 16 bits" in ran.err
 
 
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
