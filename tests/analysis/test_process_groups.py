@@ -256,7 +256,7 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
     by_kind = {(row["collective"], row["group_size"]): row for row in communication.rows(study)}
     assert by_kind["barrier", 4]["wait_ms"] == pytest.approx(0)
     assert by_kind["allreduce", 2]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
-    assert any("1 of the 2 ranks of its group made it" in said for said in study.notes())
+    assert any("1 of the 2 ranks of its group recorded it" in said for said in study.notes())
 
 
 # --- clocks --------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
     runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
     write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
     page = build(load(tmp_path))
-    assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "strong" in page.summary[0].text
+    assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "Strong" in page.summary[0].text
     scaling = page.sections[0]
     assert scaling.text.startswith("Strong scaling")
     assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]

@@ -68,7 +68,7 @@ def test_shares_of_the_time_by_bound_are_said(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")])
     section = roofline_of(tmp_path)
     assert section is not None and "48 % of kernel time is in compute-bound kernels and 4" in section.text
-    assert "3 % is of kernels whose bytes are not known" in section.text
+    assert "the other 3 % is in collectives" in section.text
     classes = [row.cells[0].text for row in section.tables[0].rows]
     assert set(classes) == {"convolution", "pointwise", "optimizer"}
 
