@@ -60,6 +60,7 @@ class RankReport(_Record):
     peak_memory_bytes: int = 0
     peak_device_memory_bytes: int | None = None  # of tensors
     peak_device_reserved_bytes: int | None = None  # that PyTorch took from the device: what must fit
+    device_used_bytes: int | None = None  # of the device when the batches ended, all that uses it included
     metered_s: float = 0.0  # from before the first batch to after the last; 0: not metered
     device_energy_j: float | None = None  # of the GPUs that it drives, in that time
     processors_energy_j: float | None = None  # of its node's processors; local rank 0 says it for all
@@ -198,6 +199,12 @@ def remove(directory: Path) -> None:
     doomed = directory.with_name(f".removed-{os.getpid()}-{directory.name}"[:255])
     directory.rename(doomed)
     shutil.rmtree(doomed)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run that has ended: a manifest, and ranks (a study's manifest has none)."""
+    named = directory.name.startswith("run_")
+    return (directory / MANIFEST).is_file() and (named or any(directory.glob("rank_*")))
 
 
 def ended_runs(sweep: Path) -> list[tuple[RunId, Path]]:

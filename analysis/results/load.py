@@ -1,9 +1,9 @@
 """What is in a folder of results, and what of it can be used?
 
-:func:`load` takes a sweep, one run, a folder of the reference's files (PyProf kernel tables, TAU tables), or
-one such file. It reads the facts of the runs; tables are read when an analysis asks for them, and of these
-only the columns it needs. What failed, was left out or cannot be read is listed with its reason, never
-dropped silently.
+:func:`load` takes a sweep, one run, a folder of runs that were started by hand, a folder of the reference's
+files (PyProf kernel tables, TAU tables), or one such file. It reads the facts of the runs; tables are read
+when an analysis asks for them, and of these only the columns it needs. What failed, was left out or cannot be
+read is listed with its reason, never dropped silently.
 """
 
 import json
@@ -34,7 +34,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         load_reference.add_file(contents, path)
     elif not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
-    elif (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
+    elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
         _add_run(contents, path)
         _read_calibration(contents, path.parent)
     elif _is_sweep(path):
@@ -66,15 +66,20 @@ def no_result(study: Study) -> str:
 
 
 def _is_sweep(path: Path) -> bool:
-    return (path / store.SWEEP).is_file() or any(
-        (directory / store.MANIFEST).is_file() for directory in path.glob("run_*")
-    )
+    """Whether a folder holds runs: those of a sweep, or some that were started by hand."""
+    return (path / store.SWEEP).is_file() or any(store.is_run(directory) for directory in _visible(path))
+
+
+def _visible(path: Path) -> list[Path]:
+    return [inside for inside in sorted(path.iterdir()) if inside.is_dir() and inside.name[0] != "."]
 
 
 def _add_sweep(contents: Contents, path: Path) -> None:
-    for directory in sorted(path.glob("run_*")):
-        if directory.is_dir():
+    for directory in _visible(path):
+        if directory.name.startswith("run_") or store.is_run(directory):
             _add_run(contents, directory)
+        elif _is_sweep(directory):
+            contents.note(f"not included: {directory} holds results of its own")
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)
@@ -83,7 +88,8 @@ def _add_sweep(contents: Contents, path: Path) -> None:
 def _add_run(contents: Contents, directory: Path) -> None:
     name = directory.resolve().name
     try:
-        run_id = parse_id(name)
+        # A run that was started by hand may have a name of the user's.
+        said = parse_id(name).fields if name.startswith("run_") else {}
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
         started = not (directory / store.MANIFEST).exists()
@@ -97,7 +103,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
         return
     fields = manifest.run.model_dump()
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
-    if any(fields[key] != value for key, value in run_id.fields.items()):
+    if any(fields[key] != value for key, value in said.items()):
         contents.note("its manifest says another configuration than its name; the manifest counts", source)
     contents.sources.append(source)
     for finding in manifest.findings:
@@ -174,7 +180,7 @@ def _read_calibration(contents: Contents, path: Path) -> None:
 
 def _add_folder(contents: Contents, path: Path) -> None:
     """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
-    sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
+    sweeps = [folder for folder in _visible(path) if _is_sweep(folder)]
     if len(sweeps) == 1:
         _add_sweep(contents, sweeps[0])
         return

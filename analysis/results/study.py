@@ -8,7 +8,7 @@ be gigabytes of which a question needs two columns; and an answer is not begun a
 what was said of the other runs still holds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -269,18 +269,6 @@ class Study:
     def connection(self) -> "duckdb.DuckDBPyConnection":
         """A DuckDB connection of this study's own."""
         return database.connect()
-
-    def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
-        """The rows of a query over files; what was asked before is not read again.
-
-        Raises:
-            duckdb.Error: a file is damaged, or has other columns.
-        """
-        kept = self.kept("answers of queries")
-        key = sql, repr(sorted(arguments.items()))
-        if key not in kept:
-            kept[key] = self.connection.execute(sql, dict(arguments)).fetchall()
-        return list(kept[key])
 
     # --- what is said of it ---------------------------------------------------------------------------
 
