@@ -17,7 +17,7 @@ import argparse
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -196,28 +196,27 @@ def convert(
     done = failed = 0
     recorded: list[Recorded] = []
     findings: list[str] = []
-    with open_workers([_size(unit.path) for unit in units], jobs) as workers:
-        if workers is None:
-            return None
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("convert", total=len(units))
-            for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
-                if outcome.error and len(units) == 1:
-                    raise UserError(outcome.error)
-                recorded += outcome.ranks
-                if outcome.ranks:
-                    findings += outcome.findings  # said of their job
-                else:
-                    _say(outcome)
-                done, failed = done + (not outcome.error), failed + bool(outcome.error)
-                progress.update(bar, advance=1, description=escape(unit.path.name))
-    if out is not None and recorded:
-        for placed in place_jobs(recorded, out, findings, len(paths)):
-            for line in placed.job.findings:
-                print(f"scaleprof: {placed.directory.name}: {line}", file=sys.stderr)
-            print(placed.directory)
+    try:
+        with open_workers([_size(unit.path) for unit in units], jobs) as workers:
+            if workers is None:
+                return None
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+                bar = progress.add_task("convert", total=len(units))
+                for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
+                    if outcome.error and len(units) == 1:
+                        raise UserError(outcome.error)
+                    recorded += outcome.ranks
+                    if outcome.ranks:
+                        findings += outcome.findings  # said of their job
+                    else:
+                        _say(outcome)
+                    done, failed = done + (not outcome.error), failed + bool(outcome.error)
+                    progress.update(bar, advance=1, description=escape(unit.path.name))
+        if out is not None and recorded:
+            _place(recorded, out, findings)
+    finally:
         for unit in units:
-            _remove(unit)
+            shutil.rmtree(_scratch(unit), ignore_errors=True)
     return done, failed
 
 
@@ -233,8 +232,11 @@ def _scratch(unit: Unit) -> Path:
     return unit.target.with_name(f".converting-{unit.target.name}")
 
 
-def _remove(unit: Unit) -> None:
-    shutil.rmtree(_scratch(unit), ignore_errors=True)
+def _place(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> None:
+    for placed in place_jobs(recorded, out, findings):
+        for line in placed.job.findings:
+            print(f"scaleprof: {placed.directory.name}: {line}", file=sys.stderr)
+        print(placed.directory)
 
 
 def _size(path: Path) -> int:

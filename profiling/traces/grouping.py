@@ -240,15 +240,24 @@ def _duration(ns: int) -> str:
     return f"{seconds:.3g} s"
 
 
-def name_of(job: Job, root_names: int) -> str:
-    """What a job's folder is called: the file's name, if it is one file; else the folder's.
+def names_of(jobs: Sequence[Job]) -> list[str]:
+    """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
-    Args:
-        root_names: how many files and folders were named to be converted.
+    Where two would be called alike, the folders that they lie in are named too.
     """
+    short = [_name(job) for job in jobs]
+    return [name if short.count(name) == 1 else _long_name(job, name) for job, name in zip(jobs, short, strict=True)]
+
+
+def _name(job: Job) -> str:
     first = job.ranks[0]
-    files = {one.source for one in job.ranks}
-    if len(files) == 1 and first.folder == Path():
+    one_file = len({one.source for one in job.ranks}) == 1
+    if one_file and (first.stem or first.folder == Path()):
         return _ENDINGS.sub("", first.source.name) or first.source.name
-    parts = [*([first.root.name] if root_names > 1 or first.folder == Path() else []), *first.folder.parts]
-    return "_".join(part for part in parts if part not in ("", ".", "..")) or "job"
+    return first.folder.name or first.root.resolve().name or "job"
+
+
+def _long_name(job: Job, name: str) -> str:
+    first = job.ranks[0]
+    parts = [first.root.resolve().name, *first.folder.parts]
+    return "_".join([*parts, *([] if parts[-1] == name else [name])])

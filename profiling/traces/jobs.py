@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, TracedJob, write_job
-from profiling.traces.grouping import Recorded, jobs_of, name_of, record_of
+from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Placed:
 
 
 def place_jobs(
-    recorded: Sequence[Recorded], out: Path, findings: Sequence[str], named: int
+    recorded: Sequence[Recorded], out: Path, findings: Sequence[str]
 ) -> list[Placed]:
     """Move the tables of recordings to the folders of their jobs below ``out``, and write what is known of each.
 
@@ -28,12 +28,12 @@ def place_jobs(
 
     Args:
         findings: of all recordings, ``file: sentence`` each.
-        named: how many files and folders were to be converted.
     """
     placed: list[Placed] = []
     taken: set[Path] = set()
-    for job in jobs_of(recorded):
-        directory = _free(out / name_of(job, named), taken)
+    jobs = jobs_of(recorded)
+    for job, name in zip(jobs, names_of(jobs), strict=True):
+        directory = _free(out / name, taken)
         files = {one.source.name for one in job.ranks}
         own = [finding for finding in findings if finding.split(": ", 1)[0].split(", rank ")[0] in files]
         record = record_of(directory.name, job)
