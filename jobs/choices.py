@@ -43,7 +43,7 @@ def _needs(loader: LoaderKind) -> str:
 
 
 def _backends() -> str:
-    rows = [("`auto`", "single for one rank, else ddp")]
+    rows = [("`auto`", "single for one rank, otherwise ddp")]
     rows += [(f"`{name}`", backend.meaning) for name, backend in BACKENDS.items()]
     return _table(("`backend`", "how gradients are exchanged"), rows)
 

@@ -29,7 +29,8 @@ _NODE_FAILURE = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(
     r"^.*(?:Out Of Memory|oom[-_ ]?kill|OutOfMemoryError|CUDA out of memory|memory does not hold"
-    r"|can't allocate memory|MemoryError).*$",
+    r"|can't allocate memory|MemoryError|CUDA error: out of memory|(?:CUDNN|CUBLAS)_STATUS_ALLOC_FAILED"
+    r"|Cuda failure (?:2 )?'out of memory').*$",
     re.MULTILINE | re.IGNORECASE,
 )
 _DISK_FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded).*$", re.MULTILINE)

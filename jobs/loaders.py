@@ -77,7 +77,7 @@ LOADERS: dict[str, LoaderKind] = {
     "dali-cpu": LoaderKind(_BYDALI, "DALI; all on the CPU, PyTorch copies batches", library=DALI),
     "pytorch": LoaderKind("train.loaders.pytorch", "PyTorch's DataLoader with torchvision's transforms"),
     "synthetic": LoaderKind(
-        "train.loaders.synthetic", "one random batch, again and again: the bound for all others",
+        "train.loaders.synthetic", "one random batch, repeated: the upper limit for all others",
         reads_data=False,
     ),
 }  # fmt: skip

@@ -71,66 +71,73 @@ class Run(BaseModel):
     )
     gpus_per_node: Annotated[int, Field(ge=1, le=64), Role("size", "{} a node")] = Field(
         1,
-        description="GPUs a node, each a rank's (without GPUs: ranks, each with a share of the CPU cores; "
-        "backend dp: one rank drives them all)",
+        description="ranks per node, one per GPU; without GPUs, each gets a share of the cores (backend dp: "
+        "one rank drives all GPUs of the node)",
     )
     # Case is kept: the reference wrote both "ib" and "IB", and an id must come back as it was.
     network: Annotated[str, Field(pattern=r"^(?i:ib|eth)$"), _WORKLOAD] = Field(
         "eth", description="ib (InfiniBand) or eth (Ethernet)"
     )
     profile: Annotated[Profile, Role("observation", "profile: {}")] = Field(
-        "none", description="the profiler that watches the run"
+        "none", description="the profiler of the run; none: unprofiled"
     )
     workers: Annotated[int, Field(ge=0, le=512), Role("workload", "{} workers")] = Field(
-        2, description="CPU threads a rank for loading data"
+        2, description="CPU threads per rank that load data"
     )
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
     )
-    loader: Annotated[LoaderName, _WORKLOAD] = Field("synthetic", description="where batches come from")
+    loader: Annotated[LoaderName, _WORKLOAD] = Field(
+        "synthetic", description="the data loader (docs/loaders.md)"
+    )
     batch: Annotated[int, Field(ge=1, le=65536), Role("workload", "batch {}")] = Field(
-        32, description="batch size of one GPU, in images"
+        32, description="batch size per GPU (without GPUs: per rank), in images"
     )
     grad: Annotated[Literal["fp32", "fp16", "bf16"], Role("workload", "{} gradients")] = Field(
-        "fp32", description="precision of gradients on the wire"
+        "fp32", description="precision in which gradients are exchanged"
     )
     compute: Annotated[Precision, Role("workload", "{} compute")] = Field(
-        "fp32", description="precision of the arithmetic"
+        "fp32", description="precision of the computation"
     )
 
     backend: Annotated[BackendName, _WORKLOAD] = Field(
         "auto",
-        description="how gradients are exchanged; auto: single for one rank, else ddp; dp: by "
+        description="how gradients are exchanged; auto: single for one rank, otherwise ddp; dp: "
         "torch.nn.DataParallel, one process for all GPUs of a node",
     )
     threads: Annotated[int, Field(ge=0, le=1024), Role("workload", "{} threads")] = Field(
         0,
-        description="CPU threads of a rank's arithmetic; 0: the node's cores divided by its ranks (with more "
-        "ranks each then has fewer)",
+        description="CPU threads per rank for computation; 0: the cores of the node divided by its ranks (so "
+        "that with more ranks, each has fewer)",
     )
     device: Annotated[Literal["auto", "cpu", "gpu"], _WORKLOAD] = Field(
-        "auto", description="where to train; auto: a GPU if any"
+        "auto", description="where to train; auto: on a GPU if there is one, otherwise on the CPU"
     )
     batches: Annotated[int, Field(ge=1, le=10_000_000), Role("length", "{} batches")] = Field(
-        50, description="optimizer steps a rank"
+        50, description="optimizer steps of the run"
     )
     attribute_from: Annotated[Annotated[int, Field(ge=0)] | None, _OBSERVATION] = Field(
-        None, description="first batch (from 0) that a profiler records; by default the second half"
+        None,
+        description="first step (from 0) that the profiler records; by default the second half is recorded",
     )
     image_size: Annotated[int, Field(ge=32, le=2048), Role("workload", "{} px")] = Field(
-        224, description="height and width, in pixels"
+        224, description="height and width of an image, in pixels"
     )
     data: Annotated[Annotated[str, Field(min_length=1)] | None, _WORKLOAD] = Field(
-        None, description="folder of the data set (python -m train.data makes a small one)"
+        None, description="folder of the data set (python -m train.data make creates a small one)"
     )
     data_format: Annotated[Literal["images", "tfrecord"], _WORKLOAD] = Field(
-        "images", description="an image folder (class/image.jpg) or TFRecord files with an index"
+        "images", description="images: a folder class/image.jpg; tfrecord: TFRecord files with their indexes"
     )
     profile_mode: Annotated[
         str, Field(pattern=r"^[a-z][a-z-]{0,31}$"), Role("observation", "profile mode {}")
-    ] = Field("auto", description="what the profiler is asked for, e.g. metrics of nvprof, memory of torch")
+    ] = Field(
+        "auto",
+        description="what the profiler records, e.g. metrics (nvprof) or memory (torch); auto: what the "
+        "analysis needs",
+    )
     profile_kernels: Annotated[str, Field(max_length=256), _OBSERVATION] = Field(
-        "", description="a regular expression: only kernels of such names have their counters read"
+        "", description="regular expression: read the counters of kernels with such names only"
     )
     profile_schedule: Annotated[
         str,
@@ -138,22 +145,22 @@ class Run(BaseModel):
         Role("observation", "profile schedule {}"),
     ] = Field(
         "",
-        description="batches the torch profiler waits, warms up and records, and how often it does so, e.g. "
-        "1,2,5,2; by default it records from attribute_from on",
+        description="steps that the torch profiler skips, warms up and records, and how often it repeats "
+        "this, e.g. 1,2,5,2; by default it records from attribute_from to the end",
     )
     learning_rate: Annotated[float, Field(gt=0, le=100), Role("workload", "learning rate {}")] = Field(
-        0.01, description="of SGD with momentum 0.9"
+        0.01, description="learning rate of SGD with momentum 0.9"
     )
     seed: Annotated[int, Field(ge=0, lt=2**31), Role("observation", "seed {}")] = Field(
-        0, description="of weights, data order and augmentation"
+        0, description="seed of weights, data order and augmentation"
     )
-    channels_last: Annotated[bool, _WORKLOAD] = Field(False, description="NHWC memory layout")
-    compile: Annotated[bool, _WORKLOAD] = Field(False, description="torch.compile the model")
+    channels_last: Annotated[bool, _WORKLOAD] = Field(False, description="use the NHWC memory layout")
+    compile: Annotated[bool, _WORKLOAD] = Field(False, description="compile the model with torch.compile")
     bucket_mb: Annotated[float, Field(gt=0, le=4096), Role("workload", "{} MiB buckets")] = Field(
-        25.0, description="DDP gradient bucket, in MiB"
+        25.0, description="size of DDP's gradient buckets, in MiB"
     )
     sync_stages: Annotated[bool, _WORKLOAD] = Field(
-        False, description="synchronise the device after forward and update, as the reference did"
+        False, description="synchronise the device after forward and update, as the reference study did"
     )
 
     @model_validator(mode="after")
@@ -183,6 +190,8 @@ class Run(BaseModel):
             raise ValueError(f"backend dp drives the GPUs of one node, not of {self.nodes}; use ddp")
         if self.grad != "fp32":
             raise ValueError(f"backend dp adds gradients up in fp32; for grad {self.grad} use ddp")
+        if self.channels_last:
+            raise ValueError("backend dp copies weights to the other GPUs as NCHW; for channels_last use ddp")
         if self.compile:
             raise ValueError("backend dp copies the model for each GPU, which a compiled one does not bear")
 

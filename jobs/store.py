@@ -200,6 +200,12 @@ def remove(directory: Path) -> None:
     shutil.rmtree(doomed)
 
 
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run that has ended: a manifest, and ranks (a study's manifest has none)."""
+    named = directory.name.startswith("run_")
+    return (directory / MANIFEST).is_file() and (named or any(directory.glob("rank_*")))
+
+
 def ended_runs(sweep: Path) -> list[tuple[RunId, Path]]:
     """The ended runs of a sweep directory, in name order; what is no run directory is not listed."""
     runs = []

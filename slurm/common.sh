@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the batch scripts have in common, sourced from the project's folder: $PYTHON.
+# Shared by the batch scripts, sourced in the project's folder: sets $PYTHON.
 if [[ -z ${PYTHON:-} ]]; then
     PYTHON=python3
     [[ ! -x .venv/bin/python ]] || PYTHON=.venv/bin/python

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table and the report of a sweep's results; slurm/submit.sh starts it when all its jobs have ended.
+# Write the table and the report of a sweep's results. slurm/submit.sh starts it when all its jobs have ended.
 #
 #   sbatch slurm/report.sh results/resnet50
 #

@@ -2,12 +2,12 @@
 # Submit a sweep as one job for each number of nodes, so that small runs do not hold a large allocation.
 #
 #   slurm/submit.sh configs/resnet50.yaml                      smallest first, one after the other
-#   slurm/submit.sh configs/resnet50.yaml --time=2:00:00       with more flags of sbatch, for each of the jobs
-#   slurm/submit.sh configs/resnet50.yaml -- --only batch=32   after --: flags of jobs.sweep
-#   AT_ONCE=yes slurm/submit.sh ...                            all as soon as there are nodes: less waiting, but
-#                                                              they share the network while they are measured
-# A last job makes the table and the report when all have ended, however they ended. Partition, account and
-# modules are those of the site (SCALEPROF_SITE, or the site file with this cluster's name).
+#   slurm/submit.sh configs/resnet50.yaml --time=2:00:00       with more options of sbatch, for each job
+#   slurm/submit.sh configs/resnet50.yaml -- --only batch=32   after --: options of jobs.sweep
+#   AT_ONCE=yes slurm/submit.sh ...                            all as soon as nodes are free: less waiting, but
+#                                                              they share the network that is being measured
+# A last job writes the table and the report when all have ended, successfully or not. Partition, account and modules
+# are those of the site file (SCALEPROF_SITE, or the one with this cluster's name).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $# -gt 0 && $1 != -* ]] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }

@@ -4,10 +4,10 @@
 #   sbatch slurm/sweep.sh                                            configs/resnet50.yaml on 32 nodes
 #   sbatch --nodes=4 --time=2:00:00 slurm/sweep.sh configs/mine.yaml --only loader=dali-gpu
 #
-# Flags before the script are sbatch's and go before the lines below; words after it are jobs.sweep's: the sweep
-# file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
-# When the time is nearly up, or nodes were lost, the job requeues itself and resumes later; so does a job that
-# is submitted again. docs/cluster.md has the rest.
+# Options before the script are sbatch's and override the lines below. Arguments after it are those of jobs.sweep, the
+# sweep file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
+# When the time limit is close or nodes were lost, the job requeues itself and resumes later. A job that is submitted
+# again resumes too. See docs/cluster.md.
 #
 #SBATCH --job-name=scaleprof
 #SBATCH --nodes=32
@@ -33,7 +33,7 @@ eval "$site"
 
 config=${1:-configs/resnet50.yaml}
 shift || true
-# In the background: a shell hears the batch system's signals only while it waits.
+# In the background: a shell receives the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
 sweep=$!
 [[ $early == no ]] || kill -USR1 $sweep
@@ -45,14 +45,14 @@ while ((code > 128)) && kill -0 $sweep 2>/dev/null; do # a signal ended the wait
 done
 ((code <= 128)) || { code=0; wait $sweep || code=$?; } # it ended between the two lines above
 
-# 75: it says that it can go on later; 138: the time was up before it had begun (128 + SIGUSR1).
+# 75: the same command resumes it; 138: the time was up before it had started (128 + SIGUSR1).
 if ((code == 75 || code == 138)); then
     echo "slurm/sweep.sh: back into the queue"
     exec scontrol requeue "$SLURM_JOB_ID"
 fi
 if ((code < 2)) && [[ ${REPORT:-yes} != no ]]; then
     directory=$("$PYTHON" -m jobs.sweep "$config" "$@" --print directory) || exit
-    "$PYTHON" -m analysis.scaled "$directory" || true # what is missing is said, and is no failure of the sweep
+    "$PYTHON" -m analysis.scaled "$directory" || true # missing runs are listed, and are no failure of the sweep
     "$PYTHON" -m analysis.report "$directory" || true
 fi
 exit $code

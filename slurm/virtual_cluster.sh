@@ -7,6 +7,7 @@
 #   slurm/virtual_cluster.sh kill-node NODE    cut its power: slurmd and all that runs on it die at once
 #   slurm/virtual_cluster.sh boot-node NODE    bring it back
 #   slurm/virtual_cluster.sh shape RATE|off    limit every node's link, both ways, e.g. 100mbit
+#   slurm/virtual_cluster.sh cpu CORES|off     limit every node's processor, e.g. 0.4 of a core
 #   slurm/virtual_cluster.sh status            the daemons' view; exit code 0: every node is up
 #   slurm/virtual_cluster.sh stop              end it, and everything in it
 #
@@ -68,8 +69,10 @@ power_off() { # MACHINE
 
 daemon() { # MACHINE CMD...: in the background, until its machine dies
     local machine=$1; shift
-    setsid nsenter --target "$(machine_pid "$machine")" --net --uts --mount --pid -- "$@" \
-        </dev/null >>"$HOME_DIR/log/${1##*/}-$machine.out" 2>&1 &
+    (
+        [[ ! -d $(cpu_group "$machine") ]] || echo "$BASHPID" >"$(cpu_group "$machine")/cgroup.procs"
+        exec setsid nsenter --target "$(machine_pid "$machine")" --net --uts --mount --pid -- "$@"
+    ) </dev/null >>"$HOME_DIR/log/${1##*/}-$machine.out" 2>&1 &
 }
 
 # --- the cluster -------------------------------------------------------------------------------------------
@@ -168,6 +171,7 @@ boot_node() { # NODE
     on_bridge ip link set "veth$number" master bridge0 up
     inside "$1" sh -c "ip addr add $NET.$((number + 1))/24 dev eth0; ip link set eth0 up"
     [[ ! -e $HOME_DIR/rate ]] || shape_node "$1" "$(cat "$HOME_DIR/rate")"
+    [[ ! -e $HOME_DIR/cores ]] || limit_cpu "$1" "$(cat "$HOME_DIR/cores")"
     daemon "$1" slurmd -D -N "$1"
 }
 
@@ -188,6 +192,46 @@ shape() { # RATE|off
     local name
     for name in $(nodes); do ! alive "$name" || shape_node "$name" "$1"; done
     if [[ $1 == off ]]; then rm -f "$HOME_DIR/rate"; else echo "$1" >"$HOME_DIR/rate"; fi
+}
+
+cpu_group() { # NODE: the control group that limits its processor (version 1 or 2)
+    local root=/sys/fs/cgroup
+    [[ -e $root/cgroup.controllers ]] || root=$root/cpu
+    echo "$root/scaleprof${HOME_DIR//\//-}-$1"
+}
+
+# Nodes that share the machine's cores slow each other down; with a share each, all are as fast as one alone.
+limit_cpu() { # NODE CORES|off
+    local group pid quota=-1
+    group=$(cpu_group "$1")
+    mkdir -p "$group" || die "no control group for processors here"
+    # In 5 ms: a rank that has used up its share waits for a few milliseconds at most.
+    [[ $2 == off ]] || quota=$(awk -v cores="$2" 'BEGIN { if (cores + 0 < 0.2) exit 1; print int(cores * 5000) }') ||
+        die "0.2 of a core or more, not $2"
+    # The share is the node's own: what else the machine does comes after it.
+    if [[ -e $group/cpu.max ]]; then
+        echo "${quota/#-1/max} 5000" >"$group/cpu.max"
+        echo 10000 >"$group/cpu.weight"
+    else
+        echo 5000 >"$group/cpu.cfs_period_us"
+        echo "$quota" >"$group/cpu.cfs_quota_us"
+        echo 262144 >"$group/cpu.shares"
+    fi
+    for pid in $(pgrep --ns "$(machine_pid "$1")" --nslist pid .); do
+        echo "$pid" >"$group/cgroup.procs" 2>/dev/null || true # it ended
+    done
+}
+
+cpu() { # CORES|off
+    local name
+    for name in $(nodes); do ! alive "$name" || limit_cpu "$name" "$1"; done
+    if [[ $1 == off ]]; then rm -f "$HOME_DIR/cores"; else echo "$1" >"$HOME_DIR/cores"; fi
+}
+
+stop() {
+    local name group
+    power_off head
+    for name in $(nodes); do group=$(cpu_group "$name"); [[ ! -d $group ]] || rmdir "$group" || true; done
 }
 
 all_up() { [[ $(inside head sinfo -h -N -o %T 2>/dev/null | grep -cE '^(idle|mixed|allocated|completing)$') == "$1" ]]; }
@@ -217,13 +261,14 @@ status() {
 command=${1:-}; shift || true
 case $command in
 start) start "$@" ;;
-stop) power_off head ;;
+stop) stop ;;
 status) status ;;
 exec) inside head "$@" ;;
 on) inside "$@" ;;
 kill-node) power_off "${1:?which node}" ;;
 boot-node) boot_node "${1:?which node}" ;;
 shape) shape "${1:?RATE or off}" ;;
+cpu) cpu "${1:?CORES or off}" ;;
 _machine | _watch) "$command" "$@" ;;
 *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$SELF" >&2; exit 2 ;;
 esac

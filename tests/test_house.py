@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
+        "jobs.by_hand",
         "profiling",
     ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),

@@ -4,8 +4,10 @@
     mpirun -np 4 python -m train --model resnet50 --loader dali-gpu --batch 64 --data DIR
     torchrun --nproc-per-node 2 -m train --model resnet18 --loader pytorch --data DIR
 
-Each rank writes batches.parquet and rank.json below --out; python -m jobs.sweep runs many such runs.
-Exit code 0: done; 1: done, but the figures do not count (one line says why); 2: wrong use.
+Each run gets a folder of its own, results/by-hand/<run id>, which every analysis command takes; so does their
+parent, results/by-hand. python -m jobs.sweep runs many such runs.
+
+Exit code 0: done; 1: done, but the results do not count (one line says why); 2: wrong use.
 """
 
 import argparse
@@ -13,15 +15,19 @@ import atexit
 import faulthandler
 import gc
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Container, Mapping
+import traceback
+from collections.abc import Callable, Container, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from jobs import by_hand
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.flags import add_run_flags, make_parser, run_from_flags
-from jobs.run import Run, format_id, make_run
+from jobs.run import Run, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tables import rank_directory
@@ -31,8 +37,11 @@ from train.world import World, read_world
 def main() -> int:
     parser = make_parser("python -m train", __doc__)
     add_run_flags(parser)
-    parser.add_argument("--out", type=Path, help="the run's directory [results/by-hand/ID]")
-    parser.add_argument("--keep-raw", action="store_true", help="keep what the profiler wrote, too")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that is in --out")
+    parser.add_argument("--keep-raw", action="store_true", help="keep the profiler's own files, too")
     arguments = parser.parse_args()
     world = read_world(os.environ)
     run = in_world(run_from_flags(arguments), arguments, world)
@@ -40,9 +49,30 @@ def main() -> int:
         if world.rank == 0:
             print(NO_HOROVOD, file=sys.stderr)
         run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
-    out = arguments.out or Path("results") / "by-hand" / format_id(run)
-    write_stacks_at_signal(rank_directory(out, world.rank))
+    mine = by_hand.is_by_hand(arguments.out)
+    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank))
+    if mine and arguments.out is not None:
+        by_hand.check_unused(arguments.out, arguments.overwrite)
+    code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw, mine)
+    if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
+        leave_at_once()
+    return code
 
+
+def place_of(run: Run, out: Path | None, mine: bool) -> Path | Callable[[], Path]:
+    """The run's directory; of a run by hand, what makes it."""
+    if out is None:
+        return lambda: by_hand.new_directory(run)
+    return (lambda: by_hand.prepare(out)) if mine else out
+
+
+def train(run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, mine: bool) -> int:
+    """Train as one rank; the exit code.
+
+    Args:
+        mine: the run was started by hand: rank 0 writes its manifest.
+    """
+    started = datetime.now(UTC)
     # torch is imported only when the flags are right, and with the collector off: of the million objects that
     # this makes none is garbage, and looking for some takes an eighth of the time.
     gc.disable()
@@ -58,26 +88,38 @@ def main() -> int:
             print(text, flush=True)
 
     try:
-        finished = run_rank(run, world, out, arguments.keep_raw, say)
+        finished = run_rank(run, world, out, keep_raw, say)
     except PeersLost as lost:
         # Not as an error of ours: the line that counts is that of the rank that has gone.
         print(lost, file=sys.stderr)
         return EXIT_FAILED
-    if finished.wrong:
-        raise NotRight(finished.wrong)
-    say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} batches, the first too; in {out}")
-    if may_leave_at_once(run, os.environ, sys.modules):
-        leave_at_once()
+    wrong = finished.wrong
+    if mine and world.rank == 0:
+        wrong = by_hand.write_manifest(run, finished.out, started).reason or wrong
+    if wrong:
+        raise NotRight(wrong)
+    say(f"done: {finished.images_per_s:.1f} images/s (all {run.batches} batches, warmup included)")
+    if mine:
+        say(f"results: {finished.out}")
+        say(f"next: {_next_command(finished.out)}")
     return EXIT_DONE
 
 
-def write_stacks_at_signal(directory: Path) -> None:
+def _next_command(out: Path) -> str:
+    """What shows the results of a run by hand: of one in the usual place, beside the others there."""
+    command = "scaled" if out.parent == by_hand.PARENT else "batches"
+    shown = out.parent if command == "scaled" else out
+    return f"python -m analysis.{command} {shlex.quote(str(shown))}"
+
+
+def write_stacks_at_signal(directory: Path | None) -> None:
     """From now on, SIGUSR1 writes the stacks of all threads to ``directory``; a crash writes them to stderr.
 
-    jobs.processes sends the signal to the ranks of a run that hangs; jobs.queue puts the stacks into its log.
+    jobs.processes sends the signal to the ranks of a sweep's run that hangs; jobs.queue puts the stacks into
+    its log.
     """
     faulthandler.enable()
-    if sys.platform == "win32":
+    if sys.platform == "win32" or directory is None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / STACKS
@@ -105,16 +147,37 @@ def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Contain
     return not watched and not any(name in modules for name in ("pytau", "mpi4py.MPI", "horovod"))
 
 
-def leave_at_once() -> NoReturn:
-    """End this process with exit code 0 and leave it to the kernel to free what it holds.
+def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
+    """End this process and leave it to the kernel to free what it holds.
 
     Python and PyTorch would take themselves apart piece by piece, for 0.2 s of a processor that ranks of the
-    next point could use.
+    next point could use; and a rank that has failed would wait for the others to take NCCL apart with it.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(EXIT_DONE)
+    os._exit(code)
+
+
+def run_and_leave() -> None:
+    """The command, as a process of its own: what went wrong is said before anything waits for other ranks."""
+    try:
+        run_command(main)
+    except SystemExit as ended:
+        if not _holds_a_group():
+            raise
+        leave_at_once(ended.code if isinstance(ended.code, int) else EXIT_FAILED)
+    except BaseException:
+        if not _holds_a_group():
+            raise
+        traceback.print_exc()
+        leave_at_once(EXIT_FAILED)
+
+
+def _holds_a_group() -> bool:
+    """Whether this rank is still joined to others: it has failed (train.backends.Backend.abandon)."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
 
 
 class NotRight(UserError):
@@ -141,4 +204,4 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_and_leave()

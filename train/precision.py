@@ -7,7 +7,7 @@ import torch
 from jobs.run import Run
 from profiling.errors import UserError
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
@@ -18,7 +18,7 @@ class Precision:
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
-        self._type = _AUTOCAST.get(run.compute)
+        self._type = AUTOCAST.get(run.compute)
         self._device = device.type
         if device.type == "cpu" and run.compute in ("tf32", "fp16"):
             raise UserError(f"compute {run.compute} needs a GPU; on a CPU use fp32 or bf16")

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +17,15 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
-from train.backends import open_backend, peers_lost
+from train.backends import Backend, open_backend, peers_lost
 from train.device import choose_device, driven, set_threads
 from train.energy import open_meters
-from train.loaders import build_loader
+from train.loaders import Loader, build_loader
 from train.locality import Place, bind_near
 from train.models import build_model, flops_per_image, why_it_does_not_fit
 from train.precision import Precision
 from train.report import Ended, parameter_digest, report_of, why_wrong
+from train.studies.memory import is_out_of_memory
 from train.world import World
 
 MOMENTUM = 0.9
@@ -39,54 +39,91 @@ class Finished:
     report: RankReport
     images_per_s: float
     wrong: str  # why the run does not count; "" if it is right
+    out: Path  # the run's directory
 
 
 class PeersLost(Exception):
     """Another rank has ended before its time; why, that one knows."""
 
 
-def run_rank(run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None]) -> Finished:
+def run_rank(
+    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None]
+) -> Finished:
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
     Args:
-        out: the run's directory; this rank writes below ``rank_0000``.
+        out: the run's directory; this rank writes below ``rank_0000``. Or what makes the directory: rank 0
+            calls it when all ranks have met, and tells the others.
         say: prints a line (of rank 0).
 
     Raises:
         UserError: the run cannot be done on this machine or with these data.
         PeersLost: another rank has ended.
     """
+    opened = Opened()
     try:
-        with ExitStack() as stack:
-            return _run_rank(run, world, out, keep_raw, say, stack)
+        finished = _run_rank(run, world, out, keep_raw, say, opened)
     except (RuntimeError, ValueError, AssertionError) as error:
-        if peers_lost(error):
+        opened.abandon()
+        # First of all: NCCL's lack of memory comes as an error of the exchange.
+        if not is_out_of_memory(error) and peers_lost(error):
             raise PeersLost(f"rank {world.rank} ends: another rank has gone") from error
         reason = _users_fault(error, run)
         if not reason:
             raise
         raise UserError(reason) from None
+    except BaseException:
+        opened.abandon()
+        raise
+    opened.close()
+    return finished
+
+
+@dataclass
+class Opened:
+    """What a rank has opened and closes: with the other ranks after success, without them after failure."""
+
+    loader: Loader | None = None
+    backend: Backend | None = None
+
+    def close(self) -> None:
+        """The rank is done."""
+        if self.backend:
+            self.backend.close()
+        if self.loader:
+            self.loader.close()
+
+    def abandon(self) -> None:
+        """The rank has failed: it waits for no other, which would keep it from saying why."""
+        if self.backend:
+            self.backend.abandon()
+        if self.loader:
+            self.loader.close()
 
 
 def _run_rank(
-    run: Run, world: World, out: Path, keep_raw: bool, say: Callable[[str], None], stack: ExitStack
+    run: Run,
+    world: World,
+    out: Path | Callable[[], Path],
+    keep_raw: bool,
+    say: Callable[[str], None],
+    opened: Opened,
 ) -> Finished:
     device = choose_device(run, world)
     # What is near one of its GPUs is far from another.
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
     set_threads(run, device, world)
     torch.manual_seed(run.seed)
-    directory = tables.rank_directory(out, world.rank)
-    directory.mkdir(parents=True, exist_ok=True)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
-    loader = build_loader(run, world.rank, world.size, device)
-    stack.callback(loader.close)
+    loader = opened.loader = build_loader(run, world.rank, world.size, device)
     bare = _bare_model(run, device)
     # Analytic, the same on every rank: one counts, and now, while others are still starting.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
-    backend = open_backend(run, world, device)
-    stack.callback(backend.close)
+    backend = opened.backend = open_backend(run, world, device)
+    out = out if isinstance(out, Path) else _agree(out, backend, world)
+    directory = tables.rank_directory(out, world.rank)
+    directory.mkdir(parents=True, exist_ok=True)
     model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
     bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
@@ -112,7 +149,15 @@ def _run_rank(
     )
     report = report_of(ended)
     write_record(directory / RANK_REPORT, report)
-    return Finished(report, _rate(run, recorded), why_wrong(report, digests))
+    return Finished(report, _rate(run, recorded), why_wrong(report, digests), out)
+
+
+def _agree(make: Callable[[], Path], backend: Backend, world: World) -> Path:
+    """The directory that rank 0 makes, on every rank."""
+    mine = make() if world.rank == 0 else Path()
+    of_rank_0 = backend.gather(str(mine.absolute()))[0]
+    # Rank 0 goes on with the path as the user wrote it.
+    return mine if world.rank == 0 else Path(of_rank_0)
 
 
 def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
@@ -141,7 +186,7 @@ def _speaker(
 
 def _users_fault(error: Exception, run: Run) -> str:
     """What the user can put right about an error of PyTorch's: no memory, images too small; "" if nothing."""
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         what = f"batch {run.batch} of {run.image_size} x {run.image_size} images through {run.model}"
         return f"memory does not hold {what}; lower --batch or --image-size"
     return why_it_does_not_fit(run.model, run.image_size, run.batch)

@@ -194,9 +194,7 @@ RUNS = Metric("runs", "how many a row is the mean of")
 BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
 
 
-def telling(
-    rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")
-) -> list[str]:
+def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
     """The fields in which rows differ."""
     return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
 

@@ -1,6 +1,6 @@
-"""What do traces say of their jobs, and how do these scale? And the opening of a page that is made of traces."""
+"""What do traces say of their jobs, and how do these scale? And the opening of a page that is made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
@@ -50,8 +50,8 @@ _NEXT = {
 }
 # What traces cannot say, in one line.
 NOT_KNOWN = (
-    "Traces do not hold: samples a batch (so no samples/s, and scaling efficiency by an assumption), a duration "
-    "without the profiler, what the job cost, peaks measured on its machine."
+    "Traces do not hold: samples a batch (so no samples/s, and scaling efficiency by an assumption), a "
+    "duration without the profiler, what the job cost, peaks measured on its machine."
 )
 
 
@@ -59,7 +59,9 @@ def counted(jobs: Sequence[Source]) -> str:
     """How many jobs and traces there are."""
     traces = sum(len(source.job.ranks) for source in jobs if source.job)
     devices = list(dict.fromkeys(name for source in jobs for name in source.devices))
-    text = f"traces of {traces} rank{'s' if traces > 1 else ''} of {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+    text = (
+        f"traces of {traces} rank{'s' if traces > 1 else ''} of {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+    )
     return "; ".join([text, *([" and ".join(devices)] if devices else [])])
 
 
@@ -110,7 +112,7 @@ def _scaling(context: Context) -> Content:
     bars = [
         {
             "label": f"P = {row['world_size']}", "facts": {},
-            **{f"{name}_ms": value for name, value in finest({one: row.get(f"{one}_ms") for one in EVERY}).items()},
+            **{f"{name}_ms": value for name, value in _parts(row).items()},
         }
         for row in found.rows
     ]  # fmt: skip
@@ -119,6 +121,10 @@ def _scaling(context: Context) -> Content:
     figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A batch, by number of ranks")
     chart = Chart("traced-scaling", figure, "What a batch is made of, by number of ranks")
     return Content(found.assumed.replace("\n", " "), [chart], views)
+
+
+def _parts(row: Mapping[str, Any]) -> dict[str, float]:
+    return finest({name: row.get(f"{name}_ms") for name in EVERY})
 
 
 TRACES = SectionKind("traces", "What was traced?", _traces, lambda context: bool(context.traces))
@@ -170,7 +176,7 @@ def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
         return []
     row = parts[0]
     whole = source.job is not None and source.job.batches_from == WHOLE
-    fine = finest({name: row[f"{name}_ms"] for name in EVERY})
+    fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
     what = "The recording" if whole else "A batch"

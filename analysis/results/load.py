@@ -1,9 +1,9 @@
 """What is in a folder of results, and what of it can be used?
 
-:func:`load` takes a sweep, one run, converted traces, a folder of the reference's files (PyProf kernel tables, TAU tables), or
-one such file. It reads the facts of the runs; tables are read when an analysis asks for them, and of these
-only the columns it needs. What failed, was left out or cannot be read is listed with its reason, never
-dropped silently.
+:func:`load` takes a sweep, one run, a folder of runs that were started by hand, converted traces, a
+folder of the reference's files (PyProf kernel tables, TAU tables), or one such file. It reads the facts of
+the runs; tables are read when an analysis asks for them, and of these only the columns it needs. What failed,
+was left out or cannot be read is listed with its reason, never dropped silently.
 """
 
 import json
@@ -39,7 +39,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
     elif (path / JOB).is_file():
         _add_trace(contents, path)
-    elif (path / store.MANIFEST).is_file() or (path.name.startswith("run_") and (path / store.LOG).exists()):
+    elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
         _add_run(contents, path)
         _read_calibration(contents, path.parent)
     elif _is_sweep(path):
@@ -68,7 +68,9 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
         return load(paths[0], own_peaks)
     for path, match in zip(paths, sized, strict=True):
         if match is None:
-            raise UserError(f"{path}: of several folders each is named with its number of ranks, e.g. 4={path}")
+            raise UserError(
+                f"{path}: of several folders each is named with its number of ranks, e.g. 4={path}"
+            )
     contents = Contents(Path(paths[0]))
     for match in sized:
         assert match is not None
@@ -92,7 +94,10 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
         contents.note(f"{ranks}={path}: its traces say {job.world_size} ranks, which counts")
         ranks = job.world_size or ranks
     named = replace(
-        source, id=name, fields={**source.fields, "job": name}, job=job.model_copy(update={"world_size": ranks})
+        source,
+        id=name,
+        fields={**source.fields, "job": name},
+        job=job.model_copy(update={"world_size": ranks}),
     )
     contents.sources.append(named)
     for note in found.log.notes:
@@ -117,17 +122,22 @@ def no_result(study: Study) -> str:
 
 
 def _is_sweep(path: Path) -> bool:
-    return (path / store.SWEEP).is_file() or any(
-        (directory / store.MANIFEST).is_file() for directory in path.glob("run_*")
-    )
+    """Whether a folder holds runs: those of a sweep, or some that were started by hand."""
+    return (path / store.SWEEP).is_file() or any(store.is_run(directory) for directory in _visible(path))
+
+
+def _visible(path: Path) -> list[Path]:
+    return [inside for inside in sorted(path.iterdir()) if inside.is_dir() and inside.name[0] != "."]
 
 
 def _add_sweep(contents: Contents, path: Path) -> None:
-    for directory in sorted(path.glob("run_*")):
-        if directory.is_dir():
+    for directory in _visible(path):
+        if directory.name.startswith("run_") or store.is_run(directory):
             _add_run(contents, directory)
-    for record in sorted(path.glob(f"*/{JOB}")):
-        _add_trace(contents, record.parent)
+        elif (directory / JOB).is_file():
+            _add_trace(contents, directory)
+        elif _is_sweep(directory):
+            contents.note(f"not included: {directory} holds results of its own")
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)
@@ -136,7 +146,8 @@ def _add_sweep(contents: Contents, path: Path) -> None:
 def _add_run(contents: Contents, directory: Path) -> None:
     name = directory.resolve().name
     try:
-        run_id = parse_id(name)
+        # A run that was started by hand may have a name of the user's.
+        said = parse_id(name).fields if name.startswith("run_") else {}
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
         started = not (directory / store.MANIFEST).exists()
@@ -150,7 +161,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
         return
     fields = manifest.run.model_dump()
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
-    if any(fields[key] != value for key, value in run_id.fields.items()):
+    if any(fields[key] != value for key, value in said.items()):
         contents.note("its manifest says another configuration than its name; the manifest counts", source)
     contents.sources.append(source)
     for finding in manifest.findings:
@@ -249,7 +260,7 @@ def _add_folder(contents: Contents, path: Path) -> None:
         _add_trace(contents, record.parent)
     if jobs:
         return
-    sweeps = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_sweep(folder)]
+    sweeps = [folder for folder in _visible(path) if _is_sweep(folder)]
     if len(sweeps) == 1:
         _add_sweep(contents, sweeps[0])
         return

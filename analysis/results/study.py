@@ -41,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Source:
-    """A run, traces of somebody's job, or a table of the reference's (PyProf's kernels, TAU's timers, events).
+    """A run, the traces of a job, or a table of the reference's (PyProf's kernels, TAU's timers or events).
 
     Attributes:
         id: the run's id (the file's name, if that is no run id).

@@ -35,7 +35,7 @@ class Slurm(Launcher):
     """
 
     name: ClassVar = "slurm"
-    starts: ClassVar = "`srun`, one task a rank"
+    starts: ClassVar = "`srun`, one task per rank"
     where: ClassVar = "inside an allocation"
     program: ClassVar = "srun"
     install: ClassVar = "run this on a node of a Slurm cluster; Slurm is the site's to install"

@@ -18,7 +18,9 @@ from profiling.tables import as_table
 # What the table's metadata say of its batches: see BatchTimes.
 SOURCE, CONFIDENCE = b"source", b"confidence"
 
-_TAKES_TURNS = 0.05  # of the forward kernels' time after the first backward one, from which on they take turns
+_TAKES_TURNS = (
+    0.05  # of the forward kernels' time after the first backward one, from which on they take turns
+)
 _SLOW, _FEWEST = 2.0, 2  # times the median of those behind, of which there must be more than so few
 _WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
 _UNKNOWN = np.iinfo(np.int64).min
@@ -98,9 +100,9 @@ class BatchRows:
         self._say(known, whole)
         slow = _warmup(end - start, whole)
         if slow:
+            those = "batch takes" if slow == 1 else f"{slow} batches take"
             self.findings.append(
-                f"its first {'batch takes' if slow == 1 else f'{slow} batches take'} more than {_SLOW:g} times as "
-                "long as the others: left out as warm-up"
+                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warm-up"
             )
             whole[: int(np.argmax(whole)) + slow] = False
         if times.source == PERIOD:

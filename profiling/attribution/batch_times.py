@@ -1,5 +1,8 @@
-"""In which batch does a time lie? By the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges
-that the user names; where nothing marks them, by the period of the kernels."""
+"""In which batch does a time lie?
+
+By the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user names; where nothing
+marks them, by the period of the kernels.
+"""
 
 import re
 from collections.abc import Callable

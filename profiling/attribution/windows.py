@@ -60,9 +60,7 @@ class Windows:
         by_launch: whether launches were recorded, which then tie work on a device to the host.
     """
 
-    def __init__(
-        self, trace: Trace, first_batch: int | None, marker: str = "", alone: bool = False
-    ) -> None:
+    def __init__(self, trace: Trace, first_batch: int | None, marker: str = "", alone: bool = False) -> None:
         self._trace = trace
         marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name, marker))
         host = trace.tables["host"]

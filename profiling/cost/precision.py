@@ -3,8 +3,8 @@
 import re
 from functools import lru_cache
 
-# The first that is found counts: inputs' types before what a library's abbreviations imply. Tensile's names hold
-# the types of inputs, outputs and computation (BBS: bf16 in and out, single for the sums).
+# The first that is found counts: inputs' types before what a library's abbreviations imply. Tensile's names
+# hold the types of inputs, outputs and computation (BBS: bf16 in and out, single for the sums).
 _PATTERNS = (
     ("fp8", r"e4m3|e5m2|fp8|float8|_f8|qqtst|nvjet_qq"),
     ("bf16", r"bf16|bfloat16|\bCijk_\w*?_BB[SH]|\bCijk_\w*?_BS?S_B|nvjet_tst|nvjet_\w*bf"),

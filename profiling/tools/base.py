@@ -179,8 +179,8 @@ class Profiler:
         Raises:
             UserError: it cannot be read.
         """
-        reader = import_module(self.reader) if self.reader else None
-        facts: TraceFacts | None = reader.facts(path) if hasattr(reader, "facts") else None
+        of_reader = getattr(import_module(self.reader), "facts", None) if self.reader else None
+        facts: TraceFacts | None = of_reader(path) if of_reader else None
         return facts
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:

@@ -239,9 +239,7 @@ class Cupti(Profiler):
 
     install = "pip install -e '.[cupti]'"
     gpu_only = True
-    started = (
-        "in the process, by `cupti-python`, from `attribute_from` on; for GPUs that nvprof no longer serves"
-    )
+    started = "inside the process, by `cupti-python`, from `attribute_from` on; for GPUs too new for nvprof"
     reader = "profiling.readers.cupti"
     reads = "its own records (`cupti.jsonl`)"
 

@@ -19,7 +19,7 @@ class Horovod(Profiler):
     """Horovod's timeline, which Horovod itself writes."""
 
     wraps = True
-    started = "`HOROVOD_TIMELINE`; Horovod's rank 0 writes it, and when each rank was ready"
+    started = "`HOROVOD_TIMELINE`; written by Horovod's rank 0, with the time at which each rank was ready"
     reader = "profiling.readers.horovod"
     reads = "the timeline"
     only_rank_0_writes = True

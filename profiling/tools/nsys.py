@@ -27,7 +27,7 @@ class Nsys(SwitchedOn):
     program = "nsys"
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
-    started = "`nsys profile -t cuda,nvtx,osrt,mpi`; imported and exported for you, whichever release it is"
+    started = "`nsys profile -t cuda,nvtx,osrt,mpi`; import and export are automatic, for any release"
     reader = "profiling.readers.nsys.files"
     reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
     # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.

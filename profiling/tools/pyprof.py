@@ -6,6 +6,6 @@ from profiling.tools.base import Profiler
 class PyProf(Profiler):
     """PyProf's kernel tables."""
 
-    started = "gone; its tables are read"
+    started = "discontinued; its tables can be read"
     reads = "PyProf kernel tables"
     reader = "profiling.readers.pyprof"

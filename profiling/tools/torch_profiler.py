@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
-    started = "in the process, from `attribute_from` on, with shapes"
+    started = "inside the process, from `attribute_from` on, with shapes"
     reader = "profiling.readers.torch_profiler"
     reads = (
         "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "

@@ -8,6 +8,7 @@ twice, is said.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts, listed
@@ -124,7 +125,7 @@ def _each_once(members: Sequence[Recorded]) -> bool:
 def _at_once(members: Sequence[Recorded]) -> list[Job]:
     order = sorted(members, key=lambda one: one.started_ns)
     parts: list[list[Recorded]] = [[order[0]]]
-    for before, one in zip(order, order[1:], strict=False):
+    for before, one in pairwise(order):
         dated = before.started_ns > _EPOCH_NS
         apart = one.started_ns - max(each.ended_ns for each in parts[-1])
         if dated and apart > _APART_NS:
@@ -189,9 +190,7 @@ def record_of(name: str, job: Job) -> TracedJob:
     )
 
 
-def _world_size(
-    told: Sequence[TraceFacts], ranks: Sequence[int], known: bool
-) -> tuple[int | None, str]:
+def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -> tuple[int | None, str]:
     """How many ranks the job has, and from what that was taken where no trace says it."""
     sizes = [facts.world_size for facts in told if facts.world_size]
     if sizes:
@@ -203,7 +202,7 @@ def _world_size(
 
 def _findings(job: Job, size: int | None) -> Iterable[str]:
     present = {one.rank for one in job.ranks}
-    if size and 1 < size and len(present) < size:
+    if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
         yield (
             f"{len(present)} of {size} ranks are there (without {listed(absent)}): what is said of it is of "
@@ -246,7 +245,10 @@ def names_of(jobs: Sequence[Job]) -> list[str]:
     Where two would be called alike, the folders that they lie in are named too.
     """
     short = [_name(job) for job in jobs]
-    return [name if short.count(name) == 1 else _long_name(job, name) for job, name in zip(jobs, short, strict=True)]
+    return [
+        name if short.count(name) == 1 else _long_name(job, name)
+        for job, name in zip(jobs, short, strict=True)
+    ]
 
 
 def _name(job: Job) -> str:

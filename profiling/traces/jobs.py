@@ -19,10 +19,8 @@ class Placed:
     job: TracedJob
 
 
-def place_jobs(
-    recorded: Sequence[Recorded], out: Path, findings: Sequence[str]
-) -> list[Placed]:
-    """Move the tables of recordings to the folders of their jobs below ``out``, and write what is known of each.
+def place_jobs(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> list[Placed]:
+    """Move the tables of recordings to the folders of their jobs below ``out``; what is known of each.
 
     A folder of an earlier conversion is replaced, any other left alone.
 
@@ -65,7 +63,8 @@ def together(findings: Iterable[str]) -> list[str]:
         file, _, text = finding.partition(": ")
         texts.setdefault(text or file, []).append(file if text else "")
     counts = Counter({text: len(files) for text, files in texts.items()})
-    return [
-        text if not files[0] else f"{counts[text]} traces: {text}" if counts[text] > 1 else f"{files[0]}: {text}"
-        for text, files in texts.items()
-    ]
+    said = []
+    for text, files in texts.items():
+        of = f"{counts[text]} traces" if counts[text] > 1 else files[0]
+        said.append(f"{of}: {text}" if files[0] else text)
+    return said

@@ -10,6 +10,7 @@ import pytest
 
 from jobs import store
 from jobs.backends import has_horovod
+from jobs.run import parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
 from tests.cluster.sweeps import leave_out_calibration
@@ -163,6 +164,20 @@ def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Clus
     assert answer.returncode == 1
     ((_, manifest),) = results_of(tmp_path, "s")
     assert manifest.failure == "launcher error" and manifest.reason.endswith("n99")
+
+
+def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_path: Path):
+    srun = ["srun", *ON_OUR_NODES, "--ntasks=2", "--ntasks-per-node=1", "--overlap"]
+    tiny = ["--model", "resnet18", "--batch", "2", "--batches", "4", "--image-size", "32", "--threads", "1"]
+    train = [sys.executable, "-m", "train", *tiny]
+    for _ in range(2):
+        answer = cluster.run(*srun, "--chdir", str(tmp_path), *train, PYTHONPATH=str(ROOT))
+        assert answer.returncode == 0, answer.stderr
+    folders = sorted((tmp_path / "results" / "by-hand").iterdir())
+    assert [parse_id(folder.name).repetition for folder in folders] == [0, 1]
+    for folder in folders:
+        manifest = store.read_record(folder / store.MANIFEST, Manifest)
+        assert manifest.done and len({report.hostname for report in manifest.ranks}) == 2
 
 
 def test_a_library_of_another_mpi_is_named():

@@ -67,7 +67,7 @@ def runs(draw: st.DrawFn) -> Run:
     if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
         values["backend"] = "auto"
     if values["backend"] == "dp":
-        values |= {"nodes": 1, "grad": "fp32", "compile": False}
+        values |= {"nodes": 1, "grad": "fp32", "compile": False, "channels_last": False}
     if values["grad"] == "bf16" and values["backend"] == "horovod":
         values["backend"] = "auto"
     if values["loader"] in ("dali-gpu", "dali-cpu-to-gpu") and values["device"] == "cpu":
@@ -141,6 +141,7 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"nodes": 2, "backend": "dp"}, "the GPUs of one node, not of 2; use ddp"),
         ({"grad": "fp16", "backend": "dp"}, "for grad fp16 use ddp"),
         ({"compile": True, "backend": "dp"}, "copies the model for each GPU"),
+        ({"channels_last": True, "backend": "dp"}, "as NCHW; for channels_last use ddp"),
         ({"profile": "torch", "profile_schedule": "1,2,5"}, "profile_schedule = '1,2,5'"),
         ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
         (

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from jobs import failures
 from jobs.outcome import why_not_right
 from jobs.run import make_run
 from jobs.store import RANK_REPORT, RankReport, read_record
@@ -317,6 +318,62 @@ def test_lack_of_memory_is_told_as_such(data_set):
         == told
     )
     assert rank._users_fault(RuntimeError("something else"), run) == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ...", 2),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        torch.distributed.DistBackendError(
+            "NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
+        ),
+    ],
+    ids=["allocator", "accelerator", "cuDNN", "cuBLAS", "NCCL"],
+)
+def test_running_out_of_memory_is_told_in_any_words_and_not_taken_for_lost_ranks(
+    data_set, tmp_path, monkeypatch, error
+):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(rank.loop, "train", full)
+    with pytest.raises(UserError, match=r"^memory does not hold batch 4 of 32 x 32 images through resnet18"):
+        do(tiny(data_set, loader="synthetic"), tmp_path)
+    # So does the log of a rank that died before it could say so.
+    assert failures.explain(1, "", f"RuntimeError: {error}").kind == "out of memory"
+
+
+class _Watched:
+    """A backend that tells how it is left."""
+
+    def __init__(self, backend):
+        self._backend, self.left = backend, []
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def close(self):
+        self.left.append("close")
+
+    def abandon(self):
+        self.left.append("abandon")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_rank_that_fails_leaves_without_the_others(data_set, tmp_path, monkeypatch, fails):
+    """To destroy NCCL's communicators is a collective, for which the others, who still train, do not come."""
+    watched = _Watched(open_backend(tiny(data_set), World(), torch.device("cpu")))
+    monkeypatch.setattr(rank, "open_backend", lambda *_: watched)
+    if fails:
+        monkeypatch.setattr(rank.loop, "train", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            do(tiny(data_set, loader="synthetic"), tmp_path)
+    else:
+        do(tiny(data_set, loader="synthetic"), tmp_path)
+    assert watched.left == (["abandon"] if fails else ["close"])
 
 
 def test_an_error_of_the_program_stays_one(data_set, tmp_path, monkeypatch):

@@ -11,13 +11,16 @@ import psutil
 import pytest
 
 from analysis.measures.anatomy import timeline
+from analysis.results.load import load
 from analysis.results.study import Source
+from jobs import store
 from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
 from jobs.processes import Ended, Limits, run_processes
 from jobs.run import make_run
+from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError, run_command
 from train.__main__ import in_world, make_parser, may_leave_at_once
@@ -91,7 +94,8 @@ def variants(trained) -> dict[str, Path]:
 def test_two_ranks_train_and_leave_what_a_sweep_asks_of_them(trained, data_set):
     run, out = pair_of(data_set), trained.outs["plain"]
     assert f"batch {BATCHES}/{BATCHES} loss" in trained.log
-    assert f"images/s over all {BATCHES} batches, the first too; in {out}" in trained.log
+    assert f"images/s (all {BATCHES} batches, warmup included)\nresults: {out}\n" in trained.log
+    assert [report.rank for report in store.read_record(out / store.MANIFEST, Manifest).ranks] == [0, 1]
     reports, wrong = read_reports(out, run)
     assert wrong == "" and why_not_right(run, reports, out) == ""
     assert [report.rank for report in reports] == [report.local_rank for report in reports] == [0, 1]
@@ -251,6 +255,7 @@ def train_here(monkeypatch, capsys):
     """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
     # This process's own crash is pytest's to report.
     monkeypatch.setattr("train.__main__.write_stacks_at_signal", lambda directory: None)
+    monkeypatch.setattr("train.__main__.leave_at_once", lambda: None)
 
     def train(*flags: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["train", *TINY, "--threads", "1", *flags])
@@ -265,6 +270,53 @@ def test_a_data_folder_that_is_not_there(train_here, tmp_path):
     code, _, said = train_here("--loader", "pytorch", "--data", "/nowhere", "--out", str(tmp_path / "out"))
     assert code == 2 and said.startswith("scaleprof: error: there is no data folder /nowhere")
     assert len(said.splitlines()) == 1
+
+
+SMALL = ("--model", "squeezenet1_1", "--loader", "synthetic", "--learning-rate", "1e-4", "--batches", "2")
+
+
+def test_each_run_by_hand_has_a_folder_of_its_own_and_all_are_one_set_of_results(
+    train_here, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    others = [(), (), ("--batches", "3"), ("--image-size", "96")]
+    printed = [train_here(*SMALL, *flags)[1] for flags in others]
+    folders = [text.partition("results: ")[2].split()[0] for text in printed]
+    assert len(set(folders)) == len(others) and all(Path(folder).is_dir() for folder in folders)
+    assert printed[0].endswith("next: python -m analysis.scaled results/by-hand\n")
+    study = load(Path("results/by-hand"))
+    assert sorted(source.path for source in study.sources) == sorted(map(Path, folders))
+    assert sorted(source.fields["batches"] for source in study.sources) == [2, 2, 2, 3]
+    assert {source.repetition for source in study.sources} == {0, 1}
+    assert load(Path(folders[0])).sources[0].manifest.command[1:3] == ["-m", "train"]
+
+
+def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train_here(*SMALL, "--loader", "pytorch", "--data", "/nowhere")[0] == 2
+    assert train_here(*SMALL, "--loader", "pytorch", "--data", "/nowhere", "--out", "mine")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_used_out_is_replaced_only_by_overwrite(train_here, tmp_path):
+    out = tmp_path / "mine"
+    assert train_here(*SMALL, "--out", str(out))[0] == 0
+    (out / "notes.txt").write_text("the user's")
+    before = (out / "manifest.json").read_text()
+    code, _, said = train_here(*SMALL, "--batches", "3", "--out", str(out))
+    assert code == 2 and len(said.splitlines()) == 1
+    assert f"--out {out} already holds a run" in said and "--overwrite" in said
+    assert (out / "manifest.json").read_text() == before
+    code, printed, _ = train_here(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
+    assert code == 0 and f"next: python -m analysis.batches {out}" in printed
+    assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
+    assert load(out).sources[0].fields["batches"] == 3
+
+
+def test_runs_by_hand_under_names_of_the_users_are_a_set_of_results(train_here, tmp_path):
+    for name in ("first try", "second try"):
+        assert train_here(*SMALL, "--out", str(tmp_path / name))[0] == 0
+    assert sorted(source.id for source in load(tmp_path).sources) == ["first try", "second try"]
 
 
 def test_a_gpu_loader_without_a_gpu(train_here, tmp_path, data_set):
@@ -314,7 +366,8 @@ def test_a_loss_that_is_not_finite_is_exit_code_1(train_here, tmp_path):
     code, printed, said = train_here(
         "--model", "squeezenet1_1", "--learning-rate", "100", "--loader", "synthetic", "--out", str(tmp_path)
     )  # fmt: skip
-    assert code == 1 and said.startswith("scaleprof: error: a loss is not finite; lower --learning-rate")
+    assert code == 1 and "loss that is not finite; lower learning_rate" in said
+    assert json.loads((tmp_path / "manifest.json").read_text())["exit_code"] == 1
     assert len(said.splitlines()) == 1 and "done:" not in printed
 
 

@@ -38,7 +38,10 @@ class Backend(Protocol):
         """Wait for all ranks."""
 
     def close(self) -> None:
-        """Leave the group; the process may then end."""
+        """Leave the group, of which every rank has done its work; the process may then end."""
+
+    def abandon(self) -> None:
+        """Leave what can be left without the other ranks: this one has failed, and they do not know."""
 
 
 def peers_lost(error: Exception) -> bool:

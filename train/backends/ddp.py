@@ -7,15 +7,25 @@ from urllib.parse import unquote, urlsplit
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
 from profiling.errors import UserError
+from train.backends.gpus import check_gpus, exchange, gpu_of
 from train.rendezvous import open_store
+from train.studies.memory import is_out_of_memory
 from train.world import World, gloo_interface
 
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
 MEETING_TIME = timedelta(minutes=5)
+# After so long NCCL's watchdog ends a rank whose collective does not. Longer than any `hang_limit_s`: it is
+# the launcher that knows a hang, and keeps all stacks; the watchdog ends a healthy rank, in an abort.
+COLLECTIVE_TIME = timedelta(hours=2)
+_CONNECTED_BY = {
+    "nccl": "NCCL_DEBUG=INFO shows which interface it takes, NCCL_SOCKET_IFNAME names another",
+    "gloo": "are all of them running, and does GLOO_SOCKET_IFNAME name an interface of each node?",
+}
 
 # Precisions of gradients that need a hook; DDP's own exchange is in that of the parameters, fp32.
 _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -32,22 +42,24 @@ class Ddp:
         self.description = f"ddp/{library}"
         if library == "gloo":
             os.environ.update(gloo_interface(os.environ, world))
+        store = _meet(world)
+        if library == "nccl" and world.size > 1:
+            check_gpus(exchange(dist.PrefixStore("gpus", store), world, gpu_of(device)))
         try:
-            store = meeting_store(world)
             dist.init_process_group(
                 library,
-                init_method=None if store else world.rendezvous,
                 store=store,
                 rank=world.rank,
                 world_size=world.size,
-                timeout=MEETING_TIME,
+                timeout=COLLECTIVE_TIME if library == "nccl" else MEETING_TIME,
                 device_id=device if library == "nccl" else None,
             )
         except (dist.DistError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
+            if is_out_of_memory(error):
+                raise
             raise UserError(
-                f"the {world.size} ranks did not meet at {world.rendezvous}: {reason}; "
-                "are all of them running, and is the address right (MASTER_ADDR, MASTER_PORT)?"
+                f"{library.upper() if library == 'nccl' else 'Gloo'} did not connect the {world.size} ranks: "
+                f"{_line(error)}; {_CONNECTED_BY[library]}"
             ) from error
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -81,9 +93,29 @@ class Ddp:
     def close(self) -> None:
         dist.destroy_process_group()
 
+    def abandon(self) -> None:
+        # Destroying NCCL's communicators waits for all ranks, of which the others still train.
+        if self._device.type != "cuda":
+            dist.destroy_process_group()
 
-def meeting_store(world: World) -> dist.Store | None:
-    """The store through which ranks find each other; None: PyTorch finds it by the address."""
+
+def _meet(world: World) -> dist.Store:
+    """The store at which all ranks have met."""
+    try:
+        return meeting_store(world)
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the {world.size} ranks did not meet at {world.rendezvous or world.host}: {_line(error)}; "
+            "are all of them running, and is the address right (MASTER_ADDR, MASTER_PORT)?"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def meeting_store(world: World) -> dist.Store:
+    """The store through which ranks find each other."""
     if world.size == 1:
         return dist.HashStore()  # within the process: DDP's own cost can be measured at P = 1
     if world.host:
@@ -91,7 +123,9 @@ def meeting_store(world: World) -> dist.Store | None:
     if world.rendezvous.startswith("file:"):
         # PyTorch would take the address for the path as it stands: with "%20", for a folder with a space.
         return dist.FileStore(unquote(urlsplit(world.rendezvous).path), world.size)
-    return None
+    found = rendezvous(world.rendezvous, world.rank, world.size, timeout=MEETING_TIME)
+    store: dist.Store = next(found)[0]
+    return store
 
 
 def send_as(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

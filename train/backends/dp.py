@@ -10,6 +10,7 @@ import torch
 from jobs.run import Run
 from profiling.errors import UserError
 from train.backends.single import Single
+from train.precision import AUTOCAST
 from train.world import World
 
 
@@ -17,6 +18,7 @@ class DataParallel(Single):
     """The backend of one process with several GPUs; like :class:`Single` it has no other rank."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
+        self._autocast = AUTOCAST.get(run.compute)
         self._gpus = run.gpus_per_node if device.type == "cuda" else 0
         self.description = f"dp/{self._gpus} GPUs" if self._gpus else "dp/no device"
         if self._gpus > (seen := torch.cuda.device_count()):
@@ -31,8 +33,19 @@ class DataParallel(Single):
             ]
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        if self._gpus and self._autocast:
+            autocast_in_threads(model, "cuda", self._autocast)
         # It takes every GPU it sees for its own, also where the run is on the CPU.
         return torch.nn.DataParallel(model, device_ids=list(range(self._gpus))) if self._gpus else model
+
+
+def autocast_in_threads(model: torch.nn.Module, device_type: str, kind: torch.dtype) -> None:
+    """Have ``model`` compute in ``kind`` wherever autocast is on, also in threads other than the main one.
+
+    Autocast's type is each thread's own. In those of its replicas DataParallel switches autocast on without
+    naming one, which is fp16 on GPUs: "bf16" would be computed in fp16, and no loss be scaled.
+    """
+    model.register_forward_pre_hook(lambda *_: torch.set_autocast_dtype(device_type, kind))
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> DataParallel:

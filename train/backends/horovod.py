@@ -67,6 +67,9 @@ class Horovod:
     def barrier(self) -> None:
         self._hvd.barrier()
 
+    def abandon(self) -> None:
+        self.close()  # it waits for nobody: the others are told, and end
+
     def close(self) -> None:
         # No barrier here: a rank that has failed must not wait for the others before it says why.
         self._hvd.shutdown()

@@ -33,6 +33,9 @@ class Single:
     def close(self) -> None:
         return None
 
+    def abandon(self) -> None:
+        return None
+
 
 def open_backend(run: Run, world: World, device: "torch.device") -> Single:
     """The backend of one rank."""

@@ -10,7 +10,6 @@ from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
-from jobs.run import Run
 from profiling.attribution.messages import ONE_OF_SEVERAL
 
 METRICS = (

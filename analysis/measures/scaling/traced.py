@@ -1,8 +1,8 @@
 """How does a job scale, from traces of several numbers of ranks?
 
-Traces do not say of how many samples a batch is, so that one thing has to be assumed: that the batch of a GPU
-was the same (weak scaling), or that of the job (strong). What the kernels of the model take a batch speaks for
-one or the other, and is said.
+Traces do not say of how many samples a batch is, so that one thing has to be assumed: that the batch of a
+GPU was the same (weak scaling), or that of the job (strong). What the kernels of the model take a batch speaks
+for one or the other, and is said.
 """
 
 import math
@@ -29,19 +29,23 @@ METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
     Metric("batches", "steady batches that were recorded"),
-    Metric("batch_ms", "median of the steady batches, as the profiler recorded them", "batch\nmedian", IN_RUN),
+    Metric(
+        "batch_ms", "median of the steady batches, as the profiler recorded them", "batch\nmedian", IN_RUN
+    ),
     Metric("compute_ms", "of it: the model's kernels run", "compute"),
     Metric("exposed_communication_ms", "of it: collectives run and no model kernel does", "exposed\ncomm."),
     Metric("idle_ms", "of it: nothing runs", "idle"),
     Metric("speedup", "of samples a second, over the traces of fewest ranks", "speed-\nup"),
-    Metric("scaling_efficiency_pct", "speedup over that of ideal scaling", "scaling\neff. %", IN_RUN, places=1),
+    Metric(
+        "scaling_efficiency_pct", "speedup over that of ideal scaling", "scaling\neff. %", IN_RUN, places=1
+    ),
     Metric("base_world_size", "ranks of the traces that it is compared with"),
     *(Metric(f"grew_{name}_ms", f"by how much {name.replace('_', ' ')} grew a batch") for name in GREW),
 )
 COLUMNS = {"Of traces (a row a job):": METRICS}
 _SHOWN = (
-    "job", "world_size", "batches", "batch_ms", "compute_ms", "exposed_communication_ms", "idle_ms", "speedup",
-    "scaling_efficiency_pct",
+    "job", "world_size", "batches", "batch_ms", "compute_ms", "exposed_communication_ms", "idle_ms",
+    "speedup", "scaling_efficiency_pct",
 )  # fmt: skip
 
 
@@ -96,7 +100,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
 
 
 def _suggested(rows: Rows) -> Scaling:
-    """Strong, if the model's kernels take less a batch on more ranks, nearer to their share than to the same."""
+    """Strong, if the model's kernels take less a batch on more ranks, by half of what that would be or more."""
     base, most = rows[0], rows[-1]
     if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
         return "weak"
@@ -112,13 +116,15 @@ def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[
     def efficiency(own: float, of_base: float) -> float:
         return 100 * of_base / own * samples / more
 
+    # Of two intervals, each within its run: the widest that both allow.
+    lowest = math.nan if same else efficiency(row["batch_ms_high"], base["batch_ms_low"])
+    highest = math.nan if same else efficiency(row["batch_ms_low"], base["batch_ms_high"])
     return {
         "base_world_size": base["world_size"],
         "speedup": base["batch_ms"] / row["batch_ms"] * samples,
         "scaling_efficiency_pct": efficiency(row["batch_ms"], base["batch_ms"]),
-        # Of two intervals, each within its run: the widest that both allow.
-        "scaling_efficiency_pct_low": math.nan if same else efficiency(row["batch_ms_high"], base["batch_ms_low"]),
-        "scaling_efficiency_pct_high": math.nan if same else efficiency(row["batch_ms_low"], base["batch_ms_high"]),
+        "scaling_efficiency_pct_low": lowest,
+        "scaling_efficiency_pct_high": highest,
         **{f"grew_{name}_ms": row[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},
     }  # fmt: skip
 
@@ -128,12 +134,13 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
     base, most = rows[0], rows[-1]
     if len(rows) < 2 or most["world_size"] == base["world_size"]:
         return (
-            "One number of ranks: how it scales takes traces of several "
-            "(analysis.scaled 1=DIR 2=DIR 4=DIR)."
+            "One number of ranks: how it scales takes traces of several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
         )
     other = "strong" if kind == "weak" else "weak"
     constant = {"weak": "the batch of a GPU", "strong": "the batch of the job"}[kind]
-    text = f"Traces say no batch size. Assumed: {constant} is constant ({kind} scaling; --scaling {other} not)."
+    text = (
+        f"Traces say no batch size. Assumed: {constant} is constant ({kind} scaling; --scaling {other} not)."
+    )
     ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
     if np.isnan(ratio):
         return text
@@ -149,7 +156,9 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
 
 def part(found: Answer) -> Part:
     """The terminal's table."""
-    caption = "Batches as the profiler recorded them, which it slows down; intervals are of batches inside a run."
+    caption = (
+        "Batches as the profiler recorded them, which it slows down; intervals are of batches inside a run."
+    )
     shown = columns(METRICS, *_SHOWN)
     return Part("Scaling, from traces (ms a batch)", found.rows, shown, "\n".join([found.assumed, caption]))
 
@@ -161,4 +170,3 @@ def grown(found: Answer) -> Part | None:
         return None
     shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
     return Part("By how much parts of a batch grew, ms", rows, shown)
-

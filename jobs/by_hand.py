@@ -1,0 +1,102 @@
+"""Where do the results of a run go that was started by hand, and what makes them results like any others?
+
+A run of ``python -m train`` gets a directory of its own, ``results/by-hand/<run id>``, with the first
+repetition that is free. Its rank 0 writes the manifest, as ``jobs.sweep`` does for its runs.
+"""
+
+import itertools
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from jobs import store
+from jobs.claims import OWNER
+from jobs.outcome import make_manifest
+from jobs.processes import Ended
+from jobs.run import OUTSIDE_FIELDS, Run, format_id, parse_id
+from jobs.store import Manifest
+from profiling import tables
+from profiling.errors import UserError
+
+PARENT = Path("results") / "by-hand"
+ROOT = Path(__file__).resolve().parents[1]
+REPORTS_S = 60.0  # for the other ranks' reports to appear; file systems of clusters show changes late
+_LONGEST_ID = 200  # bytes: file systems take names of at most 255
+_LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
+
+
+def is_by_hand(out: Path | None) -> bool:
+    """Whether no sweep has started this run: a sweep puts a file of its own into a run's directory."""
+    return out is None or not (out / OWNER).exists()
+
+
+def check_unused(out: Path, overwrite: bool) -> None:
+    """Refuse ``--out`` where results are.
+
+    Raises:
+        UserError: it holds a run, which ``overwrite`` does not allow to replace, or a sweep.
+    """
+    if (out / store.SWEEP).exists() or any(out.glob("run_*")):
+        raise UserError(f"--out {out} holds a sweep; choose another folder")
+    if not overwrite and (left := _of_a_run(out)):
+        raise UserError(
+            f"--out {out} already holds a run ({left[0].name}); choose another folder, or add --overwrite"
+        )
+
+
+def prepare(out: Path) -> Path:
+    """``out`` without an earlier run's files; what else is in it stays, and a profiler's folders do."""
+    for path in _of_a_run(out):
+        for file in [one for one in path.iterdir() if one.is_file()] if path.is_dir() else [path]:
+            file.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _of_a_run(out: Path) -> list[Path]:
+    """The manifest and the ranks' directories in ``out``; one that holds a profiler's folder only is none."""
+    written = [path for name in ("*.parquet", store.RANK_REPORT) for path in out.glob(f"rank_*/{name}")]
+    manifest = out / store.MANIFEST
+    return [*([manifest] if manifest.exists() else []), *sorted({path.parent for path in written})]
+
+
+def new_directory(run: Run, parent: Path = PARENT) -> Path:
+    """A new directory for a run, named by what distinguishes it and by the first repetition that is free."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for repetition in itertools.count():
+        directory = parent / format_id(run, repetition, outside=_distinguishing(run))
+        with suppress(FileExistsError):
+            directory.mkdir()
+            return directory
+    raise AssertionError("numbers never end")
+
+
+def _distinguishing(run: Run) -> tuple[str, ...]:
+    """The fields outside a run id that are not at their default, as many as the name of a file can hold."""
+    fields = [name for name in OUTSIDE_FIELDS if getattr(run, name) != Run.model_fields[name].default]
+    if len(format_id(run, outside=fields)) > _LONGEST_ID:
+        fields = [name for name in fields if name not in _LONG_FIELDS]
+    return tuple(fields)
+
+
+def write_manifest(run: Run, directory: Path, started: datetime) -> Manifest:
+    """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
+    reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(run.ranks)]
+    deadline = time.monotonic() + REPORTS_S
+    while not all(path.exists() for path in reports) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    command = [sys.executable, "-m", "train", *sys.argv[1:]]
+    # This process's own environment is recorded anyway: no launcher of ours added to it.
+    manifest = make_manifest(run, _repetition(directory), directory, Ended(0), command, {}, started, ROOT)
+    store.write_record(directory / store.MANIFEST, manifest)
+    return manifest
+
+
+def _repetition(directory: Path) -> int:
+    """The repetition that a directory's name says; of one that the user has named, 0."""
+    try:
+        return parse_id(directory.resolve().name).repetition
+    except UserError:
+        return 0
