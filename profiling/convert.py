@@ -5,12 +5,12 @@
 Files are recognised by what is in them; folders are walked. With --out, traces (of PyTorch's profiler, nsys,
 nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are
 one folder, OUT/<job>/rank_0000/kernels.parquet and so on, and OUT/<job>/job.json says what they say of the
-job. Files that sum up (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out the tables of each
-file go to a folder named after it, beside it.
+job. Files that sum up (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out the tables of
+each file go to a folder named after it, beside it.
 
 Batches are told by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or
-by a period of the kernels, if it is sure. Many files are shared by processes, or under mpirun by its ranks. Exit
-code 1: some files were not recognised or could not be read; 2: none could.
+by a period of the kernels, if it is sure. Many files are shared by processes, or under mpirun by its ranks.
+Exit code 1: some files were not recognised or could not be read; 2: none could.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What do traces say of their jobs, and how do these scale? And the opening of a page that is made of them."""
+"""What do traces say of their jobs, and how do these scale? And the opening of a page of traces."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """In which batch does a time lie?
 
-By the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user names; where nothing
-marks them, by the period of the kernels.
+By the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user names; where
+nothing marks them, by the period of the kernels.
 """
 
 import re

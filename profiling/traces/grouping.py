@@ -5,6 +5,7 @@ the same of their world size and process groups and were recorded at the same ti
 twice, is said.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -110,10 +111,11 @@ def _by_time(members: Sequence[Recorded]) -> list[Job]:
     by_stem: dict[str, list[Recorded]] = {}
     for one in members:
         by_stem.setdefault(one.stem, []).append(one)
-    ranks = [one.rank for one in members]
-    twice = len(set(ranks)) < len(ranks)
-    # The recordings of one rank at several steps have names of their own: step_10, step_20.
-    parts = list(by_stem.values()) if twice and all(map(_each_once, by_stem.values())) else [list(members)]
+    # The recordings of all ranks at several steps have names of their own: step_10, step_20. Where one rank
+    # alone is there twice, that is not another job.
+    alike = len({tuple(sorted(one.rank for one in part)) for part in by_stem.values()}) == 1
+    several = len(by_stem) > 1 and alike and all(map(_each_once, by_stem.values()))
+    parts = list(by_stem.values()) if several else [list(members)]
     return [job for part in parts for job in _at_once(part)]
 
 
@@ -206,7 +208,7 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
         absent = [rank for rank in range(size) if rank not in present]
         yield (
             f"{len(present)} of {size} ranks are there (without {listed(absent)}): what is said of it is of "
-            "these, and what ranks waited for each other is not known"
+            "these"
         )
     elif size is None:
         yield "it does not say of how many ranks its job was: figures of the whole job are not known"
@@ -254,9 +256,11 @@ def names_of(jobs: Sequence[Job]) -> list[str]:
 def _name(job: Job) -> str:
     first = job.ranks[0]
     one_file = len({one.source for one in job.ranks}) == 1
-    if one_file and (first.stem or first.folder == Path()):
+    if one_file and first.stem:
         return _ENDINGS.sub("", first.source.name) or first.source.name
-    return first.folder.name or first.root.resolve().name or "job"
+    folders = {one.folder for one in job.ranks}
+    common = first.folder if len(folders) == 1 else Path(os.path.commonpath(folders))
+    return common.name or first.root.resolve().name or "job"
 
 
 def _long_name(job: Job, name: str) -> str:

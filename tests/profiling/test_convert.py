@@ -135,11 +135,11 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     out = tmp_path / "out"
     assert main([str(tmp_path / "raw"), str(tmp_path / "table.gzip"), "--out", str(out)]) == 0
     # Of a trace its job's folder, with a folder a rank; of a table, which is no trace, one of its own.
-    assert sorted(found.name for found in out.iterdir()) == ["deep", "rank0", "table"]
-    assert read(out / "rank0" / "rank_0002", "kernels").num_rows == 8
-    assert read(out / "rank0" / "rank_0002", "markers").num_rows == 5
+    assert sorted(found.name for found in out.iterdir()) == ["deep", "raw", "table"]
+    assert read(out / "raw" / "rank_0002", "kernels").num_rows == 8
+    assert read(out / "raw" / "rank_0002", "markers").num_rows == 5
     assert (out / "table" / "kernels.parquet").is_file()
-    assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "rank0", "table")]
+    assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
 
 
 def test_a_name_with_brackets_is_shown_as_it_is_on_a_terminal(tmp_path, capsys, monkeypatch):

@@ -1,8 +1,8 @@
 """How does a job scale, from traces of several numbers of ranks?
 
-Traces do not say of how many samples a batch is, so that one thing has to be assumed: that the batch of a
-GPU was the same (weak scaling), or that of the job (strong). What the kernels of the model take a batch speaks
-for one or the other, and is said.
+Traces do not say how many samples a batch has, so that one thing has to be assumed: that the batch of a GPU
+was the same (weak scaling), or that of the job (strong). What the model's kernels take a batch speaks for one
+or the other, and is said.
 """
 
 import math
@@ -100,7 +100,7 @@ def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any
 
 
 def _suggested(rows: Rows) -> Scaling:
-    """Strong, if the model's kernels take less a batch on more ranks, by half of what that would be or more."""
+    """Strong, if the model's kernels take less a batch on more ranks, by half of that or more."""
     base, most = rows[0], rows[-1]
     if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
         return "weak"
