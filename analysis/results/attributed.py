@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.results import borrowed
 from analysis.results.pyprof_tables import TableSums, batches_of, table_sums
-from analysis.results.query import note_untimed, note_without_kernels, query
+from analysis.results.query import note_left_out, query, untimed_launches
 from analysis.results.study import Source, Study, Unusable
 from profiling import convert
 from profiling.errors import UserError
@@ -117,12 +117,13 @@ def _sums_of_run(study: Study, source: Source) -> Sums | None:
         return None
     sql = _SUMS.format(launches=borrowed.relation(study, source))
     ((recorded, attributed, *sums),) = query(study, source, sql, **paths)
-    note_untimed(study, source)
+    untimed = untimed_launches(study, source)
     # Only batches that have kernels count: a profiler may watch some ranks alone, or its recording be cut.
     if not recorded or sums[0] is None:
+        note_left_out(study, source, 0, attributed, untimed)
         study.note("its kernels belong to no attributed batch, so no cost is counted", source)
         return None
-    note_without_kernels(study, source, attributed - recorded, attributed)
+    note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
     return Sums(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
 
@@ -164,7 +165,7 @@ def groups_of_each(
 
     def groups(source: Source) -> Groups | None:
         if source.kind != "pyprof":
-            return _groups_of_run(study, source, question)
+            return groups_of_run(study, source, question)
         future = begun.get((source.path, question))
         # One that was found unusable meanwhile is not asked about: its rows are passed over.
         rows = (
@@ -236,7 +237,12 @@ def _groups_of_table(
     return Groups(batches.backward, rows)
 
 
-def _groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
+def groups_of_run(study: Study, source: Source, question: Question) -> Groups | None:
+    """What a run of our own answers; None without an attributed batch.
+
+    Raises:
+        Unusable: a table is damaged.
+    """
     paths = {name: source.tables(name) for name in ("kernels", "batches")}
     launches = (
         f"(select * from {borrowed.relation(study, source)} semi join {ATTRIBUTED} using (rank, batch_index))"
@@ -244,7 +250,7 @@ def _groups_of_run(study: Study, source: Source, question: Question) -> Groups |
     ((recorded, attributed),) = query(study, source, COUNTED, **paths)
     if not recorded:
         return None
-    note_without_kernels(study, source, attributed - recorded, attributed)
     rows = query(study, source, question.sql.format(launches=launches), **paths)
-    note_untimed(study, source)
+    untimed = untimed_launches(study, source)
+    note_left_out(study, source, attributed - recorded, attributed, untimed)
     return Groups(recorded * source.gpus_per_rank, rows)

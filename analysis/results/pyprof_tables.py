@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import duckdb
 
+from analysis.results import query
 from analysis.results.study import Source, Study, Unusable
 from profiling.readers import pyprof
 
@@ -33,7 +34,7 @@ def per_table(
     def ask(some: Sequence[Source]) -> dict[Path, tuple]:
         arguments: dict[str, Any] = {"paths": [str(source.path) for source in some]}
         arguments |= {name: [value(source) for source in some] for name, value in each.items()}
-        rows = study.ask(sql, arguments)
+        rows = query.ask(study, sql, arguments)
         return {Path(name): tuple(row) for name, *row in rows}
 
     return _in_portions(study, list(sources), ask)

@@ -6,6 +6,7 @@ Notes on what all questions about kernels leave out are here, too.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -37,7 +38,20 @@ def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> li
     """
     with reading(source):
         _check_numbers(study, paths.get("batches", ()))
-        return study.ask(sql, _as_text(paths))
+        return ask(study, sql, _as_text(paths))
+
+
+def ask(study: Study, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
+    """The rows of a query over files; what was asked before is not read again.
+
+    Raises:
+        duckdb.Error: a file is damaged, or has other columns.
+    """
+    kept = study.kept("answers of queries")
+    key = sql, repr(sorted(arguments.items()))
+    if key not in kept:
+        kept[key] = study.connection.execute(sql, dict(arguments)).fetchall()
+    return list(kept[key])
 
 
 def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> "dict[str, np.ndarray]":
@@ -63,18 +77,25 @@ def _check_numbers(study: Study, batches: Sequence[Path]) -> None:
 # --- what is left out ---------------------------------------------------------------------------------
 
 
-def note_without_kernels(study: Study, source: Source, without: int, batches: int) -> None:
-    """Say how many attributed batches (of ranks that have kernels) hold no kernel: figures leave them out."""
+def note_left_out(study: Study, source: Source, without: int, batches: int, untimed: int = 0) -> None:
+    """Say what figures of a run leave out.
+
+    Args:
+        without: attributed batches (of ranks that have kernels) that hold no kernel, of ``batches``.
+        untimed: launches without a duration (:func:`untimed_launches`).
+    """
     if without:
         study.note(
             f"{without} of {batches} recorded batches hold no kernel (was the recording cut, or is its clock "
             "another?): they are left out",
             source,
         )
+    if untimed:
+        study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)
 
 
-def note_untimed(study: Study, source: Source) -> None:
-    """Say how many launches of a run have no duration, or one below 0: nobody counts these.
+def untimed_launches(study: Study, source: Source) -> int:
+    """How many launches of a run have no duration, or one below 0: nobody counts these.
 
     Raises:
         Unusable: a table of kernels is damaged.
@@ -82,10 +103,4 @@ def note_untimed(study: Study, source: Source) -> None:
     sql = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
     ((untimed,),) = query(study, source, sql, kernels=kernels) if kernels else [(0,)]
-    note_untimed_launches(study, source, untimed)
-
-
-def note_untimed_launches(study: Study, source: Source, untimed: int) -> None:
-    """The same where they have been counted."""
-    if untimed:
-        study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)
+    return int(untimed)

@@ -8,7 +8,7 @@ be gigabytes of which a question needs two columns; and an answer is not begun a
 what was said of the other runs still holds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ import duckdb
 
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
+from profiling import database
 from profiling.errors import UserError
 from profiling.traced_job import TracedJob
 
@@ -287,19 +288,7 @@ class Study:
     @cached_property
     def connection(self) -> "duckdb.DuckDBPyConnection":
         """A DuckDB connection of this study's own."""
-        return duckdb.connect()
-
-    def ask(self, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
-        """The rows of a query over files; what was asked before is not read again.
-
-        Raises:
-            duckdb.Error: a file is damaged, or has other columns.
-        """
-        kept = self.kept("answers of queries")
-        key = sql, repr(sorted(arguments.items()))
-        if key not in kept:
-            kept[key] = self.connection.execute(sql, dict(arguments)).fetchall()
-        return list(kept[key])
+        return database.connect()
 
     # --- what is said of it ---------------------------------------------------------------------------
 

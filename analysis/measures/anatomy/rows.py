@@ -32,7 +32,7 @@ from analysis.measures.anatomy.divide import (
 )
 from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
 from analysis.measures.batches.overlap import NOTHING, Intervals
-from analysis.results.query import note_without_kernels
+from analysis.results.query import note_left_out
 from analysis.results.study import Source, Study
 
 LEVELS = {
@@ -202,7 +202,7 @@ def _note(study: Study, source: Source, trace: RunTrace) -> None:
     if not ranks:
         study.note("no attributed batch with kernels", source)
     attributed = sum(one.attributed for one in trace.ranks)
-    note_without_kernels(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
+    note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
     silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
     if silent:
         study.note(

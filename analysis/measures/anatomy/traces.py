@@ -12,7 +12,7 @@ from analysis.measures.anatomy.collectives import calls_of, match_ranks
 from analysis.measures.anatomy.divide import activities_of, edges_of, launch_known, split, windows_of
 from analysis.measures.batches.overlap import Intervals, covered, union
 from analysis.results.matching import Calls, Matched
-from analysis.results.query import note_untimed_launches, note_without_kernels
+from analysis.results.query import note_left_out
 from analysis.results.study import Source, Study
 from analysis.results.traces import RankTables, read_ranks
 
@@ -92,8 +92,8 @@ def _read(study: Study, source: Source) -> RunTrace:
         untimed += one.untimed_kernels
         ranks.append(reduced(one))
     attributed = sum(one.attributed for one in ranks)
-    note_without_kernels(study, source, attributed - sum(one.calls.batches for one in ranks), attributed)
-    note_untimed_launches(study, source, untimed)
+    without = attributed - sum(one.calls.batches for one in ranks)
+    note_left_out(study, source, without, attributed, untimed)
     calls = [one.calls for one in ranks]
     if not any(len(one.kind) for one in calls):
         return RunTrace(tuple(ranks), None, ())

@@ -1,23 +1,33 @@
-"""Which runs tell of the hottest kernels, of which batches, and how sure are their times?"""
+"""What is read for the hottest kernels: which two runs of a point, and what is in their tables?
 
-from collections.abc import Mapping, Sequence
+The tools' readers keep a metric of a kernel as an event of ``atomics``: ``NAME (UNIT) : KERNEL``, with its
+mean over the launches. Which metric of nvprof is which of ncu stands in the manual of Nsight Compute's CLI
+("nvprof Metric Comparison"), but for ipc: profiling/tools/ncu.py says why.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from analysis.display.metrics import Rows
+from analysis.measures.kernels.costs import Bound, bound_of
+from analysis.measures.kernels.of_run import question_of
+from analysis.results.attributed import Groups, groups_of_run
 from analysis.results.query import query
 from analysis.results.study import Source, Study
-from analysis.statistics import inside_run
 from jobs.run import Run, fields_of
 from profiling import tables
+from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean
 from profiling.tables import ATTRIBUTED
 
+GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 # In these the run that was timed and the one whose counters were read differ, though they are of one point.
 TOOLS_FIELDS = fields_of("observation", "length")
-_SUMS = f"""
+_PER_BATCH = f"""
 select short_name::varchar, "class"::varchar, batch_index,
     sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6
 from read_parquet($kernels)
@@ -26,43 +36,79 @@ where duration_ns >= 0 group by all
 """
 
 
-def timed(study: Study, wanted: str | None = None) -> Source:
-    """The run under the torch profiler that is asked for; else the first whose point had counters read.
+@dataclass(frozen=True)
+class Inputs:
+    """All that the answer is made of.
 
-    Where other points were timed too, a finding names it.
+    Attributes:
+        timing: the run that was timed, under the torch profiler.
+        kernels: what its attributed batches launched, by :data:`GROUPED_BY`.
+        per_batch: of each kernel and batch: short name, class, batch index, ms per rank.
+        bound: the peaks of its device.
+        counting: the run of the same point whose counters were read; None: there is none.
+        counters: columns of :data:`COUNTERS` by short name of a kernel (of a function, of VTune).
+        timers: rows of its ``intervals``, of VTune alone.
+    """
+
+    timing: Source
+    kernels: Groups
+    per_batch: list[tuple]
+    bound: Bound
+    counting: Source | None
+    counters: Mapping[str, Mapping[str, float]]
+    timers: Rows
+
+    @property
+    def tool(self) -> str:
+        """The tool that counted; empty: none did."""
+        return self.counting.fields["profile"] if self.counting else ""
+
+
+def read(study: Study, wanted: str | None = None) -> Inputs:
+    """Two runs of one point, the timed one and the one whose counters were read, with their tables.
+
+    Args:
+        wanted: the id of the timed run; None: the first whose point had counters read, and where several
+            points were timed a note names it.
 
     Raises:
-        UserError: there is none, or none of this id.
+        UserError: no run under the torch profiler, none of this id, or no kernels in it.
     """
-    runs = [source for source in study.of_kind("run") if source.fields["profile"] == "torch"]
-    if not runs:
+    timing, counting = _chosen(study, wanted)
+    launches = study.use(timing, lambda timing: _launches(study, timing))
+    if launches is None:
+        raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
+    counters, timers = _counted(study, counting) if counting else ({}, [])
+    return Inputs(timing, *launches, bound_of(study, timing), counting, counters, timers)
+
+
+def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
+    runs = study.of_kind("run")
+    counting = {one.id: _counting(runs, one) for one in runs if one.fields["profile"] == "torch"}
+    timed = [one for one in runs if one.id in counting]
+    if not timed:
         raise UserError(
             f"{study.path} holds no kernels of a run under the torch profiler; "
             "python -m jobs.hotspots makes one"
         )
-    ids = [source.id for source in runs]
     if wanted is not None:
-        if wanted not in ids:
+        if wanted not in counting:
             raise UserError(
-                f"--run: {study.path} holds no run {wanted!r} under torch{did_you_mean(wanted, ids)}"
+                f"--run: {study.path} holds no run {wanted!r} under torch{did_you_mean(wanted, counting)}"
             )
-        return runs[ids.index(wanted)]
-    chosen = next((source for source in runs if counting(study, source)), runs[0])
-    if len({_point(source) for source in runs}) > 1:
+        return next(one for one in timed if one.id == wanted), counting[wanted]
+    chosen = next((one for one in timed if counting[one.id]), timed[0])
+    if len({_point(one) for one in timed}) > 1:
         study.note(
             f"of several points that were timed these are the kernels of {chosen.id}; "
             "python -m analysis.hotspots DIR --run ID shows another's"
         )
-    return chosen
+    return chosen, counting[chosen.id]
 
 
-def counting(study: Study, timing: Source) -> Source | None:
+def _counting(runs: Iterable[Source], timing: Source) -> Source | None:
     """The run of the same point whose counters a tool read; of several that of the best tool."""
-    of_point = [
-        source
-        for source in study.of_kind("run")
-        if source.fields["profile"] in TOOLS and _point(source) == _point(timing)
-    ]
+    of_point = [one for one in runs if one.fields["profile"] in TOOLS and _point(one) == _point(timing)]
     return min(of_point, key=lambda source: TOOLS.index(source.fields["profile"]), default=None)
 
 
@@ -70,33 +116,20 @@ def _point(source: Source) -> tuple[Any, ...]:
     return tuple(source.fields.get(name) for name in Run.model_fields if name not in TOOLS_FIELDS)
 
 
-Intervals = dict[tuple[str, str], tuple[float, float]]  # low and high in ms, by short name and class
+def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None:
+    """What the batches of the timed run launched: all of them together, and each for itself."""
+    groups = groups_of_run(study, timing, question_of(GROUPED_BY))
+    if groups is None:
+        return None
+    paths = {name: timing.tables(name) for name in ("kernels", "batches")}
+    return groups, query(study, timing, _PER_BATCH, **paths)
 
 
-def intervals(study: Study, timing: Source) -> Intervals:
-    """Intervals of the time that kernels take a batch, ms, by short name and class.
-
-    Over the recorded batches of the run; none where they are too few.
-    """
-    paths = {"kernels": timing.tables("kernels"), "batches": timing.tables("batches")}
-    rows = study.use(timing, lambda timing: query(study, timing, _SUMS, **paths)) or []
-    places = {batch: place for place, batch in enumerate(sorted({row[2] for row in rows}))}
-    series: dict[tuple[str, str], np.ndarray] = {}
-    for name, kind, batch, milliseconds in rows:
-        # A batch that did not launch a kernel spent no time in it.
-        series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
-    estimates = {key: inside_run.of_mean(values) for key, values in series.items()}
-    return {key: (one.low, one.high) for key, one in estimates.items() if not one.note}
-
-
-def read(study: Study, timing: Source) -> tuple[Intervals, Source | None, Rows, Rows]:
-    """What is known beside a run's kernels: (intervals of their times; the run whose counters were read;
-    what was counted, rows of its ``atomics``; VTune's timers, rows of its ``intervals``).
-    """
-    source = counting(study, timing)
-    events = _table(study, source, "atomics") if source else []
-    timers = _table(study, source, "intervals") if source and source.fields["profile"] == "vtune" else []
-    return intervals(study, timing), source, events, timers
+def _counted(study: Study, counting: Source) -> tuple[dict[str, dict[str, float]], Rows]:
+    """What a tool counted by kernel, and the timers of VTune's functions."""
+    counters = by_kernel(_table(study, counting, "atomics"))
+    of_functions = counting.fields["profile"] == "vtune"
+    return counters, _table(study, counting, "intervals") if of_functions else []
 
 
 def _table(study: Study, source: Source, name: str) -> Rows:
@@ -110,31 +143,57 @@ def _table(study: Study, source: Source, name: str) -> Rows:
     return [dict(zip(names, values, strict=True)) for values in rows or []]
 
 
-def caption(timing: Source, counted: Source | None, known: Mapping | Sequence) -> str:
-    """Of which batches the figures are, what was left out before them, and what their intervals are of.
+# --- counters, by the tools' names for them -----------------------------------------------------------
+
+# Our column -> a tool's name for it, and what makes percent of its unit.
+COUNTERS: dict[str, dict[str, float]] = {
+    "achieved_occupancy_pct": {
+        "sm__warps_active.avg.pct_of_peak_sustained_active": 1, "Achieved Occupancy": 1,
+        "achieved_occupancy": 100,
+    },
+    "ipc": {"sm__inst_executed.avg.per_cycle_active": 1, "Executed Ipc Active": 1, "ipc": 1},
+    "load_efficiency_pct": {
+        "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": 1, "gld_efficiency": 1,
+    },
+    "store_efficiency_pct": {
+        "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": 1, "gst_efficiency": 1,
+    },
+    # nvprof says a level from 0 to 10.
+    "dram_utilization_pct": {
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed": 1, "DRAM Throughput": 1, "dram_utilization": 10,
+    },
+    "tensor_instructions": {
+        "sm__inst_executed_pipe_tensor.sum": 1, "sm__inst_executed_pipe_tensor_op_hmma.sum": 1,
+    },
+    "instructions": {"Hardware Event Count:INST_RETIRED.ANY": 1, "Instructions Retired": 1},
+    "cycles": {"Hardware Event Count:CPU_CLK_UNHALTED.THREAD": 1, "Clockticks": 1},
+}  # fmt: skip
+_COLUMN = {name: (column, factor) for column, names in COUNTERS.items() for name, factor in names.items()}
+_EVENT = re.compile(r"(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+)", re.DOTALL)
+
+
+def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Short name of a kernel -> column of :data:`COUNTERS` -> its mean over all launches.
 
     Args:
-        known: the intervals, empty where there is none.
+        events: rows of ``atomics``, with ``event``, ``count`` and ``mean``.
     """
-    ranks = f"{timing.ranks} rank{'s' if timing.ranks > 1 else ''}"
-    said = [f"Times: one run on {ranks}, {_batches(timing)}."]
-    said.append(
-        "Their intervals are over these batches, not over runs."
-        if known
-        else "Of so few batches there is no interval."
-    )
-    if counted is not None and counted.fields["profile"] == "vtune":
-        said.append("Counters: vtune, over the whole of another run.")
-    elif counted is not None:
-        said.append(
-            f"Counters: {counted.fields['profile']}, means over the launches of another run, "
-            f"{_batches(counted)}."
-        )
-    return " ".join(said)
-
-
-def _batches(source: Source) -> str:
-    run = source.manifest.run if source.manifest else Run(**source.fields)
-    spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
-    before = f"; the {run.first_attributed} before are warm-up" if run.first_attributed else ""
-    return f"batches {', '.join(spans)} of {run.batches}{before}"
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in events:
+        event = _EVENT.fullmatch(str(row["event"]))
+        if event is None or event["metric"] not in _COLUMN or row["mean"] is None:
+            continue
+        column, factor = _COLUMN[event["metric"]]
+        total = sums[short_name(event["kernel"]), column]
+        # One short name may stand for several instances of a template, and for several ranks.
+        total[0] += factor * row["mean"] * row["count"]
+        total[1] += row["count"]
+    means: dict[str, dict[str, float]] = defaultdict(dict)
+    for (kernel, column), (total_of, count) in sums.items():
+        if count:
+            means[kernel][column] = total_of / count
+    for counters in means.values():
+        instructions, cycles = counters.pop("instructions", None), counters.pop("cycles", None)
+        if instructions is not None and cycles:
+            counters["ipc"] = instructions / cycles
+    return dict(means)

@@ -1,23 +1,21 @@
-"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
+"""Which kernels take the time, and what bounds each? From a timing run and one that read counters."""
 
-The tools' readers keep a metric of a kernel as an event of ``atomics``: ``NAME (UNIT) : KERNEL``, with its
-mean over the launches. Which metric of nvprof is which of ncu stands in the manual of Nsight Compute's CLI
-("nvprof Metric Comparison"), but for ipc: profiling/tools/ncu.py says why.
-"""
-
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns, filled, names_of, picked
 from analysis.display.numbers import digits, shortened
-from analysis.measures.kernels import hotspot_runs, roofline
+from analysis.measures.kernels import hotspot_runs, of_run, roofline
 from analysis.measures.kernels import rows as kernels
-from analysis.measures.kernels.of_run import BY, kernels_of
-from analysis.results.study import Study
-from profiling.cost.classify import classify, short_name
+from analysis.measures.kernels.hotspot_runs import GROUPED_BY, Inputs
+from analysis.measures.kernels.of_run import BY
+from analysis.results.study import Source, Study
+from analysis.statistics import inside_run
+from jobs.run import Run
+from profiling.cost.classify import classify
 from profiling.errors import UserError
 from profiling.readers.ncu_csv import TENSOR_KERNEL
 from profiling.tables import APART
@@ -124,37 +122,93 @@ def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
     """The answer's rows with :data:`METRICS`, and their caption.
 
     Args:
-        wanted: id of the run under the torch profiler; see ``hotspot_runs.timed``.
+        wanted: the id of the run under the torch profiler; see ``hotspot_runs.read``.
 
     Raises:
         UserError: no run under the torch profiler, or no kernels in it.
     """
-    timing = hotspot_runs.timed(study, wanted)
-    kernels_of_run = kernels_of(study, timing, by=("kernel", "class"))
-    hot = [row for row in kernels_of_run if row["class"] not in APART][:top]
+    inputs = hotspot_runs.read(study, wanted)
+    hottest, below = rows_of(inputs, top), caption(inputs)
+    for text in _uncounted(inputs, hottest):
+        study.note(text)
+    return hottest, below
+
+
+def rows_of(inputs: Inputs, top: int) -> Rows:
+    """The same of what was read.
+
+    Raises:
+        UserError: it holds no kernel of the model.
+    """
+    every = of_run.rows_of(inputs.kernels, GROUPED_BY, inputs.bound)
+    hot = [row for row in every if row["class"] not in APART][:top]
     if not hot:
-        raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
-    known, source, events, timers = hotspot_runs.read(study, timing)
-    caption = hotspot_runs.caption(timing, source, known)
-    # From here on nothing is read.
-    tool = source.fields["profile"] if source else ""
-    counters = by_kernel(events)
-    answer = [_row(row, counters.get(row["kernel"], {}), tool, known) for row in hot]
-    if tool == "vtune":
-        return answer + _functions(timers, counters, top), caption
-    missing = [row["kernel"] for row in answer if not row["counters"]]
-    if source and missing:
-        study.note(
-            f"{tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so named"
+        raise UserError(f"{inputs.timing.path.parent}: {inputs.timing.id} holds no kernels of its batches")
+    known = intervals(inputs.per_batch)
+    answer = [_row(row, inputs.counters.get(row["kernel"], {}), inputs.tool, known) for row in hot]
+    return answer + (_functions(inputs.timers, inputs.counters, top) if inputs.tool == "vtune" else [])
+
+
+def _uncounted(inputs: Inputs, rows: Rows) -> list[str]:
+    missing = [row["kernel"] for row in rows if not row["counters"]]
+    # VTune knows functions, and no kernels.
+    if inputs.tool in ("", "vtune") or not missing:
+        return []
+    return [
+        f"{inputs.tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so "
+        "named"
+    ]
+
+
+Ends = dict[tuple[str, str], tuple[float, float]]  # of an interval, ms, by short name and class
+
+
+def intervals(per_batch: Iterable[tuple[str, str, int, float]]) -> Ends:
+    """Intervals of the time that kernels take per batch, over the batches; none where they are too few.
+
+    Args:
+        per_batch: of ``hotspot_runs.Inputs``.
+    """
+    rows = list(per_batch)
+    places = {batch: place for place, batch in enumerate(sorted({row[2] for row in rows}))}
+    series: dict[tuple[str, str], np.ndarray] = {}
+    for name, kind, batch, milliseconds in rows:
+        # A batch that did not launch a kernel spent no time in it.
+        series.setdefault((name, kind), np.zeros(len(places)))[places[batch]] = milliseconds
+    estimates = {key: inside_run.of_mean(values) for key, values in series.items()}
+    return {key: (one.low, one.high) for key, one in estimates.items() if not one.note}
+
+
+def caption(inputs: Inputs) -> str:
+    """Of which batches the figures are, what was left out before them, and what their intervals are of."""
+    ranks = f"{inputs.timing.ranks} rank{'s' if inputs.timing.ranks > 1 else ''}"
+    said = [f"Times: one run on {ranks}, {_batches(inputs.timing)}."]
+    said.append(
+        "Their intervals are over these batches, not over runs."
+        if intervals(inputs.per_batch)
+        else "Of so few batches there is no interval."
+    )
+    if inputs.tool == "vtune":
+        said.append("Counters: vtune, over the whole of another run.")
+    elif inputs.counting is not None:
+        said.append(
+            f"Counters: {inputs.tool}, means over the launches of another run, {_batches(inputs.counting)}."
         )
-    return answer, caption
+    return " ".join(said)
+
+
+def _batches(source: Source) -> str:
+    run = source.manifest.run if source.manifest else Run(**source.fields)
+    spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
+    before = f"; the {run.first_attributed} before are warm-up" if run.first_attributed else ""
+    return f"batches {', '.join(spans)} of {run.batches}{before}"
 
 
 def _row(
     row: dict[str, Any],
     counted: Mapping[str, float],
     tool: str,
-    known: Mapping[tuple[str, str], tuple[float, float]],
+    known: Ends,
 ) -> dict[str, Any]:
     low, high = known.get((row["kernel"], row["class"]), (None, None))
     tensor = counted.get("tensor_instructions")
@@ -191,59 +245,3 @@ def shown(rows: Rows) -> list[Column]:
     left_out = ("class", "mean_us", "bound", "counters")
     every = columns([metric for metric in METRICS if metric.name not in left_out])
     return filled(every, rows)
-
-
-# --- counters, by the tools' names for them -----------------------------------------------------------
-
-# Our column -> a tool's name for it, and what makes percent of its unit.
-COUNTERS: dict[str, dict[str, float]] = {
-    "achieved_occupancy_pct": {
-        "sm__warps_active.avg.pct_of_peak_sustained_active": 1, "Achieved Occupancy": 1,
-        "achieved_occupancy": 100,
-    },
-    "ipc": {"sm__inst_executed.avg.per_cycle_active": 1, "Executed Ipc Active": 1, "ipc": 1},
-    "load_efficiency_pct": {
-        "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": 1, "gld_efficiency": 1,
-    },
-    "store_efficiency_pct": {
-        "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": 1, "gst_efficiency": 1,
-    },
-    # nvprof says a level from 0 to 10.
-    "dram_utilization_pct": {
-        "dram__throughput.avg.pct_of_peak_sustained_elapsed": 1, "DRAM Throughput": 1, "dram_utilization": 10,
-    },
-    "tensor_instructions": {
-        "sm__inst_executed_pipe_tensor.sum": 1, "sm__inst_executed_pipe_tensor_op_hmma.sum": 1,
-    },
-    "instructions": {"Hardware Event Count:INST_RETIRED.ANY": 1, "Instructions Retired": 1},
-    "cycles": {"Hardware Event Count:CPU_CLK_UNHALTED.THREAD": 1, "Clockticks": 1},
-}  # fmt: skip
-_COLUMN = {name: (column, factor) for column, names in COUNTERS.items() for name, factor in names.items()}
-_EVENT = re.compile(r"(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+)", re.DOTALL)
-
-
-def by_kernel(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Short name of a kernel -> column of :data:`COUNTERS` -> its mean over all launches.
-
-    Args:
-        events: rows of ``atomics``, with ``event``, ``count`` and ``mean``.
-    """
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for row in events:
-        event = _EVENT.fullmatch(str(row["event"]))
-        if event is None or event["metric"] not in _COLUMN or row["mean"] is None:
-            continue
-        column, factor = _COLUMN[event["metric"]]
-        total = sums[short_name(event["kernel"]), column]
-        # One short name may stand for several instances of a template, and for several ranks.
-        total[0] += factor * row["mean"] * row["count"]
-        total[1] += row["count"]
-    means: dict[str, dict[str, float]] = defaultdict(dict)
-    for (kernel, column), (total_of, count) in sums.items():
-        if count:
-            means[kernel][column] = total_of / count
-    for counters in means.values():
-        instructions, cycles = counters.pop("instructions", None), counters.pop("cycles", None)
-        if instructions is not None and cycles:
-            counters["ipc"] = instructions / cycles
-    return dict(means)

@@ -7,7 +7,7 @@ from typing import Any
 from analysis.display.metrics import Metric, Rows
 from analysis.measures.kernels import costs, roofline
 from analysis.results import attributed
-from analysis.results.attributed import Question, groups_of_each
+from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.study import Source, Study
 
 # What kernels can be grouped by, and the column of the table that says it.
@@ -57,25 +57,29 @@ def kernels_of_each(
     study: Study, sources: Sequence[Source], direction: str | None = None, by: Sequence[str] = DEFAULT_BY
 ) -> Iterator[tuple[Source, Rows]]:
     """Each run that can be used, and has attributed batches with kernels, with these."""
-    by = tuple(by)
-    for source, groups in groups_of_each(study, sources, _question(direction, by)):
+    for source, groups in groups_of_each(study, sources, question_of(by, direction)):
         for place, name in enumerate(by):
             if groups.rows and all(row[place] is None for row in groups.rows):
                 study.note(f"its tool says of no kernel which {name} it is of", source)
-        bound = costs.bound_of(study, source)
-        yield source, [_row(row, by, groups.batches, bound) for row in groups.rows]
+        yield source, rows_of(groups, by, costs.bound_of(study, source))
 
 
 def reading_ahead(study: Study) -> AbstractContextManager[None]:
     """Within it threads read what :func:`kernels_of_each` will ask for."""
-    return attributed.reading_ahead(study, _question(None, DEFAULT_BY))
+    return attributed.reading_ahead(study, question_of(DEFAULT_BY))
 
 
-def _question(direction: str | None, by: Sequence[str]) -> Question:
+def question_of(by: Sequence[str], direction: str | None = None) -> Question:
+    """What is read of a run's launches for :func:`rows_of`."""
     wanted = f"direction::varchar = {direction!r}" if direction else "true"
     groups = ", ".join(f'"{GROUPS[name]}"::varchar' for name in by)
     sql = _CORRECTED.replace("{groups}", groups).replace("{wanted}", wanted)
     return Question(sql.replace("{placed}", roofline.PLACED), ("Layer",) if "layer" in by else ())
+
+
+def rows_of(groups: Groups, by: Sequence[str], bound: costs.Bound) -> Rows:
+    """The kernels of a run, in the order of ``groups``: what they answered to :func:`question_of`."""
+    return [_row(row, by, groups.batches, bound) for row in groups.rows]
 
 
 def _row(row: tuple, by: Sequence[str], batches: int, bound: costs.Bound) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from analysis.display.metrics import (
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.points import points_of
-from analysis.results.query import note_untimed, note_without_kernels, reading
+from analysis.results.query import note_left_out, reading, untimed_launches
 from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.errors import UserError
@@ -232,8 +232,7 @@ def _of_run(study: Study, source: Source) -> Rows:
         devices += rows_of_it
         # A batch in which nothing ran was not idle, but not recorded.
         without, recorded = without + int((~busy).sum()), recorded + len(busy)
-    note_untimed(study, source)
-    note_without_kernels(study, source, without, recorded)
+    note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
     reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []

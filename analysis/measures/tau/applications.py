@@ -15,6 +15,7 @@ import numpy as np
 from analysis.display.metrics import Metric, Rows, names_of
 from analysis.display.numbers import sortable
 from analysis.measures.tau import published_formulas
+from analysis.results.query import ask
 from analysis.results.study import Source, Study, Unusable
 from jobs.run import ID_FIELDS, Run
 from profiling.errors import no_command
@@ -122,7 +123,7 @@ def _columns_in(study: Study, table: Source) -> set[str]:
 
 def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
     try:
-        return study.ask(sql, {"path": str(table.path)})
+        return ask(study, sql, {"path": str(table.path)})
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
         raise Unusable(table, f"is a damaged or truncated TAU table ({why}); fetch it again") from None
