@@ -194,9 +194,11 @@ def convert(
     done = failed = 0
     recorded: list[Recorded] = []
     findings: list[str] = []
+    leads = True
     try:
         with open_workers([_size(unit.path) for unit in units], jobs) as workers:
             if workers is None:
+                leads = False  # whoever leads still moves what is to be removed here
                 return None
             with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
                 bar = progress.add_task("convert", total=len(units))
@@ -213,7 +215,7 @@ def convert(
         if out is not None and recorded:
             _place(recorded, out, findings)
     finally:
-        for unit in units:
+        for unit in units if leads else ():
             shutil.rmtree(_scratch(unit), ignore_errors=True)
     return done, failed
 
