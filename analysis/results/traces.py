@@ -6,14 +6,12 @@ needs before it takes the next.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.results.query import reading
-from analysis.results.study import Source
+from analysis.results.study import Source, reading
 from profiling import tables
 
 # What the process group of a collective is told by.
@@ -51,19 +49,19 @@ def read_ranks(source: Source) -> Iterator[RankTables]:
         Unusable: a table is missing, damaged or wrong.
     """
     for path in source.tables("kernels"):
+        rank = path.parent
         with reading(source):
-            of_rank = _read_rank(path.parent)
-        yield of_rank
+            batches = tables.read(rank, "batches", tables.TIMES_OF_BATCHES)
+            kernels = tables.read(rank, "kernels", list(KERNEL_COLUMNS))
+        yield _as_arrays(int(rank.name.rpartition("_")[2]), batches, kernels)
 
 
-def _read_rank(directory: Path) -> RankTables:
-    batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+def _as_arrays(rank: int, batches: pa.Table, kernels: pa.Table) -> RankTables:
     attributed = batches.filter(batches["attributed"])  # null is not attributed
     whole = attributed.drop_null()
-    kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     in_time, untimed = _in_time(kernels)
     return RankTables(
-        int(directory.name.rpartition("_")[2]),
+        rank,
         {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES},
         arrays_of(in_time),
         len(attributed) - len(whole),
