@@ -6,15 +6,18 @@ Exit code 0: scaleprof can train here; 1: something it cannot do without is miss
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from jobs.flags import make_parser
+from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
@@ -22,6 +25,8 @@ from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.presence import Presence
 from profiling.tools import TOOLS, tool
+
+AMD_DRIVER = Path("/dev/kfd")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ def examine(machine: Machine) -> list[Finding]:
     return [
         *_hardware(machine),
         *_libraries(),
+        *_torch(machine),
         *_loaders(machine),
         *_launchers(),
         *_profilers(bool(machine.gpus)),
@@ -52,6 +58,8 @@ def _hardware(machine: Machine) -> list[Finding]:
     driver = f" (driver {machine.driver})" if machine.driver else ""
     if machine.gpus:
         remedy = ""
+    elif AMD_DRIVER.exists():
+        remedy = NO_AMD
     elif machine.driver:
         remedy = "CUDA_VISIBLE_DEVICES hides the GPUs; unset it, or ask the batch system for some"
     else:
@@ -83,6 +91,27 @@ def _libraries() -> list[Finding]:
     ]
 
 
+def _torch(machine: Machine) -> list[Finding]:
+    """Whether the PyTorch that is installed is one of those tested, and has kernels for the GPU."""
+    installed = versions().get("torch")
+    if not installed:
+        return []
+    remedy = why_not_tested(installed)
+    findings = [Finding("libraries", "torch's release", not remedy, installed, remedy)]
+    if machine.capability:
+        built_for = _built_for()
+        remedy = why_not_built_for(machine.capability, built_for, (*machine.gpus, "the GPU")[0])
+        findings.append(Finding("libraries", "torch for this GPU", not remedy, ", ".join(built_for), remedy))
+    return findings
+
+
+def _built_for() -> list[str]:
+    """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
+    code = "import torch; print(*torch.cuda.get_arch_list())"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return asked.stdout.split()
+
+
 def _loaders(machine: Machine) -> list[Finding]:
     """A line for all loaders that need the same."""
     alike: dict[tuple[Library | None, str], list[str]] = {}
@@ -96,7 +125,8 @@ def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_
     lacks_gpu = bool(on_cpu) and not machine.gpus
     detail, remedy = "part of every installation", ""
     if library is not None:
-        detail = versions().get(library.package, "not installed")
+        # Of DALI there is a package for each release of CUDA.
+        detail = versions().get(library.package, "of another package" if installed else "not installed")
     if library is not None and not installed:
         remedy = library.install
     elif lacks_gpu:

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from jobs.run import Run, as_text, make_run, parse_value
 from jobs.validation import literal_options
@@ -57,8 +57,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         default = "" if info.default is None else f" [{as_text(info.default)}]"
         flag = "--" + name.replace("_", "-")
         metavar = name.upper()
-        if info.annotation is bool:
-            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=text + default)
+        if info.annotation is bool or bool in get_args(info.annotation):
+            values = "|".join(("true", "false", *options))
+            help_text = (info.description or "") + default
+            parser.add_argument(flag, nargs="?", const="true", metavar=values, help=help_text)
         else:
             parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from jobs.gpus import gpus_by_driver
 from jobs.loaders import LOADERS
 from profiling.presence import is_importable
 
@@ -84,7 +85,7 @@ def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return (), None, None  # no driver, or no device
+        return gpus_by_driver()  # ranks take GPUs without NVML, too
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)

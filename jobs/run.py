@@ -155,7 +155,16 @@ class Run(BaseModel):
         0, description="seed of weights, data order and augmentation"
     )
     channels_last: Annotated[bool, _WORKLOAD] = Field(False, description="use the NHWC memory layout")
-    compile: Annotated[bool, _WORKLOAD] = Field(False, description="compile the model with torch.compile")
+    compile: Annotated[bool | Literal["max-autotune", "reduce-overhead"], Role("workload", "compile {}")] = (
+        Field(False, description="compile the model with torch.compile; true: in its default mode")
+    )
+    cudnn_benchmark: Annotated[bool, _WORKLOAD] = Field(
+        True, description="let cuDNN try its algorithms in the first steps and keep the fastest"
+    )
+    broadcast_buffers: Annotated[bool, _WORKLOAD] = Field(
+        True,
+        description="DDP broadcasts rank 0's buffers (statistics of batch norm) before each forward pass",
+    )
     bucket_mb: Annotated[float, Field(gt=0, le=4096), Role("workload", "{} MiB buckets")] = Field(
         25.0, description="size of DDP's gradient buckets, in MiB"
     )
@@ -372,5 +381,5 @@ def parse_value(name: str, text: str) -> Any:
         return _adapter(name).validate_strings(text)
     except ValidationError:
         options = literal_options(annotation)
-        hint = did_you_mean(text, options) if options else f"; {Run.model_fields[name].description}"
-        raise UserError(f"{name}: {text!r} is not a value of it{hint}") from None
+        hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
+        raise UserError(f"invalid {name} {text!r}{hint}") from None

@@ -19,7 +19,16 @@ from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
-from profiling.tools import TOOLS, Options, Origin, check_mode, tool, why_not_installed, why_not_on_a_cpu
+from profiling.tools import (
+    TOOLS,
+    Options,
+    Origin,
+    check_mode,
+    tool,
+    why_not_installed,
+    why_not_on_a_cpu,
+    why_not_so_many,
+)
 from profiling.tools.processes import check_permission, run_step, run_tree
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
@@ -70,6 +79,8 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     profiler = tool(name)
     check_mode(name, options.mode)
     if not options.gpu and (why := why_not_on_a_cpu(name)):
+        raise UserError(why)
+    if why := why_not_so_many(name, options.mode, options.world_size):
         raise UserError(why)
     if why := why_not_installed(name, options.mode):
         raise UserError(why)

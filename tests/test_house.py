@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from jobs.gpus import why_not_tested
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
 # room -> which modules of other rooms it may import (a prefix)
@@ -20,7 +22,7 @@ MAY_IMPORT = {
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
-        "jobs.by_hand",
+        *("jobs.by_hand", "jobs.gpus"),
         "profiling",
     ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
@@ -200,6 +202,17 @@ def test_the_conda_environment_pins_what_the_project_pins():
     (pip,) = (entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
     assert requirements() <= set(pip) <= requirements("test", "mpi")
     assert len(pip) == len(set(pip))
+
+
+def test_the_environment_for_older_gpus_differs_in_what_is_built_for_cuda_alone():
+    both = [yaml.safe_load((ROOT / f"environment{kind}.yml").read_text()) for kind in ("", "-cuda12")]
+    new, old = (set(entry["pip"]) for one in both for entry in one["dependencies"] if isinstance(entry, dict))
+    assert {pin.partition("==")[0] for pin in new - old} == {"torch", "torchvision", "nvidia-dali-cuda130"}
+    assert {pin.partition("==")[0] for pin in old - new if "==" in pin} == {
+        "torch", "torchvision", "nvidia-dali-cuda120",
+    }  # fmt: skip
+    (torch,) = (pin for pin in old if pin.startswith("torch=="))
+    assert why_not_tested(torch.partition("==")[2]) == ""
 
 
 def test_our_profiling_package_hides_none_of_the_standard_librarys():

@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from jobs.gpus import NO_AMD, why_not_built_for
 from jobs.loaders import LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
@@ -17,6 +18,8 @@ def choose_device(run: Run, world: World) -> torch.device:
         UserError: the run wants a GPU and there is none for this rank.
     """
     gpus = torch.cuda.device_count() if run.device != "cpu" and torch.cuda.is_available() else 0
+    if gpus and torch.version.hip:
+        raise UserError(NO_AMD)
     if gpus == 0:
         instead = LOADERS[run.loader].on_cpu
         if instead:
@@ -26,10 +29,24 @@ def choose_device(run: Run, world: World) -> torch.device:
         return torch.device("cpu")
     # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
     index = world.local_rank if gpus > 1 or world.local_size == 1 else 0
-    if index >= gpus or (gpus == 1 and world.local_size > 1 and not _bound_to_one_gpu()):
+    if gpus == 1 and world.local_size > 1 and not _bound_to_one_gpu():
         raise UserError(f"local rank {world.local_rank} has no GPU: this node has {gpus}; use --device cpu")
+    if index >= gpus:
+        raise UserError(
+            f"local rank {world.local_rank} of {world.local_size} sees {gpus} GPUs: start fewer ranks, or "
+            "have the launcher show each its own (srun --gpus-per-task=1) or all of them (--gpu-bind=none)"
+        )
+    name = torch.cuda.get_device_name(index)
+    if why := why_not_built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list(), name):
+        raise UserError(why)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def set_kernels(run: Run, device: torch.device) -> None:
+    """Have cuDNN choose its kernels as the run says; sizes are constant, so that it chooses once."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = run.cudnn_benchmark
 
 
 def driven(run: Run, device: torch.device) -> list[torch.device]:

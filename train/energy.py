@@ -16,6 +16,8 @@ import torch
 
 POWERCAP = Path("/sys/class/powercap")
 MOST_W = 1000.0  # of a processor package that does not say its limit
+GPU_COUNTS_EVERY_S = 0.1  # NVML's counter of energy is renewed so often
+_LONG_ENOUGH_S = 5.0  # then that is 2 %
 _MICRO, _MILLI = 1e-6, 1e-3
 
 
@@ -28,12 +30,23 @@ class Used:
         device_j: of its GPU (with backend dp all that it drives), whole boards, joules; None: not known.
         processors_j: of all processor packages of the node; None: not known, or not this rank's to say.
         why_not: why a figure is not there, a line each.
+        notes: what a reader should know of those that are there.
     """
 
     seconds: float = 0.0
     device_j: float | None = None
     processors_j: float | None = None
     why_not: list[str] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        if self.device_j is None or self.seconds >= _LONG_ENOUGH_S:
+            return []
+        off = min(1.0, GPU_COUNTS_EVERY_S / max(self.seconds, GPU_COUNTS_EVERY_S))
+        return [
+            f"energy of the GPU may be off by {off:.0%}: its counter moves about every "
+            f"{GPU_COUNTS_EVERY_S:g} s, and the batches took {self.seconds:.1f} s"
+        ]
 
 
 class Meters:

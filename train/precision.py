@@ -7,6 +7,7 @@ import torch
 from jobs.run import Run
 from profiling.errors import UserError
 
+_AMPERE = (8, 0)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -15,6 +16,9 @@ class Precision:
 
     fp32: true fp32 on every device. tf32: fp32 tensors, multiplied in TensorFloat-32. bf16, fp16: autocast;
     fp16 scales the loss, since its gradients would underflow.
+
+    Attributes:
+        findings: what a reader of the results should know of it.
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
@@ -25,6 +29,7 @@ class Precision:
         allow_tf32 = run.compute == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = allow_tf32
         torch.backends.cudnn.allow_tf32 = allow_tf32
+        self.findings = _slow_here(run.compute, device)
         self._scaler = torch.amp.GradScaler(device.type) if run.compute == "fp16" else None
 
     def forward(self) -> AbstractContextManager:
@@ -40,3 +45,14 @@ class Precision:
         else:
             self._scaler.step(optimizer)
             self._scaler.update()
+
+
+def _slow_here(compute: str, device: torch.device) -> list[str]:
+    """What a reader of the results should know: a GPU before Ampere has no units for TF32 and bf16."""
+    if device.type != "cuda" or compute not in ("tf32", "bf16"):
+        return []
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= _AMPERE:
+        return []
+    how = "was done in fp32" if compute == "tf32" else "was emulated, without tensor cores"
+    return [f"compute {compute} {how}: compute capability {capability[0]}.{capability[1]} has no unit for it"]

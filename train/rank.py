@@ -18,7 +18,7 @@ from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
 from train.backends import Backend, open_backend, peers_lost
-from train.device import choose_device, driven, set_threads
+from train.device import choose_device, driven, set_kernels, set_threads
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
 from train.locality import Place, bind_near
@@ -113,6 +113,7 @@ def _run_rank(
     # What is near one of its GPUs is far from another.
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
     set_threads(run, device, world)
+    set_kernels(run, device)
     torch.manual_seed(run.seed)
     precision = Precision(run, device)
     # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
@@ -124,8 +125,8 @@ def _run_rank(
     out = out if isinstance(out, Path) else _agree(out, backend, world)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    model = backend.wrap(torch.compile(bare) if run.compile else bare)  # type: ignore[arg-type]
-    bare_optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    model = backend.wrap(compiled(bare, run))
+    bare_optimizer = make_optimizer(model, run, device)
     optimizer = backend.wrap_optimizer(bare_optimizer, model)
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
@@ -139,7 +140,7 @@ def _run_rank(
     used = meters.stop()
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
-    findings = [*capture.write(), *loader.findings, *backend.findings]
+    findings = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.notes]
     _write_batches(run, world, directory, recorded)
     findings += set_clock(directory, run.profile)
     # From here on no rank waits for another.
@@ -165,6 +166,22 @@ def _bare_model(run: Run, device: torch.device) -> torch.nn.Module:
     bare = build_model(run.model).to(device)
     # The overload for memory formats is not in the stubs.
     return bare.to(memory_format=torch.channels_last) if run.channels_last else bare  # type: ignore[call-overload]
+
+
+def compiled(model: torch.nn.Module, run: Run) -> torch.nn.Module:
+    """The model as the run has it compiled, or as it is."""
+    if not run.compile:
+        return model
+    return torch.compile(model, mode=None if run.compile is True else run.compile)  # type: ignore[return-value]
+
+
+def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with momentum; on a GPU in one kernel, which also keeps a scaled loss (fp16) from being waited for.
+
+    Horovod's optimizer puts itself between the gradients and the step, and was not tried with it.
+    """
+    fused = device.type == "cuda" and run.backend != "horovod"
+    return torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM, fused=fused or None)
 
 
 def _speaker(

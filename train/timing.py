@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+# Between the clocks of a device and its host; what differs by more was not read when it was meant to be.
+MOST_DRIFT = 5e-4
 INSTANTS = 6  # a batch: it begins, forward begins, backward begins, update begins, update ends, it ends
 
 
@@ -52,19 +54,33 @@ class DeviceClock:
         make_event: a new timing event with ``record()``, ``synchronize()`` and ``elapsed_time(later)`` in ms
             (``torch.cuda.Event(enable_timing=True)``).
         synchronize: waits for the device.
+        now_ns: the host's monotonic clock.
+
+    A device's oscillator is off from the host's by some 30 ppm: 1.8 ms in a minute. So both are read at the
+    end again, and what lies between is stretched.
     """
 
-    def __init__(self, make_event: Callable[[], Any], synchronize: Callable[[], None]) -> None:
-        self._make_event, self._synchronize = make_event, synchronize
+    def __init__(
+        self,
+        make_event: Callable[[], Any],
+        synchronize: Callable[[], None],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._make_event, self._synchronize, self._now_ns = make_event, synchronize, now_ns
         self._events: list[Any] = []
-        self._epoch_ns = 0
+        self._epoch_ns = self._start_ns = 0
 
     def start(self) -> None:
         # The one synchronisation: it ties the first event, and so the device's time, to the host's.
+        self._start_ns = self._tie()
+        self._epoch_ns = time.time_ns()
+
+    def _tie(self) -> int:
+        """An event that is over now, by the host's clock."""
         self._synchronize()
         self.tick()
         self._synchronize()
-        self._epoch_ns = time.time_ns()
+        return self._now_ns()
 
     def tick(self) -> None:
         event = self._make_event()
@@ -72,12 +88,16 @@ class DeviceClock:
         self._events.append(event)
 
     def instants_ns(self) -> np.ndarray:
-        self._events[-1].synchronize()
+        on_host_ns = self._tie() - self._start_ns
         # Elapsed times come as 32-bit milliseconds: between neighbours they keep their half microsecond; from
         # the first event they would lose it within seconds.
         steps_ms = [a.elapsed_time(b) for a, b in zip(self._events, self._events[1:], strict=False)]
         steps_ns = np.rint(np.asarray([0.0, *steps_ms]) * 1e6).astype(np.int64)
-        return (np.cumsum(steps_ns) + self._epoch_ns)[1:]
+        elapsed_ns = np.cumsum(steps_ns)
+        late_ns = on_host_ns - int(elapsed_ns[-1])
+        if abs(late_ns) <= MOST_DRIFT * elapsed_ns[-1]:
+            elapsed_ns += np.rint(elapsed_ns * (late_ns / max(1, elapsed_ns[-1]))).astype(np.int64)
+        return (elapsed_ns + self._epoch_ns)[1:-1]
 
 
 def open_clock(device_type: str) -> Clock:

@@ -19,6 +19,7 @@ import duckdb
 
 from jobs.run import Run
 from jobs.store import Calibration, Manifest
+from profiling import database
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ class Study:
     @cached_property
     def connection(self) -> "duckdb.DuckDBPyConnection":
         """A DuckDB connection of this study's own."""
-        return duckdb.connect()
+        return database.connect()
 
     # --- what is said of it ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from jobs.machine import Machine
 from jobs.run import Run
 from jobs.site import Site
 from profiling.presence import Presence, of_program
-from profiling.tools import why_not_installed, why_not_on_a_cpu
+from profiling.tools import why_not_installed, why_not_on_a_cpu, why_not_so_many
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
         return why
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why
+    if why := why_not_so_many(run.profile, run.profile_mode, run.ranks):
+        return why
     if not contained and (why := why_not_installed(run.profile, run.profile_mode)):
         return why  # ranks have the PATH of this process
     if gpus and wanted > gpus:
@@ -153,6 +155,8 @@ def _infiniband(device: str | None) -> dict[str, str]:
 def _ethernet(interface: str | None) -> dict[str, str]:
     wanted = {
         "NCCL_IB_DISABLE": "1",
+        # That stops NCCL's own InfiniBand alone, and no plugin for a fabric (EFA, Slingshot).
+        "NCCL_NET": "Socket",
         # Where UCX is built in, Open MPI would take InfiniBand by itself.
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "^openib,uct,ofi,usnic",

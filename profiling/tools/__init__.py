@@ -16,7 +16,7 @@ from profiling.tools.base import Capture, Converted, Options, Profiler, Step, co
 
 __all__ = [
     "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
-    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu",
+    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu", "why_not_so_many",
 ]  # fmt: skip
 
 # name -> module and class
@@ -63,6 +63,17 @@ def why_not_on_a_cpu(name: str) -> str:
         return ""
     why = f"profile {name} records what a GPU does, and this run computes on the CPU"
     return f"{why}; torch and nsys record that"
+
+
+def why_not_so_many(name: str, mode: str, ranks: int) -> str:
+    """Why a tool cannot record so many ranks at a time; "" if it can."""
+    if ranks == 1 or mode not in tool(name).one_rank_modes:
+        return ""
+    what = name if mode == "auto" else f"{name}, mode {mode},"
+    return (
+        f"profile {what} runs each kernel several times to read its counters, and a collective of {ranks} "
+        "ranks would never end: use one rank"
+    )
 
 
 def why_not_installed(name: str, mode: str = "auto") -> str:

@@ -102,6 +102,7 @@ class Profiler:
             read, and not to start the tool.
         may_not_start: its program sometimes ends before it has started anything.
         only_rank_0_writes: what it records of all ranks, rank 0 writes.
+        one_rank_modes: modes that run each kernel again and again, so that a collective would wait forever.
     """
 
     program: ClassVar[str] = ""
@@ -115,6 +116,7 @@ class Profiler:
     reader: ClassVar[str] = ""
     may_not_start: ClassVar[bool] = False
     only_rank_0_writes: ClassVar[bool] = False
+    one_rank_modes: ClassVar[frozenset[str]] = frozenset()
 
     def presence(self) -> Presence | None:
         """Whether it can be used on this machine, for :mod:`jobs.doctor`; None: nothing has to be there."""

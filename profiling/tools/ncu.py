@@ -48,6 +48,7 @@ class Ncu(SwitchedOn):
         "full": "all sections: kernels run dozens of times",
         "roofline": "the sections of the roofline charts",
     }
+    one_rank_modes = frozenset(modes)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under ncu; to record later batches the process switches it on."""

@@ -37,6 +37,7 @@ class Nvprof(SwitchedOn):
         "metrics": "occupancy, IPC, efficiency of loads and stores, memory use of each kernel (run again)",
         "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
     }
+    one_rank_modes = frozenset({"metrics", "analysis-metrics"})
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under nvprof; to record later batches the process switches it on."""

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     import torch
 
 
+NO_GPU_ACTIVITY = (
+    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies; another "
+    "profiler around the process (nsys), a driver older than PyTorch's CUPTI, and a container without CUPTI "
+    "keep it from answering"
+)
+
+
 class TorchProfiler(Profiler):
     """PyTorch's own profiler, in the rank's process."""
 
@@ -78,9 +85,11 @@ class TorchCapture:
         self._warm: Any = None  # on, but what it sees is not kept yet
         self._running = False
         self._hooks: list[Any] = []
+        self._on_gpu = False  # whether the model is: then CUPTI is asked, too
 
     def prepare(self, model: "torch.nn.Module | None" = None) -> None:
         """Switch the profiler on; it keeps nothing before :meth:`start`."""
+        self._on_gpu = _on_gpu(model)
         self._warm = self._profiler()
         self._warm.prepare_trace()
         self._name_layers(model)
@@ -92,6 +101,7 @@ class TorchCapture:
             model: its leaf modules get hooks that open a range with the layer's name; not if it is compiled,
                 for a hook would break the graph.
         """
+        self._on_gpu = _on_gpu(model)
         self._name_layers(model)
         profiler, self._warm = self._warm, None
         if profiler is None:
@@ -102,11 +112,10 @@ class TorchCapture:
         self._running = True
 
     def _profiler(self) -> Any:
-        import torch
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if self._on_gpu:
             activities.append(ProfilerActivity.CUDA)
         return profile(
             activities=activities,
@@ -146,7 +155,12 @@ class TorchCapture:
     def _converted(self, number: int, first_batch: int, profiler: Any) -> Converted:
         trace = self._trace(profiler, f"trace{number or ''}.json.gz")
         trace.world_size = max(trace.world_size, read_identity(os.environ).size)
-        return attribute(trace, self.rank, first_batch, subject="torch profiler")
+        converted = attribute(trace, self.rank, first_batch, subject="torch profiler")
+        if self._on_gpu and not _has_device(_events(profiler)):
+            # What is left are the host's operators, whose times are those of launching.
+            del converted.tables["kernels"]
+            converted.findings.append(NO_GPU_ACTIVITY)
+        return converted
 
     def _trace(self, profiler: Any, name: str) -> Trace:
         """What was recorded: of a CPU from memory; with a GPU, or with allocations, from the JSON.
@@ -154,8 +168,8 @@ class TorchCapture:
         What a kernel's launch and a collective's message were like stands in the JSON only, and so does how
         much memory was allocated in all.
         """
-        results = profiler.profiler.kineto_results.events()
-        in_json_only = self.memory or _has_device(results)
+        results = _events(profiler)
+        in_json_only = self.memory or _has_device(results) or not _readable(results)
         if not in_json_only and not self.keep_raw:
             return _trace_of(results)
         with tempfile.TemporaryDirectory() as folder:
@@ -165,6 +179,20 @@ class TorchCapture:
                 path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))  # a second call would be refused
             return read_trace(path) if in_json_only else _trace_of(results)
+
+
+def _events(profiler: Any) -> Sequence[Any]:
+    events: Sequence[Any] = profiler.profiler.kineto_results.events()
+    return events
+
+
+def _on_gpu(model: "torch.nn.Module | None") -> bool:
+    return model is not None and any(parameter.is_cuda for parameter in model.parameters())
+
+
+def _readable(results: Sequence[Any]) -> bool:
+    """Whether this PyTorch's events say all that is needed; those before 2.13 do not."""
+    return all(hasattr(event, "activity_type") for event in results[:1])
 
 
 def _has_device(results: Sequence[Any]) -> bool:

@@ -42,6 +42,7 @@ def sweep(tmp_path) -> Path:
             peak_memory_bytes=[2 * 10**9, 10**9, 10**9, 3 * 10**9],
             peak_device_memory_bytes=[5 * 10**9, 6 * 10**9, 5 * 10**9, 5 * 10**9],
             peak_device_reserved_bytes=[8 * 10**9] * 4,
+            device_used_bytes=[9 * 10**9, 11 * 10**9, 10 * 10**9, 9 * 10**9],
             startup_ns=[round(startup_s * 1e9), 10**9, 10**9, 10**9],
         )
     profiled = write_run(tmp_path, run_of(nodes=2, gpus_per_node=2, profile="torch"), truth)
@@ -56,7 +57,7 @@ def test_planted_costs_are_found(sweep):
     images, runs = 40 * 32 * 4, 2
     assert (row["runs"], row["metered_on"]) == (3, "unprofiled runs")
     assert (row["memory_gb"], row["memory_rank"], row["least_memory_gb"]) == (3.0, 3, 1.0)
-    assert (row["device_memory_gb"], row["device_reserved_gb"]) == (6.0, 8.0)
+    assert (row["device_memory_gb"], row["device_reserved_gb"], row["device_used_gb"]) == (6.0, 8.0, 11.0)
     assert row["device_j_per_image"] == pytest.approx(4 * 2560 / images)
     assert row["device_w"] == pytest.approx(256.0)
     assert row["processors_j_per_image"] == pytest.approx(2560 / images)  # once a node, whatever its ranks

@@ -35,11 +35,15 @@ def test_the_example_uses_and_so_explains_every_key():
         ("network: {ib: {interfaces: ib0}}", "'network.ib.interfaces'; did you mean 'interface'?"),
         ("network: {wifi: {}}", "unknown key 'network.wifi'; one of: ib, eth"),
         ("container: {runtime: apptainer, imge: x}", "'container.imge'; did you mean 'image'?"),
-        ("container: {runtime: docker, image: x}", "container.runtime = 'docker'"),
-        ("mpi: {srun: pmi9}", "mpi.srun = 'pmi9'"),
+        ("container: {runtime: docker, image: x}", "invalid container.runtime 'docker'"),
+        ("mpi: {srun: pmi9}", "invalid mpi.srun 'pmi9'"),
         ("modules: [2024.10]", "put it in quotes"),
         ("environment: {'A B': 1}", "environment"),
-        ("gpus_per_node: many", "gpus_per_node = 'many'"),
+        ("gpus_per_node: many", "line 1: invalid gpus_per_node 'many': should be a whole number"),
+        (
+            "partiton: gpu\nnetwork:\n  ib: 5",
+            "mine.yaml, line 3: invalid network.ib 5: should hold keys and values",
+        ),
         ("- gpu", "no site file"),
         ("a: [", "not YAML"),
         ("partition: !!python/object/apply:os.system [reboot]", "not YAML"),
@@ -99,6 +103,7 @@ def test_each_network_has_its_variables_and_one_node_has_none():
     ib = network_environment(make_run({"nodes": 2, "network": "IB"}), site, {})
     eth = network_environment(make_run({"nodes": 2, "network": "eth"}), site, {})
     assert ib["NCCL_IB_DISABLE"] == "0" and eth["NCCL_IB_DISABLE"] == "1"
+    assert eth["NCCL_NET"] == "Socket" and "NCCL_NET" not in ib  # no plugin for a fabric, either
     assert (ib["GLOO_SOCKET_IFNAME"], eth["GLOO_SOCKET_IFNAME"]) == ("ib0", "eth0")
     assert ib["OMPI_MCA_pml"] == "ucx" and ib["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert "tcp" in eth["UCX_TLS"].split(",") and "openib" in eth["OMPI_MCA_btl"]

@@ -296,6 +296,7 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (1, {"profile": "nvprof"}, None),
         (0, {"profile": "nsys"}, None),
         (1, {"gpus_per_node": 2}, "this machine has 1"),
+        (2, {"gpus_per_node": 2, "profile": "ncu"}, "a collective of 2 ranks would never end: use one rank"),
         (1, {"gpus_per_node": 2, "device": "cpu"}, None),
         (1, {"loader": "dali-gpu", "data": "."}, None),
     ],

@@ -112,6 +112,27 @@ def test_memory_and_file_give_the_same_tables(recorded):
         assert again.equals(other), name
 
 
+def test_a_gpu_that_cupti_tells_nothing_of_is_not_taken_for_a_cpu(tmp_path):
+    """Of its operators' host times, which are those of launches, no efficiency is computed."""
+    capture = open_capture("torch", tmp_path, rank=0)
+    model = small_model()
+    capture.start(model)
+    capture._on_gpu = True  # as if its parameters were there
+    train(model, images(2))
+    (said,) = capture.write()
+    assert said == torch_profiler.NO_GPU_ACTIVITY
+    assert not (tmp_path / "kernels.parquet").exists() and read(tmp_path, "markers").num_rows
+
+
+def test_an_older_pytorch_whose_events_say_less_is_read_from_the_file(tmp_path, recorded, monkeypatch):
+    """Before 2.13 events have neither a kind nor shapes."""
+    monkeypatch.setattr(torch_profiler, "_readable", lambda results: False)
+    assert record(small_model(), images(*[2] * BATCHES), tmp_path) == []
+    columns = ["name", "direction", "layer", "flops"]
+    both = [read(directory, "kernels").to_pandas()[columns] for directory in (tmp_path, recorded[0])]
+    assert both[0].equals(both[1])
+
+
 def test_a_recording_of_a_gpu_is_exported_once_and_read_from_there(tmp_path, recorded, monkeypatch):
     """The way by the file, taken here although there is no GPU: a second export would be refused."""
     monkeypatch.setattr(torch_profiler, "_has_device", lambda results: True)

@@ -17,7 +17,7 @@ from jobs.sweep_file import Sweep
 from profiling import wrap
 from profiling.errors import UserError
 from profiling.tables import as_table, write
-from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool
+from profiling.tools import TOOLS, Options, Step, check_mode, open_capture, tool, why_not_so_many
 from profiling.tools.capture_range import RANGE, VARIABLE, RangeCapture
 from profiling.wrap import add_findings, collect_output, main, wrapped, wraps
 from tests.profiling.samples import nsys_database, nvprof_database
@@ -282,6 +282,26 @@ def test_a_tool_of_gpus_starts_nothing_where_there_is_none(tmp_path, fake, monke
     with pytest.raises(UserError, match="wrote nothing"):
         main(train)
     assert touched.exists()
+
+
+@pytest.mark.parametrize(
+    ("tool_name", "mode", "refused"),
+    [("ncu", "auto", True), ("ncu", "full", True), ("nvprof", "metrics", True),
+     ("nvprof", "analysis-metrics", True), ("nvprof", "auto", False), ("nsys", "auto", False),
+     ("torch", "auto", False)],
+)  # fmt: skip
+def test_counters_of_several_ranks_are_refused_before_their_collectives_wait(tool_name, mode, refused):
+    told = why_not_so_many(tool_name, mode, 2)
+    assert bool(told) == refused and why_not_so_many(tool_name, mode, 1) == ""
+
+
+def test_a_rank_of_several_starts_nothing_under_ncu(tmp_path, fake, monkeypatch):
+    fake("ncu", RUN)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    train = ["--tool", "ncu", "--out", str(tmp_path), "--device", "gpu", "--", "-c", "raise SystemExit(9)"]
+    with pytest.raises(UserError, match=r"^profile ncu runs each kernel several times .* of 2 ranks would"):
+        main(train)
 
 
 def test_every_tools_usual_mode_is_one_of_its_modes():

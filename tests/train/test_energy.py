@@ -158,3 +158,13 @@ def test_a_gpu_without_a_counter_says_so():
 def test_counters_that_hold_no_numbers_are_none(tmp_path):
     (package(tmp_path, 0, 0) / "energy_uj").write_text("n/a")
     assert "are no numbers" in str(open_rapl(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "joules", "said"),
+    [(0.8, 300.0, "off by 12%: its counter moves about every 0.1 s, and the batches took 0.8 s"),
+     (0.05, 300.0, "off by 100%"), (8.0, 300.0, ""), (0.8, None, "")],
+)  # fmt: skip
+def test_energy_of_a_short_run_is_said_to_be_coarse(seconds, joules, said):
+    notes = Used(seconds, joules).notes
+    assert len(notes) == bool(said) and all(said in note for note in notes)

@@ -11,11 +11,15 @@ import torch
 import torch.distributed as dist
 
 from jobs.execution import ROOT
+from jobs.run import make_run
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError
+from train import rank
 from train.backends import ddp
 from train.backends.dp import autocast_in_threads
 from train.backends.gpus import Gpu, check_gpus, exchange
+from train.device import choose_device, set_kernels
+from train.precision import Precision
 from train.world import World
 
 H100 = Gpu("node1", "00:1b:00", "11-22", "NVIDIA H100 80GB HBM3")
@@ -39,6 +43,103 @@ def test_two_ranks_on_one_gpu_are_named_with_it():
 def test_slices_of_one_gpu_are_told_from_one_gpu(uuids, name):
     with pytest.raises(UserError, match=r"^ranks 0 and 1 have MIG slices of one GPU"):
         check_gpus([replace(H100, uuid=uuid, name=name) for uuid in uuids])
+
+
+class _Cuda:
+    """What torch.cuda says of a node's GPUs, as this process sees them."""
+
+    def __init__(self, monkeypatch, count, capability=(9, 0), built_for=("sm_80", "sm_90")):
+        self.chosen = None
+        says = {
+            "is_available": True, "device_count": count, "get_device_name": "NVIDIA H100 80GB HBM3",
+            "get_device_capability": capability, "get_arch_list": list(built_for),
+        }  # fmt: skip
+        for name, value in says.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda index: setattr(self, "chosen", index))
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "world", "told"),
+    [
+        (4, None, World(local_rank=3, local_size=4), 3),
+        (1, "1", World(local_rank=3, local_size=4), 0),
+        (1, None, World(local_rank=1, local_size=2), "local rank 1 has no GPU: this node has 1"),
+        (
+            2,
+            None,
+            World(local_rank=2, local_size=4),
+            "local rank 2 of 4 sees 2 GPUs: start fewer .*gpu-bind=",
+        ),
+    ],
+)
+def test_each_rank_has_its_gpu_or_is_told_why_not(monkeypatch, count, visible, world, told):
+    cuda = _Cuda(monkeypatch, count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if isinstance(told, int):
+        assert choose_device(make_run({}), world) == torch.device("cuda", told) and cuda.chosen == told
+    else:
+        with pytest.raises(UserError, match=told):
+            choose_device(make_run({}), world)
+
+
+def test_a_gpu_that_this_pytorch_has_no_kernels_for_is_told_before_the_first_of_them(monkeypatch):
+    _Cuda(monkeypatch, 1, capability=(7, 0), built_for=["sm_75", "sm_90"])
+    with pytest.raises(UserError, match=r"capability 7\.0.* install PyTorch for CUDA 12\.6"):
+        choose_device(make_run({}), World())
+    assert choose_device(make_run({"device": "cpu"}), World()).type == "cpu"
+
+
+def test_an_amd_gpu_is_one_line(monkeypatch):
+    _Cuda(monkeypatch, 1)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    with pytest.raises(UserError, match=r"^AMD GPUs are not supported: .*--device cpu trains on the CPU"):
+        choose_device(make_run({}), World())
+
+
+@pytest.mark.parametrize(
+    ("compute", "capability", "said"),
+    [("tf32", (7, 5), "compute tf32 was done in fp32: compute capability 7.5"),
+     ("bf16", (7, 0), "compute bf16 was emulated"), ("bf16", (8, 0), ""), ("fp16", (7, 0), ""),
+     ("fp32", (7, 0), "")],
+)  # fmt: skip
+def test_a_precision_that_a_gpu_has_no_unit_for_is_said(monkeypatch, compute, capability, said):
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    _Cuda(monkeypatch, 1, capability)
+    findings = Precision(make_run({"compute": compute}), torch.device("cuda", 0)).findings
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    assert len(findings) == bool(said) and all(one.startswith(said) for one in findings)
+
+
+def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monkeypatch):
+    asked, cuda = [], torch.device("cuda", 0)
+    before = torch.backends.cudnn.benchmark
+    for wanted in (True, False):
+        set_kernels(make_run({"cudnn_benchmark": wanted}), cuda)
+        assert torch.backends.cudnn.benchmark is wanted
+    torch.backends.cudnn.benchmark = before
+    monkeypatch.setattr(torch, "compile", lambda model, mode: asked.append(mode) or model)
+    layer = torch.nn.Linear(2, 2)
+    for value in (False, True, "max-autotune", "reduce-overhead"):
+        assert rank.compiled(layer, make_run({"compile": value})) is layer
+    assert asked == [None, "max-autotune", "reduce-overhead"]
+    # The update is one kernel on a GPU, but under Horovod, which stands between it and the gradients.
+    monkeypatch.setattr(torch.optim, "SGD", lambda parameters, **words: words["fused"])
+    cpu = torch.device("cpu")
+    ways = [({}, cuda), ({}, cpu), ({"backend": "horovod"}, cuda)]
+    assert [rank.make_optimizer(layer, make_run(one), device) for one, device in ways] == [True, None, None]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_ddp_broadcasts_buffers_if_the_run_says_so(monkeypatch, wanted):
+    backend = object.__new__(ddp.Ddp)
+    backend._run, backend._device = make_run({"broadcast_buffers": wanted}), torch.device("cpu")
+    said = {}
+    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **words: said.update(words))
+    backend.wrap(torch.nn.Linear(2, 2))
+    assert said["broadcast_buffers"] is wanted
 
 
 def test_ranks_tell_each_other_their_gpus_through_the_store():

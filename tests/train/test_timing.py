@@ -61,6 +61,32 @@ class FakeEvent:
         return float(np.float32((later.at_ns - self.at_ns) / 1e6))
 
 
+@pytest.mark.parametrize("ppm", [0, 30, -80])
+def test_a_device_whose_clock_drifts_is_set_to_the_hosts_at_both_ends(ppm):
+    device = FakeDevice()
+    clock = DeviceClock(device.event, device.synchronize, lambda: round(device.now_ns * (1 + ppm * 1e-6)))
+    clock.start()
+    truth = []
+    for _ in range(100 * INSTANTS):
+        device.now_ns += 100_000_000
+        clock.tick()
+        truth.append(device.now_ns * (1 + ppm * 1e-6))
+    instants = clock.instants_ns()
+    assert len(instants) == 100 * INSTANTS
+    # A minute at 30 ppm would be 1.8 ms.
+    assert np.abs((instants - instants[0]) - (np.array(truth) - truth[0])).max() < 20_000
+
+
+def test_what_no_clock_drifts_by_is_a_reading_that_came_late():
+    device = FakeDevice()
+    clock = DeviceClock(device.event, device.synchronize, lambda: device.now_ns + device.waits * 10_000_000)
+    clock.start()
+    for _ in range(INSTANTS):
+        device.now_ns += 1_000_000
+        clock.tick()
+    assert np.diff(clock.instants_ns()).tolist() == [1_000_000] * (INSTANTS - 1)
+
+
 def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never_waits():
     device = FakeDevice()
     clock = DeviceClock(device.event, device.synchronize)
@@ -73,6 +99,7 @@ def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never
         clock.tick()
         truth.append(device.now_ns)
     assert device.waits == waits_at_start, "the loop waited for the device"
+    assert waits_at_start == 2
     instants = clock.instants_ns()
     drift = (instants - instants[0]) - (np.array(truth) - truth[0])
     assert device.now_ns > 100e9, "long enough that one elapsed time from the start would lose microseconds"

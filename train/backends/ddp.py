@@ -67,6 +67,7 @@ class Ddp:
             model,
             device_ids=[self._device] if self._device.type == "cuda" else None,
             bucket_cap_mb=self._run.bucket_mb,
+            broadcast_buffers=self._run.broadcast_buffers,
             # Gradients live in the buckets: no copy back after the exchange.
             gradient_as_bucket_view=True,
         )

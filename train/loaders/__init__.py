@@ -24,7 +24,10 @@ class Loader(Protocol):
     def __iter__(self) -> "Loader": ...
 
     def __next__(self) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(images (batch, 3, H, W) float32, normalised; labels (batch,) int64)."""
+        """(images (batch, 3, H, W), normalised, in the model's layout; labels (batch,) int64).
+
+        Images are float32; of DALI on a GPU float16 where autocast would make that of them.
+        """
 
     def close(self) -> None:
         """End threads and processes."""

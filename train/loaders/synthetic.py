@@ -3,6 +3,7 @@
 import torch
 
 from jobs.run import Run
+from train.loaders.ahead import memory_format
 from train.loaders.dataset import data_seed
 from train.models import CLASSES
 
@@ -13,7 +14,8 @@ class Synthetic:
     def __init__(self, run: Run, rank: int, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(data_seed(run, rank))
         size = (run.rank_batch, 3, run.image_size, run.image_size)
-        self._images = torch.randn(size, generator=generator).to(device)
+        images = torch.randn(size, generator=generator).to(device)
+        self._images = images.contiguous(memory_format=memory_format(run))
         self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
         self.images_corrupt = 0
         self.findings: list[str] = []

@@ -9,14 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from profiling import yaml_text
 from profiling.errors import UserError
 
 _FILE = Path(__file__).with_name("peaks.yaml")
 _MODELS = Path(__file__).with_name("models.yaml")
 
+# As NVML and torch name a slice of a GPU: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+_MIG = re.compile(r"(?P<gpu>.+) MIG (?P<parts>\d)g\.(?P<gb>\d+)gb(\+.*)?", re.IGNORECASE)
+_MEMORY_GB = re.compile(r"(\d+)\s?GB", re.IGNORECASE)
+# Memory of GPUs that can be cut, where the name does not say it.
+_MIG_GB = (("H100 PCIe", 80), ("H100 NVL", 94), ("H100", 80), ("H200", 141), ("A30", 24), ("B200", 180))
 # The reference's GPU (Cartesius), whose tables do not name it.
 REFERENCE_DEVICE = "Tesla K40m"
 
@@ -54,10 +57,7 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 
 
 def _load(path: Path) -> list[Any]:
-    try:
-        content = yaml_text.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read the peaks file {path}: {error}") from None
+    content = yaml_text.read(path, "peaks file").content
     if not isinstance(content, list):
         raise UserError(
             f"{path} is no peaks file: it should be a list of entries like "
@@ -93,10 +93,39 @@ def find(device: str, own: Path | None = None) -> Peak | None:
         own: a peaks file of the user's, whose entries come first.
     """
     name = device.strip()
+    if slice_of := _MIG.fullmatch(name):
+        whole = find(slice_of["gpu"], own)
+        return _slice(whole, name, slice_of) if whole else None
     for peak in _all(own):
         if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
             return peak
     return None
+
+
+def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
+    """The share of a GPU's peaks that a MIG slice has; None where its memory's size is not known.
+
+    NVIDIA cuts a GPU into 7 slices of its multiprocessors (A30: 4) and 8 of its memory (A30: 4); the name
+    says the former's number, and how much memory it has.
+    """
+    memory_gb = _MEMORY_GB.search(match["gpu"])
+    known = int(memory_gb[1]) if memory_gb else next((gb for gpu, gb in _MIG_GB if gpu in whole.name), 0)
+    if not known:
+        return None
+    parts, slices = (4, 4) if whole.name == "A30" else (7, 8)
+    computing = int(match["parts"]) / parts
+    of_memory = min(slices, max(1, round(int(match["gb"]) / known * slices)))
+    doubt = (
+        f"{match['parts']}/{parts} of the arithmetic and {of_memory}/{slices} of the memory's of {whole.name}"
+    )
+    return Peak(
+        name,
+        re.escape(name),
+        {precision: rate * computing for precision, rate in whole.flops_per_s.items()},
+        whole.bytes_per_s * of_memory / slices,
+        whole.source,
+        f"a MIG slice's are taken as {doubt}",
+    )
 
 
 @cache

@@ -27,6 +27,7 @@ _MEMORY = Metric("memory_gb", "most resident memory of a rank")
 _ON_DEVICE = (
     Metric("device_memory_gb", "most memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "taken for them", "reserved\nGB"),
+    Metric("device_used_gb", "in use on a GPU after the batches, all that uses it included", "in use\nGB"),
 )
 _DEVICE = (
     Metric(
@@ -169,6 +170,7 @@ def _device_memory(reports: Sequence[RankReport]) -> dict[str, Any]:
     return {
         "device_memory_gb": most("peak_device_memory_bytes"),
         "device_reserved_gb": most("peak_device_reserved_bytes"),
+        "device_used_gb": most("device_used_bytes"),
     }
 
 

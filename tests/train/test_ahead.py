@@ -1,0 +1,159 @@
+"""Batches for a GPU: a batch ahead, on a stream of their own, and the same pixels as on a CPU."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from jobs.run import make_run
+from train.loaders import dali, pytorch
+from train.loaders.ahead import Ahead, memory_format, normaliser
+from train.loaders.dataset import find_shard
+from train.loaders.synthetic import Synthetic
+
+from .conftest import run_of
+
+CPU = torch.device("cpu")
+
+
+class Story:
+    """Streams, events and tensors that tell what is asked of them."""
+
+    def __init__(self):
+        self.told = []
+        self.number = -1
+
+    # torch.cuda
+    def Stream(self, device):
+        return "copying"
+
+    def Event(self):
+        return self
+
+    def current_stream(self, device):
+        return self
+
+    @contextmanager
+    def stream(self, stream):
+        self.told.append(f"on {stream}:")
+        yield
+        self.told.append(".")
+
+    # an event, and the stream that computes
+    def record(self, stream):
+        self.told.append(f"event on {stream}")
+
+    def wait_event(self, event):
+        self.told.append("computing waits")
+
+    # batches on the host
+    def __next__(self):
+        self.number += 1
+        return Tensor(self, f"images {self.number}"), Tensor(self, f"labels {self.number}")
+
+
+class Tensor:
+    def __init__(self, story, name):
+        self.story, self.name = story, name
+
+    def to(self, device, non_blocking):
+        assert non_blocking
+        self.story.told.append(f"copy {self.name}")
+        return self
+
+    def record_stream(self, stream):
+        assert stream is self.story
+        self.story.told.append(f"keep {self.name}")
+
+
+def fetch(number):
+    return ["on copying:", f"copy images {number}", f"finish images {number}", f"copy labels {number}",
+            "event on copying", "."]  # fmt: skip
+
+
+def test_the_next_batch_is_copied_while_this_one_is_computed():
+    story = Story()
+
+    def finish(images):
+        story.told.append(f"finish {images.name}")
+        return images
+
+    batches = Ahead(story, CPU, finish, story)
+    assert next(batches)[0].name == "images 0"
+    handed_over = ["computing waits", "keep images 0", "keep labels 0"]
+    assert story.told == [*fetch(0), *handed_over, *fetch(1)]
+    story.told.clear()
+    assert next(batches)[0].name == "images 1"
+    assert story.told == ["computing waits", "keep images 1", "keep labels 1", *fetch(2)]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_bytes_become_the_same_pixels_on_the_device_as_in_a_worker(data_set, channels_last):
+    run = run_of(data_set, channels_last=channels_last)
+    shard = find_shard(run, 0, 1)
+    batch = {}
+    for normalised in (True, False):
+        torch.manual_seed(3)
+        batch[normalised] = torch.stack([pytorch.Images(shard, 32, normalised)[i][0] for i in range(6)])
+    assert batch[False].dtype == torch.uint8 and batch[False].nbytes * 4 == batch[True].nbytes
+    images = normaliser(run, CPU)(batch[False])
+    assert images.dtype == torch.float32 and torch.allclose(images, batch[True], atol=1e-5)
+    assert images.is_contiguous(memory_format=memory_format(run))
+
+
+def test_the_synthetic_batch_is_made_in_the_models_layout_once():
+    for channels_last in (False, True):
+        run = make_run({"channels_last": channels_last, "image_size": 32, "batch": 2, "device": "cpu"})
+        batches = Synthetic(run, 0, CPU)
+        (one, _), (other, _) = next(batches), next(batches)
+        assert one is other and one.is_contiguous(memory_format=memory_format(run))
+        assert one is one.contiguous(memory_format=memory_format(run)), (
+            "the loop would copy it for each batch"
+        )
+
+
+def test_dali_writes_the_layout_that_the_model_takes_and_the_same_pixels(data_set):
+    pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed (it exists for Linux only)")
+    batch = {}
+    for channels_last in (False, True):
+        run = run_of(data_set, "dali-cpu", channels_last=channels_last, workers=1)
+        loader = dali.build_loader(run, 0, 1, CPU)
+        images, labels = next(loader)
+        assert images.shape == (4, 3, 32, 32) and labels.dtype == torch.int64
+        assert images.is_contiguous(memory_format=memory_format(run))
+        batch[channels_last] = images.clone()
+        loader.close()
+    assert torch.equal(batch[False], batch[True])
+
+
+class _Properties:
+    def __init__(self, total_memory):
+        self.total_memory = total_memory
+
+
+@pytest.mark.parametrize(
+    ("capability", "gigabytes", "words"),
+    [((9, 0), 80, {"hw_decoder_load", "preallocate_width_hint"}), ((8, 0), 80, {"preallocate_width_hint"}),
+     ((8, 9), 24, set()), ((9, 0), 24, {"hw_decoder_load"})],
+)  # fmt: skip
+def test_dalis_decoder_is_told_what_the_gpu_has(monkeypatch, capability, gigabytes, words):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: _Properties(gigabytes * 10**9))
+    told = dali.on_its_engines(torch.device("cuda", 0))
+    assert told["device"] == "mixed"
+    assert {name for name in told if name in ("hw_decoder_load", "preallocate_width_hint")} == words
+    if dali_is_here():
+        from nvidia.dali import fn
+
+        assert all(
+            f"\n{name} : " in (fn.decoders.image_random_crop.__doc__ or "")
+            for name in told.keys() - {"device"}
+        )
+
+
+def dali_is_here():
+    try:
+        import nvidia.dali  # noqa: F401
+    except ImportError:
+        return False
+    return True
