@@ -20,7 +20,7 @@ from analysis.display.metrics import (
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
-from analysis.measures.anatomy.traces import Anatomy, anatomies_of
+from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.results.study import Source, Study
 
 LEVELS = {
@@ -78,9 +78,16 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     Raises:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
-    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
-    anatomies = anatomies_of(study, profiled)
-    answer = [row for source, ranks in anatomies for row in means(source, ranks, by)]
+    traces = traces_of(study, study.recorded)
+    if "stage" in by:
+        for trace in traces:
+            if not trace.staged:
+                study.note(
+                    "what of a batch is forward, backward and update is not known: no row a stage",
+                    trace.source,
+                )
+        traces = [trace for trace in traces if trace.staged]
+    answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
     if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "

@@ -38,6 +38,7 @@ class RankTrace:
         batch_index: of each attributed batch in whose time something ran; one without was not recorded.
         edges_ns: the instants between which the stages of these lie, (batches, 6).
         parts_ns: of :data:`divide.EVERY` what is known of these stages, (batches x 5,) each.
+        staged: whether their stages are known.
         activities, unknown_launches: of the device from the first of these batches to the last, and how many
             of them have no known launch.
         untimed_batches, untimed_kernels: what lacks a time and is left out.
@@ -52,6 +53,7 @@ class RankTrace:
     unknown_launches: int
     untimed_batches: int
     untimed_kernels: int
+    staged: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class RunTrace:
         return any(len(one.calls.kind) for one in self.ranks)
 
     @property
+    def staged(self) -> bool:
+        """Whether the stages of all batches are known."""
+        return all(one.staged for one in self.ranks)
+
+    @property
     def recorded(self) -> list[RankTrace]:
         """The ranks in whose attributed batches something ran."""
         return [one for one in self.ranks if len(one.batch_index)]
@@ -91,13 +98,13 @@ Anatomy = list[dict[str, Any]]
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def anatomies_of(study: Study, sources: Iterable[Source]) -> list[tuple[Source, Anatomy]]:
-    """The anatomy of each of the runs that can be used; what is not known of it is noted."""
-    traces = list(study.each(sources, lambda source: trace_of(study, source)))
-    for source, trace in traces:
+def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
+    """The trace of each of the runs that can be used; what of its anatomy is not known is noted."""
+    traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
+    for trace in traces:
         for text in unknown(trace):
-            study.note(text, source)
-    return [(source, anatomy_of(trace)) for source, trace in traces]
+            study.note(text, trace.source)
+    return traces
 
 
 def trace_of(study: Study, source: Source) -> RunTrace:
@@ -158,6 +165,7 @@ def reduced(tables: RankTables) -> tuple[RankTrace, Intervals]:
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
         untimed_batches=tables.untimed_batches,
         untimed_kernels=tables.untimed_kernels,
+        staged=tables.staged,
     )
     return trace, activities.exposed
 

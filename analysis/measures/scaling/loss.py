@@ -19,8 +19,7 @@ import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
-from analysis.measures.anatomy.traces import Anatomy
-from analysis.measures.anatomy.traces import anatomies_of as read_anatomies
+from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.measures.scaling.points import Point
 from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
@@ -77,7 +76,7 @@ def read(study: Study) -> dict[str, Anatomy]:
     if all(source.world_size == 1 for source in runs):
         return {}
     recorded = [source for source in runs if source.fields["profile"] != "none" and source.tables("kernels")]
-    return {source.id: anatomy for source, anatomy in read_anatomies(study, recorded)}
+    return {trace.source.id: anatomy_of(trace) for trace in traces_of(study, recorded)}
 
 
 def anatomies_of(points: Sequence[Point], of_runs: Mapping[str, Anatomy]) -> Anatomies:
