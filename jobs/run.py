@@ -381,5 +381,5 @@ def parse_value(name: str, text: str) -> Any:
         return _adapter(name).validate_strings(text)
     except ValidationError:
         options = literal_options(annotation)
-        hint = did_you_mean(text, options) if options else f"; {Run.model_fields[name].description}"
-        raise UserError(f"{name}: {text!r} is not a value of it{hint}") from None
+        hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
+        raise UserError(f"invalid {name} {text!r}{hint}") from None

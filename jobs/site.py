@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from jobs.flags import make_parser
-from jobs.validation import explain
+from jobs.validation import problems_of
 from profiling import yaml_text
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site
@@ -110,22 +109,18 @@ def read_site(path: Path) -> Site:
     """A site from its YAML file.
 
     Raises:
-        UserError: unreadable, not YAML, an unknown key (the nearest is named) or a bad value; one line.
+        UserError: unreadable or not YAML.
+        Mistakes: unknown keys (the nearest is named) and bad values, all of them, with their lines.
     """
-    try:
-        content = yaml_text.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the site file {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {error}") from None
-    if content is None:
-        content = {}
+    document = yaml_text.read(path, "site file")
+    content = {} if document.content is None else document.content
     if not isinstance(content, dict):
         raise UserError(f"{path} is no site file: it should hold keys, as jobs/sites/example.yaml does")
     try:
         return Site.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise UserError(f"{path}: {explain(error, Site, 'key')}") from None
+        problems = problems_of(error, Site, "key")
+        raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems]) from None
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:

@@ -6,17 +6,16 @@ A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs.run import ID_FIELDS, Profile, Run, format_id, make_run, parse_value
-from jobs.validation import explain
+from jobs.validation import Problem, problems_of
 from profiling import yaml_text
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean
 
 Order = Literal["random", "given", "largest", "smallest"]
 Repetitions = Annotated[int, Field(ge=1, le=1000)]
@@ -124,44 +123,86 @@ def read_sweep(path: Path) -> Sweep:
     """A sweep from its YAML file (loaded safely).
 
     Raises:
-        UserError: unreadable, not YAML, an unknown key or a bad value; one line with the file and place.
+        UserError: unreadable or not YAML.
+        Mistakes: unknown keys and bad values, all of them, with their lines.
     """
+    if not path.exists():
+        raise UserError(f"no sweep file {path}{_near(path)}")
+    document = yaml_text.read(path, "sweep file")
+    if not isinstance(document.content, dict):
+        raise UserError(f"{path} is no sweep file: it should hold `run:` with fields and values")
+    values = {"name": path.stem, **document.content}
+    problems = _problems_of_sweep(values)
+    if problems:
+        raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems])
+    return Sweep.model_validate(values)
+
+
+def _near(path: Path) -> str:
+    """The sweep file that was meant by one that is not there: beside it, or one of ours of that name."""
+    ours = {file.stem: str(file) for file in sorted(Path("configs").glob("*.yaml"))}
+    beside = [str(file) for file in sorted(path.parent.glob("*.yaml"))]
+    if path.stem in ours:
+        return did_you_mean(ours[path.stem], [ours[path.stem]])
+    files = beside or list(ours.values())
+    return did_you_mean(str(path), files) if files else ""
+
+
+def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the content of a sweep file: its keys, then the fields and values of `run:`."""
+    loose = [key for key in values if key in Run.model_fields]
+    if "run" not in values and loose:
+        text = f"no `run:` above {', '.join(loose)}: the fields of a run go below `run:`"
+        return [Problem((loose[0],), text)]
+    problems: list[Problem] = []
     try:
-        content = yaml_text.parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        files = sorted(str(file) for file in path.parent.glob("*.yaml"))
-        raise UserError(f"no sweep file {path}" + (did_you_mean(str(path), files) if files else "")) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the sweep file {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is no sweep: it should hold `run:` with fields and values")
-    try:
-        sweep = Sweep.model_validate({"name": path.stem, **content})
+        Sweep.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{path}: {explain(error, Sweep)}") from None
-    _check_fields(sweep, path)
-    return sweep
-
-
-def _check_fields(sweep: Sweep, path: Path) -> None:
-    # A misspelled field is found before the product is made, and an impossible rule before it hides nothing.
-    for name, values in sweep.run.items():
-        if name not in Run.model_fields:
-            raise UserError(f"{path}: unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
-        if not _as_list(values):
-            raise UserError(f"{path}: {name} has no value; a factor needs one at least")
-    for rule in sweep.exclude:
-        for name in rule.when:
+        problems = problems_of(error, Sweep, "key")
+    problems = [_below_run(problem) for problem in problems]
+    run, rules = values.get("run"), values.get("exclude")
+    fields: dict[Any, Any] = run if isinstance(run, dict) else {}
+    problems += [
+        problem for name, value in fields.items() for problem in _problems_of_factor(str(name), value)
+    ]
+    for index, rule in enumerate(rules if isinstance(rules, list) else []):
+        when = rule.get("when") if isinstance(rule, dict) else None
+        for name in when if isinstance(when, dict) else {}:
             if name not in (*Run.model_fields, "world_size"):
-                raise UserError(
-                    f"{path}: exclude: unknown field {name!r}{did_you_mean(name, Run.model_fields)}"
-                )
-    if isinstance(sweep.repetitions, dict):
-        absent = [p for p in _as_list(sweep.run.get("profile", "none")) if p not in sweep.repetitions]
-        if absent:
-            raise UserError(f"{path}: repetitions says nothing of profile {absent[0]!r}")
+                text = f"exclude: unknown field {name!r}{did_you_mean(name, Run.model_fields)}"
+                problems.append(Problem(("exclude", index, "when", name), text))
+    repetitions = values.get("repetitions")
+    if isinstance(repetitions, dict) and not any(problem.place[0] == "repetitions" for problem in problems):
+        absent = [p for p in _as_list(fields.get("profile", "none")) if p not in repetitions]
+        problems += [Problem(("repetitions",), f"repetitions: none given for profile {p!r}") for p in absent]
+    return problems
+
+
+def _below_run(problem: Problem) -> Problem:
+    """A problem of a sweep's keys; of an unknown one that is a run's field, where it belongs."""
+    name = str(problem.place[0]) if problem.place else ""
+    if len(problem.place) == 1 and name in Run.model_fields and problem.text.startswith("unknown"):
+        return replace(problem, text=f"{name} is a field of a run: it goes below `run:`")
+    if problem.place == ("run",):
+        return replace(problem, text="`run:` should hold fields and values, e.g. `run: {model: resnet50}`")
+    return problem
+
+
+def _problems_of_factor(name: str, values: Any) -> list[Problem]:
+    """What is wrong with a field of `run:` and its values, each taken by itself."""
+    if name not in Run.model_fields:
+        return [Problem(("run", name), f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")]
+    if values == []:
+        return [Problem(("run", name), f"{name} has no value; give at least one")]
+    problems = []
+    for index, value in enumerate(_as_list(values)):
+        try:
+            Run.model_validate({name: value})
+        except ValidationError as error:
+            # Whether values go together shows only where all of a run's are known.
+            of_field = [problem for problem in problems_of(error, Run) if problem.place]
+            problems += [Problem(("run", name, index), problem.text) for problem in of_field]
+    return problems
 
 
 def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
@@ -169,17 +210,21 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
     names = list(sweep.run)
     outside = tuple(n for n in names if n not in ID_FIELDS and len(_as_list(sweep.run[n])) > 1)
     sweep_runs, excluded = [], []
-    twins: set[Run] = set()
+    wrong: list[str] = []
+    done: set[Run] = set()
     for values in itertools.product(*(_as_list(sweep.run[name]) for name in names)):
         fields = dict(zip(names, values, strict=True))
-        if fields.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1:
-            # What a profiler is asked for says nothing of the runs without one: these are made once.
-            fields = {name: value for name, value in fields.items() if name not in _OF_PROFILERS}
+        # What a profiler is asked for says nothing of the runs without one: these are made once.
+        once = fields.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1
+        fields = {name: value for name, value in fields.items() if not (once and name in _OF_PROFILERS)}
+        try:
             run = make_run(fields, where)
-            if run in twins:
-                continue
-            twins.add(run)
-        run = make_run(fields, where)
+        except UserError as error:
+            wrong.append(str(error))
+            continue
+        if once and run in done:
+            continue
+        done.add(run)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
         for repetition in range(sweep.repetitions_of(run.profile)):
             sweep_run = SweepRun(run, repetition, outside)
@@ -187,8 +232,10 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
                 sweep_runs.append(sweep_run)
             else:
                 excluded.append(Excluded(sweep_run, reason))
+    if wrong:
+        raise Mistakes(wrong)
     if len({sweep_run.id for sweep_run in sweep_runs}) < len(sweep_runs):
-        raise UserError(f"{where}: a factor names the same value twice")
+        raise UserError(f"{where}: a field of `run:` has the same value twice")
     return sweep_runs, excluded
 
 

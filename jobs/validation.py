@@ -1,35 +1,90 @@
-"""What is wrong with a user's values, in one line, for any of our models?"""
+"""What is wrong with a user's values, for any of our models? Each problem in one line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from profiling.errors import did_you_mean
 
+Place = tuple[int | str, ...]
 
-def explain(error: ValidationError, model: type[BaseModel], what: str = "field") -> str:
-    """The first problem of a pydantic error of ``model``, with the near miss named.
+# Of pydantic's errors, by their type: what a value should be. {} are the error's context.
+_SHOULD_BE = {
+    "missing": "is missing",
+    "dict_type": "should hold keys and values (`key: value`)",
+    "model_type": "should hold keys and values (`key: value`)",
+    "list_type": "should be a list",
+    "string_type": "should be text",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "greater_than": "should be more than {gt}",
+    "greater_than_equal": "should be at least {ge}",
+    "less_than": "should be less than {lt}",
+    "less_than_equal": "should be at most {le}",
+    "string_too_short": "should not be empty",
+    "string_too_long": "should have at most {max_length} characters",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, in one line, and where: keys and indices, outermost first."""
+
+    place: Place
+    text: str
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], what: str = "field") -> list[Problem]:
+    """Everything that a pydantic error of ``model`` says, each problem once, with near misses named.
 
     Args:
         what: what a name is to the user: a field of a run, a key of a file.
     """
-    # A misspelled name explains a missing one, so it is told first; else the innermost of a union's problems.
-    problems = error.errors()
-    problem = min(problems, key=lambda each: (each["type"] != "extra_forbidden", -len(_place(each["loc"]))))
-    place, given = ".".join(_place(problem["loc"])), problem.get("input")
-    if problem["type"] == "extra_forbidden":
-        part, name = _innermost(model, problem["loc"])
-        return f"unknown {what} {place!r}{did_you_mean(name, part.model_fields)}"
-    if problem["type"] == "literal_error":
-        part, name = _innermost(model, problem["loc"])
-        options = literal_options(part.model_fields[name].annotation)
-        return f"{place} = {given!r} is not known{did_you_mean(str(given), options)}"
-    message = problem["msg"].removeprefix("Value error, ")
-    others = len({_place(each["loc"]) for each in problems}) - 1
-    more = f" (and {others} more)" if others else ""
-    return (f"{place} = {given!r}: {message}" if place else message) + more
+    errors = [(_place(each["loc"]), each) for each in error.errors()]
+    # A value that fits no member of a union has an error for each: the innermost counts, and a wrong value
+    # more than a wrong type.
+    weighed = sorted(errors, key=lambda pair: (-len(pair[0]), pair[1]["type"].endswith("_type")))
+    chosen: dict[Place, Any] = {}
+    for place, each in weighed:
+        if not any(known[: len(place)] == place for known in chosen):
+            chosen[place] = each
+    in_order = [place for place in dict.fromkeys(place for place, _ in errors) if place in chosen]
+    return [Problem(place, _text(chosen[place], place, model, what)) for place in in_order]
+
+
+def explain(error: ValidationError, model: type[BaseModel], what: str = "field") -> str:
+    """All problems of a pydantic error of ``model`` in one line; see :func:`problems_of`."""
+    return "; ".join(problem.text for problem in problems_of(error, model, what))
+
+
+def _text(problem: Mapping[str, Any], place: Place, model: type[BaseModel], what: str) -> str:
+    name, given, kind = ".".join(map(str, place)), problem.get("input"), problem["type"]
+    if kind == "extra_forbidden":
+        part, inner = _innermost(model, problem["loc"])
+        return f"unknown {what} {name!r}{did_you_mean(inner, part.model_fields)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if not place:
+        return problem["msg"].removeprefix("Value error, ")
+    part, inner = _innermost(model, problem["loc"])
+    info = part.model_fields.get(inner)
+    if kind == "literal_error":
+        options = literal_options(info.annotation) if info else ()
+        of = ".".join(map(str, place[:-1])) if given == place[-1] else name  # a key, or a value
+        return f"invalid {of} {given!r}{did_you_mean(str(given), options)}"
+    if kind == "string_pattern_mismatch" and info and info.description:
+        return f"invalid {name} {given!r}: {info.description}"
+    should_be = _SHOULD_BE.get(kind, problem["msg"].removeprefix("Value error, "))
+    should_be = should_be.format(**problem.get("ctx", {})) if kind in _SHOULD_BE else should_be
+    return f"invalid {name} {given!r}: {should_be}"
 
 
 def literal_options(annotation: Any) -> tuple[str, ...]:
@@ -39,9 +94,9 @@ def literal_options(annotation: Any) -> tuple[str, ...]:
     return tuple(option for part in get_args(annotation) for option in literal_options(part))
 
 
-def _place(loc: Sequence[int | str]) -> tuple[str, ...]:
+def _place(loc: Sequence[int | str]) -> Place:
     """Where a problem is: names and indices, without pydantic's own names of a union's members."""
-    return tuple(str(part) for part in loc if re.fullmatch(r"\w+", str(part)))
+    return tuple(part for part in loc if re.fullmatch(r"\w+", str(part)))
 
 
 def _innermost(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], str]:

@@ -6,8 +6,9 @@ Raise :class:`UserError` where the cause is known; :func:`run_command` shows it,
 import difflib
 import errno
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
@@ -28,11 +29,38 @@ class UserError(Exception):
     exit_code = EXIT_WRONG_USE
 
 
+class Mistakes(UserError):
+    """Several things that the user can put right, all found at once: a line each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = tuple(dict.fromkeys(lines))
+
+
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """``"; did you mean 'nodes'?"`` for the nearest option, or a list of the right ones."""
     names = [str(option) for option in options]
-    near = difflib.get_close_matches(str(word), names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; one of: {', '.join(names)}"
+    near = _nearest(str(word), names)
+    return f"; did you mean {near!r}?" if near else f"; one of: {', '.join(names)}"
+
+
+def _nearest(word: str, names: Sequence[str]) -> str | None:
+    """The option that ``word`` is, misspelled; else one of the same words, more or less; else one like it."""
+    bare = {name.lstrip("-"): name for name in names}  # the dashes of flags are alike in all of them
+    parts = _words(word)
+    related = [name for name in bare if _words(name) and (_words(name) <= parts or parts <= _words(name))]
+    for among, cutoff in ((list(bare), _TYPO), (related, 0.0), (list(bare), _ALIKE)):
+        if near := difflib.get_close_matches(word.lstrip("-"), among, n=1, cutoff=cutoff):
+            return bare[near[0]]
+    return None
+
+
+# How alike words are (difflib): one is the other with a typing error; one may be meant by the other.
+_TYPO, _ALIKE = 0.85, 0.6
+
+
+def _words(name: str) -> set[str]:
+    return set(filter(None, re.split(r"[-_]+", name.lower())))
 
 
 def run_command(main: Callable[[], int | None]) -> None:
@@ -41,7 +69,8 @@ def run_command(main: Callable[[], int | None]) -> None:
         code = main() or EXIT_DONE
         sys.stdout.flush()
     except UserError as error:
-        _complain(str(error))
+        for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
+            _complain(line)
         code = error.exit_code
     except KeyboardInterrupt:
         _complain("interrupted")

@@ -52,7 +52,7 @@ def test_what_a_table_names_is_what_a_run_takes() -> None:
     for field, names in (("profile", STARTED), ("loader", LOADERS), ("backend", ["auto", *BACKENDS])):
         for name in names:
             assert getattr(make_run({field: name}), field) == name
-        with pytest.raises(UserError, match=f"{field} = 'no-such' is not known"):
+        with pytest.raises(UserError, match=f"invalid {field} 'no-such'; one of: "):
             make_run({field: "no-such"})
 
 

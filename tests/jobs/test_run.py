@@ -135,8 +135,8 @@ def test_what_is_no_id_is_refused_in_one_line(text):
     [
         ({"nodez": 1}, "did you mean 'nodes'"),
         ({"loader": "dali-gpy"}, "did you mean 'dali-gpu'"),
-        ({"nodes": 0}, "nodes = 0"),
-        ({"nodes": "2"}, "nodes = '2'"),
+        ({"nodes": 0}, "invalid nodes 0: should be at least 1"),
+        ({"nodes": "2"}, "invalid nodes '2': should be a whole number"),
         ({"model": "../resnet50"}, "model"),
         ({"batches": 4, "attribute_from": 4}, "must be less than batches"),
         ({"gpus_per_node": 2, "backend": "single"}, "use ddp"),
@@ -144,7 +144,7 @@ def test_what_is_no_id_is_refused_in_one_line(text):
         ({"grad": "fp16", "backend": "dp"}, "for grad fp16 use ddp"),
         ({"compile": True, "backend": "dp"}, "copies the model for each GPU"),
         ({"channels_last": True, "backend": "dp"}, "as NCHW; for channels_last use ddp"),
-        ({"profile": "torch", "profile_schedule": "1,2,5"}, "profile_schedule = '1,2,5'"),
+        ({"profile": "torch", "profile_schedule": "1,2,5"}, "invalid profile_schedule '1,2,5'"),
         ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
         (
             {"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 15},
@@ -167,7 +167,9 @@ def test_a_flag_misspelled_is_named_with_the_right_one():
     add_run_flags(parser)
     with pytest.raises(UserError, match=r"--lodaer; did you mean '--loader'"):
         parser.parse_args(["--lodaer", "x"])
-    with pytest.raises(UserError, match="not a value"):
+    with pytest.raises(UserError, match="--batch-size; did you mean '--batch'"):
+        parser.parse_args(["--batch-size", "32"])
+    with pytest.raises(UserError, match="invalid batch 'many'"):
         parse_value("batch", "many")
 
 

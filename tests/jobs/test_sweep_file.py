@@ -1,9 +1,11 @@
 """A sweep file says which runs there are, and in which order."""
 
+from pathlib import Path
+
 import pytest
 
 from jobs.sweep_file import expand, ordered, parse_only, read_sweep, select
-from profiling.errors import UserError
+from profiling.errors import Mistakes, UserError, run_command
 
 SWEEP = """
 repetitions: {none: 2, torch: 1}
@@ -47,7 +49,7 @@ def test_what_a_profiler_is_asked_for_makes_no_second_unprofiled_run(sweep_file)
     runs, _ = expand(read_sweep(sweep_file(text)))
     asked = [(run.profile, run.profile_mode) for run in configurations(runs)]
     assert asked == [("none", "auto"), ("torch", "auto"), ("torch", "memory")]
-    with pytest.raises(UserError, match="names the same value twice"):
+    with pytest.raises(UserError, match="has the same value twice"):
         expand(read_sweep(sweep_file("repetitions: 1\nrun: {profile: [none, torch], batch: [8, 8]}")), "x")
 
 
@@ -76,18 +78,25 @@ def test_only_selects(sweep_file):
     ("text", "says"),
     [
         ("run: {nodez: 1}", "unknown field 'nodez'; did you mean 'nodes'"),
-        ("runs: {nodes: 1}", "unknown field 'runs'; did you mean 'run'"),
-        ("run: {nodes: 0}", "nodes = 0"),
+        ("runs: {nodes: 1}", "unknown key 'runs'; did you mean 'run'"),
+        ("runs: {nodes: 1}", "`run:` should hold fields and values"),
+        ("run: 5", "conf.yaml, line 1: `run:` should hold fields and values"),
+        ("model: alexnet\nbatch: 2", "line 1: no `run:` above model, batch"),
+        ("run: {nodes: 1}\nmodel: alexnet", "line 2: model is a field of a run: it goes below `run:`"),
+        ("run:\n  batch_size: 32", "line 2: unknown field 'batch_size'; did you mean 'batch'?"),
+        ("run:\n  batches: [4, 5]\n  attribute_from: 4", "attribute_from (4) must be less than batches (4)"),
+        ("run:\n\tmodel: alexnet", "conf.yaml, line 2: not YAML: indented with a tab"),
+        ("run: {nodes: 0}", "conf.yaml, line 1: invalid nodes 0: should be at least 1"),
         ("run: {nodes: []}", "nodes has no value"),
         ("run: {nodes: [1, 1]}\nrepetitions: 1", "same value twice"),
-        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "nothing of profile 'torch'"),
+        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "none given for profile 'torch'"),
         ("run: {loader: dali_gpu}", "did you mean 'dali-gpu'"),
         ("run: {nodes: 1}\nexclude: [{when: {gruds: fp32}, because: x}]", "unknown field 'gruds'"),
         ("run: {nodes: 1}\nname: ../../etc", "name"),
-        ("run: [1, 2", "not YAML"),
-        ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "'batch' is there twice"),
-        ("run: {nodes: 1}\nrepetitions: 0", "repetitions = 0: Input should be greater"),
-        ("run: {nodes: 1}\nrepetitions: {non: 2}", "'non' is not known; did you mean 'none'"),
+        ("run: [1, 2", "conf.yaml, line 1: not YAML"),
+        ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "conf.yaml, line 4: 'batch' is there twice"),
+        ("run: {nodes: 1}\nrepetitions: 0", "line 2: invalid repetitions 0: should be at least 1"),
+        ("run: {nodes: 1}\nrepetitions: {non: 2}", "invalid repetitions 'non'; did you mean 'none'"),
         ("- 1", "no sweep"),
         ("run: {data: !!python/object/apply:os.system [reboot]}", "not YAML"),
         ("", "no sweep"),
@@ -98,12 +107,42 @@ def test_a_wrong_sweep_file_is_answered_in_one_line_that_names_it(sweep_file, te
         expand(read_sweep(sweep_file(text)), "conf.yaml")
     assert says in str(error.value)
     assert "conf.yaml" in str(error.value)
+    assert "unicode" not in str(error.value) and "Input should" not in str(error.value)
+
+
+def test_all_mistakes_of_a_file_are_in_one_answer_with_their_lines(sweep_file):
+    text = "repetitons: 2\nrun:\n  loder: synthetic\n  batch_size: 32\n  nodes: [1,\n    0]\n"
+    with pytest.raises(Mistakes) as error:
+        read_sweep(sweep_file(text + "exclude:\n- {when: {gruds: 1}, because: x}"))
+    assert [line.partition("conf.yaml, ")[2] for line in error.value.lines] == [
+        "line 1: unknown key 'repetitons'; did you mean 'repetitions'?",
+        "line 3: unknown field 'loder'; did you mean 'loader'?",
+        "line 4: unknown field 'batch_size'; did you mean 'batch'?",
+        "line 6: invalid nodes 0: should be at least 1",
+        "line 8: exclude: unknown field 'gruds'; did you mean 'grad'?",
+    ]
+
+
+def test_each_mistake_is_a_line_of_the_answer_and_a_repeated_one_is_said_once(capsys):
+    def wrong():
+        raise Mistakes(["one", "two", "one"])
+
+    with pytest.raises(SystemExit) as left:
+        run_command(wrong)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines() == ["scaleprof: error: one", "scaleprof: error: two"]
 
 
 def test_a_missing_sweep_file_names_its_neighbour(sweep_file):
     path = sweep_file(SWEEP)
     with pytest.raises(UserError, match=r"did you mean '.*conf\.yaml'"):
         read_sweep(path.with_name("conv.yaml"))
+
+
+def test_a_sweep_of_ours_is_named_by_its_name_alone(root, monkeypatch):
+    monkeypatch.chdir(root)
+    with pytest.raises(UserError, match=r"did you mean 'configs/quick\.yaml'"):
+        read_sweep(Path("quick"))
 
 
 @pytest.mark.parametrize("name", ["quick", "loaders", "resnet50", "vgg16", "alexnet"])

@@ -216,8 +216,9 @@ def test_ranks_that_were_not_started_are_told():
 # --- wrong use: one line, exit code 2 -----------------------------------------------------------------
 
 WRONG_USE = {
-    "loader with a near miss": (["--loader", "dali-cp"], "'dali-cp' is not a value of it; did you mean"),
+    "loader with a near miss": (["--loader", "dali-cp"], "invalid loader 'dali-cp'; did you mean"),
     "model with a near miss": (["--model", "resnet5O"], "resnet5O"),
+    "batch size": (["--batch-size", "3"], "unknown flag --batch-size; did you mean '--batch'"),
     "flag with a near miss": (["--bach", "3"], "unknown flag --bach; did you mean '--batch'"),
     "no batches": (["--batches", "0"], "batches"),
     "half a batch": (["--batches", "2.5"], "batches"),

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from profiling import yaml_text
 from profiling.errors import UserError
 
@@ -59,10 +57,7 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 
 
 def _load(path: Path) -> list[Any]:
-    try:
-        content = yaml_text.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read the peaks file {path}: {error}") from None
+    content = yaml_text.read(path, "peaks file").content
     if not isinstance(content, list):
         raise UserError(
             f"{path} is no peaks file: it should be a list of entries like "
