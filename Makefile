@@ -1,5 +1,5 @@
-# `make setup` makes the environment in .venv; `make demo` runs a whole study on this machine, `make test` proves the
-# project. Both make the environment where it is not there yet.
+# `make setup` creates the environment in .venv. `make demo` runs a whole study on this machine, `make test` runs the
+# tests. Both create the environment if it does not exist.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,16 +7,16 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: setup $(VENV) demo test test-wide check docs format horovod clean
+.PHONY: setup $(VENV) demo test test-wide test-gpu-fake check docs format horovod clean
 .DEFAULT_GOAL := demo
 
 setup $(VENV): $(VENV)/.ready
 	@echo "scaleprof is installed: $(BIN)/scaleprof lists its commands"
 
-# A second call does nothing: the report is there.
+# A second call does nothing: the report exists.
 demo: $(REPORT)
-	@echo "All is done: the table with  $(BIN)/python -m analysis.scaled $(RESULTS)"
-	@echo "             the report in   $(REPORT)"
+	@echo "Nothing left to do. Table:   $(BIN)/python -m analysis.scaled $(RESULTS)"
+	@echo "                    Report:  $(REPORT)"
 
 $(REPORT): configs/quick.yaml | $(VENV)/.ready data/demo/.ready
 	$(BIN)/python -m jobs.sweep configs/quick.yaml
@@ -27,9 +27,9 @@ data/demo/.ready: | $(VENV)/.ready
 	$(BIN)/python -m train.data make data/demo
 	@touch $@
 
-# The stamp is made last, so that an interrupted installation is taken up again.
+# The stamp is written last, so that an interrupted installation is repeated.
 $(VENV)/.ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("scaleprof needs Python 3.11 or newer; say which: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -c 'import sys; sys.exit("scaleprof needs Python 3.11 or newer; choose one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
@@ -38,7 +38,7 @@ $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@
 
-# The virtual cluster's tests share one cluster, which fills the machine: they come alone, and last.
+# The tests of the virtual cluster share one cluster, which fills the machine: they run alone, and last.
 # A part, in one process:  make test ARGS=tests/analysis   make test ARGS="tests/jobs/test_doctor.py -k srun"
 test: $(VENV)/.test-ready
 ifdef ARGS
@@ -52,17 +52,25 @@ endif
 test-wide: $(VENV)/.test-ready
 	$(BIN)/python -m pytest tests/cluster -m wide
 
-# Horovod, built into the environment; DDP does without. Needs g++, cmake and make.
+# Test the host side of GPU runs on stand-ins for NVIDIA's libraries, with the oldest supported PyTorch (2.11, for CUDA
+# 13). Takes 5 GB and 3 minutes to install and 1 minute to test, which CI has no room and no time for.
+GPU_FAKE ?= .venv-gpu-fake
+test-gpu-fake: $(VENV)/.test-ready
+	test -e $(GPU_FAKE)/.ready || tests/gpu/fake/fake_gpu.sh make $(GPU_FAKE)
+	tests/gpu/fake/fake_gpu.sh build $(GPU_FAKE)
+	SCALEPROF_FAKE_GPU=$(abspath $(GPU_FAKE)) $(BIN)/python -m pytest tests/gpu/fake
+
+# Build Horovod into the environment (DDP does not need it). Needs g++, cmake and make.
 horovod: $(VENV)/.ready
 	train/backends/build_horovod.sh $(VENV)
 
-# What CI checks beside the tests: lint, format, types.
+# What CI checks besides the tests: lint, format, types.
 check: $(VENV)/.test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The page that is made of the columns' own definitions, and the tables of profilers, loaders and launchers.
+# Generate docs/columns.md, and the tables of profilers, loaders, backends and launchers in the docs.
 docs: | $(VENV)/.ready
 	$(BIN)/python -m analysis.columns > docs/columns.md
 	$(BIN)/python -m jobs.choices --write docs/*.md

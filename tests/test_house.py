@@ -41,7 +41,7 @@ FLOORS = {
         "studies",
         "report",
     ),
-    "profiling": ("cost", "attribution", "readers", "tools"),
+    "profiling": ("cost", "attribution", "readers", "tools", "traces"),
 }
 # Rooms of analysis/measures, from the bottom up, by the same rule.
 MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")

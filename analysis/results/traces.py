@@ -4,6 +4,7 @@ A rank's kernels may be gigabytes: ranks are read one after the other, and a mea
 needs before it takes the next.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from analysis.results.query import reading
 from analysis.results.study import Source
 from profiling import tables
 
+_STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 # What the process group of a collective is told by.
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
 KERNEL_COLUMNS = (
@@ -35,6 +37,7 @@ class RankTables:
             alone (None elsewhere): those of all kernels would take as long as all the rest.
         untimed_batches: attributed batches that lack a time, which ``batches`` leaves out.
         untimed_kernels: launches without a duration, or with one below 0, which ``kernels`` leaves out.
+        staged: whether the stages of all batches are known; of those that are not all time is after the last.
     """
 
     rank: int
@@ -42,6 +45,7 @@ class RankTables:
     kernels: dict[str, np.ndarray]
     untimed_batches: int
     untimed_kernels: int
+    staged: bool = True
 
 
 def read_ranks(source: Source) -> Iterator[RankTables]:
@@ -59,16 +63,29 @@ def read_ranks(source: Source) -> Iterator[RankTables]:
 def _read_rank(directory: Path) -> RankTables:
     batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
     attributed = batches.filter(batches["attributed"])  # null is not attributed
-    whole = attributed.drop_null()
+    whole = attributed.filter(_timed(attributed))
     kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     in_time, untimed = _in_time(kernels)
     return RankTables(
         int(directory.name.rpartition("_")[2]),
-        {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES},
+        # Of a batch without stages all is after its last.
+        {
+            name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
+            for name in tables.TIMES_OF_BATCHES
+        },
         arrays_of(in_time),
         len(attributed) - len(whole),
         untimed,
+        staged=not any(whole[name].null_count for name in _STAGES),
     )
+
+
+def _timed(batches: pa.Table) -> pa.ChunkedArray:
+    """Which batches have all times, or lack those of their stages alone, all of them."""
+    lacking = [pc.is_null(batches[name]) for name in _STAGES]
+    edges = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+    same = functools.reduce(pc.and_, [pc.equal(one, lacking[0]) for one in lacking])
+    return pc.and_(edges, same)
 
 
 def _in_time(kernels: pa.Table) -> tuple[pa.Table, int]:

@@ -93,9 +93,12 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     Raises:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
-    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
+    profiled = study.recorded
     answer: Rows = []
     for source, ranks in study.each(profiled, lambda source: anatomy_of(study, source)):
+        if "stage" in by and not all(one.staged for one in trace_of(study, source).ranks):
+            study.note("what of a batch is forward, backward and update is not known: no row a stage", source)
+            continue
         answer += means(source, ranks, by)
     if not answer:
         raise study.nothing(

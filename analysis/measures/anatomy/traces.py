@@ -27,6 +27,7 @@ class RankTrace:
         batch_index: of each attributed batch in whose time something ran; one without was not recorded.
         edges_ns: the instants between which the stages of these lie, (batches, 6).
         parts_ns: :func:`divide.split` of these stages, (batches x 5,) each.
+        staged: whether their stages are known.
         exposed: of :class:`divide.Activities`.
         activities, unknown_launches: of the device from the first of these batches to the last, and how many
             of them have no known launch.
@@ -40,6 +41,7 @@ class RankTrace:
     exposed: Intervals
     activities: int
     unknown_launches: int
+    staged: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def reduced(tables: RankTables) -> RankTrace:
         exposed=activities.exposed,
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
+        staged=tables.staged,
     )
 
 

@@ -1,0 +1,87 @@
+"""The pages that people read: their links, the commands they name, and the words they use."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from jobs.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What is written by hand for users: these pages, and the comments of files that they copy and edit.
+WRITTEN = [
+    *(page for page in PAGES if page.name != "columns.md"),
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "configs").glob("*.yaml")),
+    *sorted((ROOT / "jobs" / "sites").glob("*.yaml")),
+    *sorted((ROOT / "slurm").glob("*.sh")),
+]
+# One word for a thing (docs/glossary.md): what is not said, and what is said instead.
+NOT_SAID = {
+    r"base points?": "baseline",
+    r"twins?": "unprofiled run",
+    r"warm-up": "warmup",
+    r"speed-ups?": "speedup",
+    r"an? (GPU|rank|node|step|batch) each": "per GPU, per rank ...",
+    r"(GPUs|ranks|batches|images|threads) an? (node|rank|GPU|second|batch|step|run)": "per node ...",
+    r"goes on where": "resumes",
+    r"told by": "is read from, uses",
+    r"over that of": "divided by, relative to",
+}
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """(file, anchor) of each link to a file of the project."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            name, _, anchor = target.partition("#")
+            yield (page.parent / name if name else page), anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in links(page):
+        assert path.exists(), f"{page.name} links to {path}"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {path.name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_files_exist(page: Path) -> None:
+    text = page.read_text()
+    for module in set(re.findall(r"python -m ([a-z_]+(?:\.[a-z_]+)*)", text)) - {"pip"}:
+        place = ROOT.joinpath(*module.split("."))
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+    mine = {"configs/mine.yaml", "jobs/sites/mycluster.yaml"}
+    for name in set(re.findall(r"\b(?:configs|slurm|jobs/sites)/[\w./]+\.(?:yaml|sh)\b", text)) - mine:
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_glossary_is_in_order_and_defines_a_term_once() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(terms) > 40
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_words_are_the_glossarys(page: Path) -> None:
+    text = re.sub(r"\s+", " ", re.sub(r"^ {4}.*$|^#SBATCH.*$", "", page.read_text(), flags=re.MULTILINE))
+    for pattern, instead in NOT_SAID.items():
+        found = re.search(rf"(?i).{{0,30}}\b{pattern}\b.{{0,30}}", text)
+        assert not found, f"{page.name}: ...{found[0]}...: say {instead}"
+
+
+def test_help_of_options_says_the_glossarys_words() -> None:
+    for name, field in Run.model_fields.items():
+        assert field.description, name
+        for pattern, instead in NOT_SAID.items():
+            assert not re.search(rf"(?i)\b{pattern}\b", field.description), f"{name}: say {instead}"
