@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
-        *("jobs.by_hand", "jobs.gpus"),
+        *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
         "profiling",
     ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
