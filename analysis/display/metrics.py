@@ -184,10 +184,13 @@ FIELDS: Mapping[str, Metric] = {
     "id": Metric("id", "run id", text=True, key=True),
     **{name: _field(name) for name in Run.model_fields},
     "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
+    "job": Metric("job", "job of the traces: name of their folder", text=True, key=True),
     "repetition": Metric(
         "repetition", "repetition of the same configuration, from 0", _HEADERS["repetition"], key=True
     ),
 }
+# By these runs and jobs are told apart.
+TELLING = (*Run.model_fields, "job")
 OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
@@ -195,9 +198,7 @@ RUNS = Metric("runs", "number of runs averaged")
 BATCH = Metric("batch_index", "batch of the run, from 0", "batch", key=True)
 
 
-def telling(
-    rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*Run.model_fields, "repetition")
-) -> list[str]:
+def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
     """The fields in which rows differ."""
     return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
 

@@ -179,4 +179,9 @@ LOSS = SectionKind(
     "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None
 )
 STAGES = SectionKind("stages", "How long are the stages of a batch?", _stages, _ran)
-ANATOMY = SectionKind("anatomy", "Where does the time of a batch go?", _anatomy, _ran)
+ANATOMY = SectionKind(
+    "anatomy",
+    "Where does the time of a batch go?",
+    _anatomy,
+    lambda context: _ran(context) or bool(context.traces),
+)

@@ -11,6 +11,7 @@ import duckdb
 
 from analysis.results.study import Contents, Source
 from jobs.run import ID_FIELDS, parse_id
+from profiling import database
 from profiling.errors import UserError
 from profiling.readers import pyprof
 
@@ -95,7 +96,7 @@ def _columns_of_all(files: Sequence[Path]) -> dict[Path, set[str]]:
         duckdb.Error, OSError: one of them is damaged.
     """
     columns: dict[Path, set[str]] = {file: set() for file in files}
-    with duckdb.connect() as connection:
+    with database.connect() as connection:
         rows = connection.execute(_COLUMNS, {"paths": [str(file) for file in files]}).fetchall()
     for name, column in rows:
         columns[Path(name)].add(column)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from profiling import database
 from profiling.attribution.coding import coded
 from profiling.converted import Converted
 from profiling.cost.classify import classify, short_name
@@ -163,12 +164,12 @@ def read_table(
         rank: by default the one that ends the reference's file names.
         batches: of this table, if they have been counted.
         optional: which columns to read of those that PyProf need not have written.
-        connection: of DuckDB, this thread's; by default a new one, which takes longer than a small table.
+        connection: of DuckDB, this thread's; by default a new one.
 
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.
     """
-    connection = duckdb.connect() if connection is None else connection
+    connection = database.connect() if connection is None else connection
     arguments = {"path": str(path)}
     try:
         have = connection.execute(_NAMES, arguments).fetchall()

@@ -14,8 +14,8 @@ import pyarrow as pa
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
 from analysis.results.attributed import has_kernels, kernels
-from analysis.results.query import reading
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, reading
+from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.readers.printed_tables import DURATION, ON_DEVICE
@@ -108,12 +108,12 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
     Raises:
         UserError: a file is damaged.
     """
-    connection = duckdb.connect()
+    connection = database.connect()
     levels = "".join(f"{name}, " for name in by)
     try:
         if isinstance(kernels, Sequence):
             files = ", ".join(_quoted(str(path)) for path in kernels)
-            connection.execute(f"create view kernels as select * from read_parquet([{files}])")
+            connection.execute(f"create temp view kernels as select * from read_parquet([{files}])")
         else:
             connection.register("kernels", kernels)
         found = connection.execute(_OF_KERNELS.format(levels=levels, cpu=CPU, gpu=GPU, unnamed=UNNAMED))
