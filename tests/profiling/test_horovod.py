@@ -37,7 +37,7 @@ def test_what_is_wrong_is_said(tmp_path):
     path = tmp_path / "rank3.json"
     path.write_text(HOROVOD.replace('"name": "1", "ts": 105', '"name": "2", "ts": 105'))
     found, findings = tables(path)
-    assert findings == ["rank3.json: rank 1 was never seen to be ready"]
+    assert findings == ["rank3.json: rank 1 was never ready"]
     kernel = found["kernels"].iloc[0]
     assert (kernel["start_ns"], kernel["duration_ns"], kernel["bytes"]) == (107_000, 13_000, 400)
     assert (kernel["layer"], kernel["rank"]) == ("grad_1", 3)
