@@ -89,7 +89,7 @@ def _page(study: Study) -> Page:
 def _title(study: Study) -> str:
     name = study.path.resolve().name
     if study.of_kind("trace") and not study.of_kind("run", "pyprof"):
-        return f"What the traces of {name} say"
+        return f"Traces of {name}"
     return f"How {_model(study)}training scales: {name}"
 
 

@@ -69,7 +69,7 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     for path, match in zip(paths, sized, strict=True):
         if match is None:
             raise UserError(
-                f"{path}: of several folders each is named with its number of ranks, e.g. 4={path}"
+                f"{path}: to load several folders, give each with its number of ranks, e.g. 4={path}"
             )
     contents = Contents(Path(paths[0]))
     for match in sized:
@@ -85,13 +85,13 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
     traces = found.of_kind("trace")
     if len(traces) != 1 or traces[0].job is None:
         held = f"the traces of {len(traces)} jobs" if traces else "no converted traces"
-        raise UserError(f"{path} holds {held}: {ranks}=DIR names the folder of one")
+        raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
     source, job = traces[0], traces[0].job
     taken = any(other.id == source.id for other in contents.sources)
     name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
     name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
     if not job.world_size_from and job.world_size not in (None, ranks):
-        contents.note(f"{ranks}={path}: its traces say {job.world_size} ranks, which counts")
+        contents.note(f"{ranks}={path}: its traces have {job.world_size} ranks, which is used")
         ranks = job.world_size or ranks
     named = replace(
         source,
@@ -137,7 +137,7 @@ def _add_sweep(contents: Contents, path: Path) -> None:
         elif (directory / JOB).is_file():
             _add_trace(contents, directory)
         elif _is_sweep(directory):
-            contents.note(f"not included: {directory} holds results of its own")
+            contents.note(f"not included: {directory} is a result of its own")
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)

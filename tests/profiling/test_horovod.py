@@ -45,7 +45,7 @@ def test_what_is_wrong_is_said(tmp_path):
         HOROVOD.replace('"ts": 118', '"ts": 50') + '{"ph": "B", "name": "ALLREDUCE", "ts": 200, "pi'
     )
     assert tables(path)[1] == [
-        "rank3.json: its last line is cut: Horovod was still writing, or was killed",
+        "rank3.json: its last line is incomplete: Horovod was still writing, or was killed",
         "rank3.json: 1 events lack a required field or have an impossible value; they are left out",
         "rank3.json: 1 ranges end before they begin: the clock went backwards",
     ]

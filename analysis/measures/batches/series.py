@@ -102,7 +102,7 @@ def _series_of_traces(source: Source) -> Series:
     every = [table.sort_by("batch_index") for table in read]
     fewest = min((len(table) for table in every), default=0)
     if not fewest or source.job is None or source.job.batches_from == WHOLE:
-        raise UserError("nothing tells its batches apart")
+        raise UserError("no markers separate its batches")
 
     def column(name: str) -> np.ndarray:
         return np.stack([table[name].to_numpy()[:fewest].astype(float) for table in every])
@@ -159,7 +159,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.job is not None and source.job.batches_from == WHOLE:
-            study.note("nothing tells its batches apart: how long one takes is not known", source)
+            study.note("no markers separate its batches: their duration is not available", source)
             return None
         return series_of(study, source)
 

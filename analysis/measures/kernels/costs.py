@@ -83,7 +83,9 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         precision = precision_of(study, source)
         sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
         if devices and not precision:
-            study.note("no matrix kernel's name says its precision: no peak is set beside it", source)
+            study.note(
+                "no matrix kernel's name gives its precision: there is no peak to compare with", source
+            )
         kept[source.id] = Bound(
             " and ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
         )
