@@ -13,6 +13,8 @@ import pytest
 from jobs.launchers.base import Process
 from jobs.processes import EXIT_TIME_LIMIT, Limits, run_processes
 
+pytestmark = pytest.mark.long
+
 SLEEP = "import time; time.sleep(60)"
 
 
