@@ -27,7 +27,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
-    profiles = {source.fields["profile"] for source in study.of_kind("run")} - {"none"}
+    profiles = {source.fields["profile"] for source in study.recorded}
     if messages.has_tau(study) and profiles <= {"tau"}:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"

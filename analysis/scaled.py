@@ -5,6 +5,7 @@
     python -m analysis.scaled DIR --group-by batch,nodes --explain
     python -m analysis.scaled DIR --scaling strong                  the global batch is constant (by default
                                                                     the kind that compares more points)
+    python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     converted traces of several world sizes
 
 A row is a configuration at one node count.
 """
@@ -12,14 +13,17 @@ A row is a configuration at one node count.
 from analysis.display import output
 from analysis.display.terminal import MOST_NOTES, Answer
 from analysis.measures.scaling import rows as scaling
+from analysis.measures.scaling import traced
+from analysis.measures.scaling.points import Scaling
 from analysis.published.by_method import COLUMNS, METHODS, columns_of, rows
 from analysis.published.scaled_parts import parts
-from analysis.results.load import load
+from analysis.results.load import load_named
+from analysis.results.study import Study
 from profiling.errors import UserError, did_you_mean, run_command
 
 
 def main() -> int:
-    parser = output.parser("analysis.scaled", __doc__, columns=COLUMNS)
+    parser = output.parser("analysis.scaled", __doc__, columns={**COLUMNS, **traced.COLUMNS})
     parser.add_argument(
         "--method",
         default="corrected",
@@ -32,11 +36,16 @@ def main() -> int:
         help="weak: the batch of a GPU is constant; strong: the global batch is [what compares more points]",
     )  # fmt: skip
     parser.add_argument("--explain", action="store_true", help="say what each correction moved, and why")
+    parser.add_argument(
+        "more", nargs="*", metavar="P=DIR", help="converted traces, each with its job's number of ranks"
+    )
     parser.set_defaults(most_notes=MOST_NOTES)
     arguments = parser.parse_args()
     methods = _methods(arguments.method)
     group_by = output.parse_fields(arguments.group_by, ("world_size",))
-    study = load(arguments.path, arguments.peaks)
+    study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
+    if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
+        return output.emit(_of_traces(study, arguments.scaling), study, arguments)
     configurations = rows(study, methods, group_by, arguments.scaling)
     notes: list[str] = []
     if arguments.explain:
@@ -46,6 +55,17 @@ def main() -> int:
         notes = explain(study, own)
     answer = Answer(configurations, columns_of(group_by), parts=parts(configurations, group_by), notes=notes)
     return output.emit(answer, study, arguments)
+
+
+def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
+    found = traced.answer(study, scaling)
+    if not found.rows:
+        raise study.nothing(
+            f"{study.path} holds traces that do not say how training scales: their batches, or the number of "
+            "their ranks, are not known"
+        )
+    grown = traced.grown(found)
+    return Answer(found.rows, traced.METRICS, [traced.part(found), *([grown] if grown else [])])
 
 
 def _methods(text: str) -> list[str]:

@@ -2,16 +2,22 @@
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by what is in them; folders are walked. The tables of a file go to a folder named after
-it, OUT/<name>/kernels.parquet and so on; without --out beside the file. Files that are one result (TAU writes
-one a thread) become tables in the folder that holds them. Many files are shared by processes, or under mpirun
-by its ranks. Exit code 1: some files were not recognised or could not be read; 2: none could.
+Files are recognised by what is in them; folders are walked. With --out, traces (of PyTorch's profiler, nsys,
+nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, and OUT/<job>/job.json says what they say of the
+job. Files that sum up (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out the tables of
+each file go to a folder named after it, beside it.
+
+Batches are told by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or
+by a period of the kernels, if it is sure. Many files are shared by processes, or under mpirun by its ranks.
+Exit code 1: some files were not recognised or could not be read; 2: none could.
 """
 
 import argparse
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +28,9 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
+from profiling.traces.grouping import Recorded
+from profiling.traces.jobs import place_jobs
+from profiling.traces.ranks import record_ranks
 from profiling.workers import open_workers
 
 _ENDINGS = re.compile(
@@ -29,7 +38,7 @@ _ENDINGS = re.compile(
 )
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$|^log\.txt$"
+    r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration|job)\.json$|^log\.txt$"
 )
 
 
@@ -105,20 +114,30 @@ class Unit:
     Attributes:
         name: of the tool; None: to be recognised.
         target: the folder of its tables.
+        root: the folder in which it was found.
+        batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
+            not a rank's of a job.
     """
 
     path: Path
     name: str | None
     target: Path
+    root: Path = Path()
+    batch_marker: str | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit: where its tables are, or why there are none."""
+    """What became of a unit: where its tables are, or why there are none.
+
+    Attributes:
+        ranks: that a trace of a job holds, whose tables are not yet where they belong.
+    """
 
     target: Path
     findings: tuple[str, ...] = ()
     error: str = ""
+    ranks: tuple[Recorded, ...] = ()
 
 
 def _bundled(path: Path) -> tuple[Path, str | None]:
@@ -129,8 +148,9 @@ def _bundled(path: Path) -> tuple[Path, str | None]:
     return path, None
 
 
-def units_of(paths: Iterable[Path], name: str | None, out: Path | None) -> list[Unit]:
+def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_marker: str = "") -> list[Unit]:
     """What is to be converted of files and folders; see :func:`files_of`."""
+    marker = batch_marker if out is not None else None
     units: dict[Path, Unit] = {}
     used: set[Path] = set()
     for named in paths:
@@ -139,17 +159,24 @@ def units_of(paths: Iterable[Path], name: str | None, out: Path | None) -> list[
             if of is None or name not in (None, of):
                 whole, of = path, name
             if whole not in units:
-                units[whole] = Unit(whole, of, _unused(target_of(whole, out), used))
+                root = named if named.is_dir() else named.parent
+                units[whole] = Unit(whole, of, _unused(target_of(whole, out), used), root, marker)
     return list(units.values())
 
 
 def convert(
-    paths: Iterable[Path], name: str | None = None, out: Path | None = None, jobs: int | None = None
+    paths: Iterable[Path],
+    name: str | None = None,
+    out: Path | None = None,
+    jobs: int | None = None,
+    batch_marker: str = "",
 ) -> tuple[int, int] | None:
     """Convert files; how many were, and how many were not. Each that was not gets one line on stderr.
 
     Args:
+        out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
         jobs: processes; None: as many as there are cores, where that is worth it.
+        batch_marker: see :class:`profiling.readers.origin.Origin`.
 
     Returns:
         None on a rank of an MPI job that only helped.
@@ -162,23 +189,54 @@ def convert(
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    units = units_of(paths, name, out)
+    paths = list(paths)
+    units = units_of(paths, name, out, batch_marker)
     done = failed = 0
-    with open_workers([_size(unit.path) for unit in units], jobs) as workers:
-        if workers is None:
-            return None
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("convert", total=len(units))
-            for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
-                if outcome.error and len(units) == 1:
-                    raise UserError(outcome.error)
-                for line in (outcome.error,) if outcome.error else outcome.findings:
-                    print(f"scaleprof: {line}", file=sys.stderr)
-                if not outcome.error:
-                    print(outcome.target)
-                done, failed = done + (not outcome.error), failed + bool(outcome.error)
-                progress.update(bar, advance=1, description=escape(unit.path.name))
+    recorded: list[Recorded] = []
+    findings: list[str] = []
+    leads = True
+    try:
+        with open_workers([_size(unit.path) for unit in units], jobs) as workers:
+            if workers is None:
+                leads = False  # whoever leads still moves what is to be removed here
+                return None
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+                bar = progress.add_task("convert", total=len(units))
+                for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
+                    if outcome.error and len(units) == 1:
+                        raise UserError(outcome.error)
+                    recorded += outcome.ranks
+                    if outcome.ranks:
+                        findings += outcome.findings  # said of their job
+                    else:
+                        _say(outcome)
+                    done, failed = done + (not outcome.error), failed + bool(outcome.error)
+                    progress.update(bar, advance=1, description=escape(unit.path.name))
+        if out is not None and recorded:
+            _place(recorded, out, findings)
+    finally:
+        for unit in units if leads else ():
+            shutil.rmtree(_scratch(unit), ignore_errors=True)
     return done, failed
+
+
+def _say(outcome: Outcome) -> None:
+    for line in (outcome.error,) if outcome.error else outcome.findings:
+        print(f"scaleprof: {line}", file=sys.stderr)
+    if not outcome.error:
+        print(outcome.target)
+
+
+def _scratch(unit: Unit) -> Path:
+    """Where the tables of a trace are until it is known of which job it is."""
+    return unit.target.with_name(f".converting-{unit.target.name}")
+
+
+def _place(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> None:
+    for placed in place_jobs(recorded, out, findings):
+        for line in placed.job.findings:
+            print(f"scaleprof: {placed.directory.name}: {line}", file=sys.stderr)
+        print(placed.directory)
 
 
 def _size(path: Path) -> int:
@@ -190,6 +248,9 @@ def convert_unit(unit: Unit) -> Outcome:
     """Write the tables of one file, a piece at a time where its tool can."""
     findings: list[str] = []
     try:
+        ranks = _ranks(unit, findings)
+        if ranks:
+            return Outcome(unit.target, tuple(findings), ranks=ranks)
         with Writer(unit.target) as writer:
             for table, piece in _pieces(unit, findings):
                 writer.add(table, piece)
@@ -202,6 +263,17 @@ def convert_unit(unit: Unit) -> Outcome:
             error=f"cannot write to {unit.target}: {why}; free some space or choose another --out",
         )
     return Outcome(unit.target, tuple(findings))
+
+
+def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
+    """The ranks of a trace, if the unit is one and is to be one of a job."""
+    if unit.batch_marker is None:
+        return ()
+    name = unit.name or recognise(unit.path)
+    facts = _reader(unit.path, name).facts(unit.path) if unit.path.is_file() else None
+    if name is None or facts is None:
+        return ()
+    return record_ranks(unit.path, unit.root, name, facts, _scratch(unit), unit.batch_marker, findings)
 
 
 def _pieces(unit: Unit, findings: list[str]) -> "Iterator[tuple[str, pa.Table]]":
@@ -224,6 +296,15 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (--help lists the flags)")
 
 
+def _check_marker(marker: str, out: Path | None) -> None:
+    try:
+        re.compile(marker)
+    except re.error as error:
+        raise UserError(f"--batch-marker {marker!r} is no regular expression: {error}") from None
+    if marker and out is None:
+        raise UserError("--batch-marker says what the batches of a job are: it goes with --out DIR")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = _Parser(
@@ -236,6 +317,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
+        "--batch-marker", default="", metavar="REGEX",
+        help="with --out: ranges (NVTX, record_function) of such names are the batches",
+    )  # fmt: skip
+    parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun its ranks]"
     )
     given = parser.parse_args(arguments)
@@ -245,7 +330,8 @@ def main(arguments: list[str] | None = None) -> int:
         tool(given.tool)
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise UserError(f"--out {given.out} is a file; name a folder")
-    converted = convert(given.paths, given.tool, given.out, given.jobs)
+    _check_marker(given.batch_marker, given.out)
+    converted = convert(given.paths, given.tool, given.out, given.jobs, given.batch_marker)
     if converted is None:  # a rank of an MPI job that helped the first one
         return EXIT_DONE
     done, failed = converted

@@ -204,7 +204,9 @@ cpu_group() { # NODE: the control group that limits its processor (version 1 or 
 limit_cpu() { # NODE CORES|off
     local group pid quota=-1
     group=$(cpu_group "$1")
-    mkdir -p "$group" || die "no control group for processors here"
+    [[ ! -e /sys/fs/cgroup/cgroup.subtree_control ]] || echo +cpu >/sys/fs/cgroup/cgroup.subtree_control || true
+    mkdir -p "$group" || true
+    [[ -e $group/cpu.max || -e $group/cpu.cfs_quota_us ]] || die "no control groups for processors on this machine"
     # In 5 ms: a rank that has used up its share waits for a few milliseconds at most.
     [[ $2 == off ]] || quota=$(awk -v cores="$2" 'BEGIN { if (cores + 0 < 0.2) exit 1; print int(cores * 5000) }') ||
         die "0.2 of a core or more, not $2"

@@ -14,6 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # What is written by hand for users: these pages, and the comments of files that they copy and edit.
 WRITTEN = [
     *(page for page in PAGES if page.name != "columns.md"),
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "configs").glob("*.yaml")),
     *sorted((ROOT / "jobs" / "sites").glob("*.yaml")),
     *sorted((ROOT / "slurm").glob("*.sh")),

@@ -182,8 +182,11 @@ FIELDS: Mapping[str, Metric] = {
     "id": Metric("id", "of the run", text=True, key=True),
     **{name: _field(name) for name in Run.model_fields},
     "world_size": Metric("world_size", "P, the number of GPUs (without any: of ranks)", key=True),
+    "job": Metric("job", "whose traces they are: the name of their folder", text=True, key=True),
     "repetition": Metric("repetition", "which of the same point, from 0", _HEADERS["repetition"], key=True),
 }
+# By these runs and jobs are told apart.
+TELLING = (*Run.model_fields, "job")
 OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
 RANK = Metric("rank", "of the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "what tells it from the others", text=True, key=True)
@@ -191,9 +194,7 @@ RUNS = Metric("runs", "how many a row is the mean of")
 BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
 
 
-def telling(
-    rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*Run.model_fields, "repetition")
-) -> list[str]:
+def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
     """The fields in which rows differ."""
     return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
 

@@ -25,6 +25,7 @@ class Context:
     Attributes:
         study: whose page it is.
         rows: of analysis.scaled.
+        traces: the jobs that it has traces of.
         own: those of them that are of runs of our own.
         others: those of tables that the reference published.
         factors: the fields of ``Run`` that vary, but for the world size: by these the page is filtered.
@@ -38,8 +39,11 @@ class Context:
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        methods = ["corrected"] if study.sources else []
-        self.rows = by_method.rows(study, [*methods, "published"] if study.tau_intervals else methods)
+        methods = ["corrected"] if study.of_kind("run", "pyprof") else []
+        methods = [*methods, "published"] if study.tau_intervals else methods
+        self.traces = study.of_kind("trace")
+        # Traces alone have no such rows: the section of traces has theirs.
+        self.rows = by_method.rows(study, methods) if methods or not self.traces else []
         self.own: Rows = [row for row in self.rows if row.get("scaling")]
         self.others: Rows = [row for row in self.rows if not row.get("scaling")]
         fields = [source.fields for source in study.sources] or self.rows

@@ -15,4 +15,6 @@ def _batches(context: Context) -> Content:
     return Content(text, tables=[as_view(part, "batches-table", context.factors)])
 
 
-BATCHES = SectionKind("batches", "How steady is a batch?", _batches, lambda context: bool(context.own))
+BATCHES = SectionKind(
+    "batches", "How steady is a batch?", _batches, lambda context: bool(context.own or context.traces)
+)

@@ -17,6 +17,7 @@ from analysis.report import (
     roofline,
     scaling,
     stragglers,
+    traces,
 )
 from analysis.report.base import Context, SectionKind
 from analysis.report.render import Filter, Page
@@ -28,6 +29,8 @@ from jobs.store import Manifest
 
 # In the order of the page.
 SECTIONS: Sequence[SectionKind] = (
+    traces.TRACES,
+    traces.SCALING,
     scaling.SCALING,
     published.SCALING,
     published.TABLES,
@@ -73,7 +76,7 @@ def _page(study: Study) -> Page:
     summary = _summary(context)
     sections = [kind.section(context) for kind in SECTIONS]
     return Page(
-        title=f"How {_model(study)}training scales: {study.path.resolve().name}",
+        title=_title(study),
         subtitle=_subtitle(study),
         summary=summary,
         sections=[section for section in sections if section],
@@ -81,6 +84,13 @@ def _page(study: Study) -> Page:
         provenance=provenance.of_study(study),
         filters=_filters(context),
     )
+
+
+def _title(study: Study) -> str:
+    name = study.path.resolve().name
+    if study.of_kind("trace") and not study.of_kind("run", "pyprof"):
+        return f"What the traces of {name} say"
+    return f"How {_model(study)}training scales: {name}"
 
 
 def _model(study: Study) -> str:
@@ -95,6 +105,9 @@ def _model(study: Study) -> str:
 def _subtitle(study: Study) -> str:
     manifests = [source.manifest for source in study.sources if source.manifest]
     bad = sum(failure.kind != "excluded" for failure in study.failed)
+    jobs = study.of_kind("trace")
+    if jobs and not manifests:
+        return f"{traces.counted(jobs)}; {bad} unreadable"
     if not manifests:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
@@ -130,6 +143,8 @@ def opening(study: Study) -> list[Sentence]:
 
 
 def _summary(context: Context) -> Sequence[Sentence]:
+    if context.traces and not context.own:
+        return [*traces.opening(context), *(_of_reference(context.others) if context.others else [])]
     return _of_own(context) if context.own else _of_reference(context.others)
 
 

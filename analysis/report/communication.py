@@ -29,8 +29,8 @@ def _several_ranks(context: Context) -> bool:
     """Whether collectives of runs of several ranks may be known; where TAU saw MPI, only of profiled ones."""
     of_tau = messages.has_tau(context.study)
     return any(
-        (source.world_size or 1) > 1 and source.fields["profile"] != "tau"
-        for source in context.study.of_kind("run")
+        source.ranks > 1 and source.fields["profile"] != "tau"
+        for source in context.study.of_kind("run", "trace")
         if source.fields["profile"] != "none" or not of_tau
     )
 

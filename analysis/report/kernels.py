@@ -24,7 +24,7 @@ TABLE_KERNELS = 40  # of a run, in the table
 TOP_CHANGES = 15
 TOP_HOTSPOTS = 5
 # In these the two runs whose kernels are compared may differ: two make the number of ranks.
-_ANY = ("nodes", "gpus_per_node", "attribute_from", "seed")
+_ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
 
 def _top(context: Context) -> Content:
@@ -56,7 +56,7 @@ def _top(context: Context) -> Content:
 
 
 def _gpus(source: Source) -> int:
-    return (source.fields.get("nodes") or 0) * (source.fields.get("gpus_per_node") or 0)
+    return source.world_size or 0
 
 
 def _top_note(of_run: dict[str, Rows]) -> str:
@@ -124,7 +124,7 @@ def _ratio(pair: tuple[Source, Source]) -> float:
 
 
 def _other_gradients(pair: tuple[Source, Source]) -> bool:
-    return pair[0].fields["grad"] != pair[1].fields["grad"]
+    return pair[0].fields.get("grad") != pair[1].fields.get("grad")
 
 
 def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import TELLING, Rows
 from analysis.report.views import FACTORS, called, facts, varied
 from jobs.run import Run
 
@@ -26,11 +26,11 @@ def merged(rows: Rows, figures: Sequence[str]) -> Rows:
     points: dict[tuple, set[str]] = {}
     groups: dict[tuple, Rows] = {}
     for row in rows:
-        points.setdefault(_key(row, Run.model_fields), set()).add(row["id"])
+        points.setdefault(_key(row, TELLING), set()).add(row["id"])
         groups.setdefault(_key(row, [name for name in row if name not in figures]), []).append(row)
     answer = []
     for members in groups.values():
-        runs = len(points[_key(members[0], Run.model_fields)])
+        runs = len(points[_key(members[0], TELLING)])
         row = {name: value for name, value in members[0].items() if name not in _OF_A_RUN}
         for name in figures:
             values = np.array([one.get(name) for one in members], dtype=float)  # None becomes NaN
@@ -48,8 +48,8 @@ def knowing(rows: Rows, figure: str) -> Rows:
     def has_figure(row: Mapping[str, Any]) -> bool:
         return row.get(figure) is not None and bool(np.isfinite(row[figure]))
 
-    points = {_key(row, Run.model_fields) for row in rows if has_figure(row)}
-    return [row for row in rows if has_figure(row) or _key(row, Run.model_fields) not in points]
+    points = {_key(row, TELLING) for row in rows if has_figure(row)}
+    return [row for row in rows if has_figure(row) or _key(row, TELLING) not in points]
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> tuple:

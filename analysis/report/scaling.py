@@ -167,4 +167,6 @@ SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
 TABLE = SectionKind("table", "The figures", _table, _ran)
 LOSS = SectionKind("loss", "What is lost, and where?", _loss, lambda context: context.once(_lost) is not None)
 STAGES = SectionKind("stages", "Where does a batch's time go?", _stages, _ran)
-ANATOMY = SectionKind("anatomy", "What runs during a batch?", _anatomy, _ran)
+ANATOMY = SectionKind(
+    "anatomy", "What runs during a batch?", _anatomy, lambda context: _ran(context) or bool(context.traces)
+)

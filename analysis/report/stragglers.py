@@ -33,7 +33,7 @@ class Judged:
 
 def late_runs(context: Context) -> list[Judged] | None:
     """The runs of most ranks whose batches tell who was late; None where no run has several ranks."""
-    if not context.own:
+    if not context.own and not context.traces:
         return None
     study = context.study
     try:

@@ -15,7 +15,7 @@ _FIRST = (
     "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
     "sync_stages",
 )  # fmt: skip
-FACTORS = (*_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
+FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
 
 
 def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
@@ -34,7 +34,7 @@ def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
             parts.append(f"{'' if value else 'no '}{name}")
         elif value is not None:
             parts.append(labels.get(name, "{}").format(value))
-    return ", ".join(parts) or str(row.get("model", "all runs"))
+    return ", ".join(parts) or str(row.get("model") or row.get("job") or "all runs")
 
 
 def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

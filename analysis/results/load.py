@@ -1,13 +1,15 @@
 """What is in a folder of results, and what of it can be used?
 
-:func:`load` takes a sweep, one run, a folder of runs that were started by hand, a folder of the reference's
-files (PyProf kernel tables, TAU tables), or one such file. It reads the facts of the runs; tables are read
-when an analysis asks for them, and of these only the columns it needs. What failed, was left out or cannot be
-read is listed with its reason, never dropped silently.
+:func:`load` takes a sweep, one run, a folder of runs that were started by hand, converted traces, a
+folder of the reference's files (PyProf kernel tables, TAU tables), or one such file. It reads the facts of
+the runs; tables are read when an analysis asks for them, and of these only the columns it needs. What failed,
+was left out or cannot be read is listed with its reason, never dropped silently.
 """
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
 from profiling.errors import UserError
 from profiling.tables import rank_directory
+from profiling.traced_job import JOB, read_job
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
@@ -34,6 +37,8 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         load_reference.add_file(contents, path)
     elif not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
+    elif (path / JOB).is_file():
+        _add_trace(contents, path)
     elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
         _add_run(contents, path)
         _read_calibration(contents, path.parent)
@@ -48,6 +53,57 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     return study
 
 
+_SIZED = re.compile(r"^(\d{1,7})=(.+)$")
+
+
+def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
+    """The results in one folder; or the traces in several, each named with its number of ranks: ``4=DIR``.
+
+    Raises:
+        UserError: as :func:`load`; or several folders are not named so, or one holds the traces of no job or
+            of several.
+    """
+    sized = [_SIZED.match(path) for path in paths]
+    if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
+        return load(paths[0], own_peaks)
+    for path, match in zip(paths, sized, strict=True):
+        if match is None:
+            raise UserError(
+                f"{path}: of several folders each is named with its number of ranks, e.g. 4={path}"
+            )
+    contents = Contents(Path(paths[0]))
+    for match in sized:
+        assert match is not None
+        _add_sized(contents, int(match[1]), Path(match[2]))
+    contents.log.of_loading = set(contents.log.notes)
+    return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks)
+
+
+def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
+    """The traces of one job in a folder, whose number of ranks the user says."""
+    found = load(path)
+    traces = found.of_kind("trace")
+    if len(traces) != 1 or traces[0].job is None:
+        held = f"the traces of {len(traces)} jobs" if traces else "no converted traces"
+        raise UserError(f"{path} holds {held}: {ranks}=DIR names the folder of one")
+    source, job = traces[0], traces[0].job
+    taken = any(other.id == source.id for other in contents.sources)
+    name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
+    name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
+    if not job.world_size_from and job.world_size not in (None, ranks):
+        contents.note(f"{ranks}={path}: its traces say {job.world_size} ranks, which counts")
+        ranks = job.world_size or ranks
+    named = replace(
+        source,
+        id=name,
+        fields={**source.fields, "job": name},
+        job=job.model_copy(update={"world_size": ranks}),
+    )
+    contents.sources.append(named)
+    for note in found.log.notes:
+        contents.note(note.text, named)
+
+
 def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
@@ -58,7 +114,7 @@ def no_result(study: Study) -> str:
         )
     return (
         f"{study.path} holds no results: it should hold runs (run_..._ret_0/manifest.json), "
-        "PyProf kernel tables or TAU tables (Parquet)"
+        "converted traces (profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"
     )
 
 
@@ -78,6 +134,8 @@ def _add_sweep(contents: Contents, path: Path) -> None:
     for directory in _visible(path):
         if directory.name.startswith("run_") or store.is_run(directory):
             _add_run(contents, directory)
+        elif (directory / JOB).is_file():
+            _add_trace(contents, directory)
         elif _is_sweep(directory):
             contents.note(f"not included: {directory} holds results of its own")
     _forget_superseded(contents)
@@ -109,6 +167,23 @@ def _add_run(contents: Contents, directory: Path) -> None:
     for finding in manifest.findings:
         contents.note(finding, source)
     _note_missing_ranks(contents, source)
+
+
+def _add_trace(contents: Contents, directory: Path) -> None:
+    """Traces of a job, as profiling.convert left them; of its fields only what they say."""
+    name = directory.resolve().name
+    try:
+        job = read_job(directory)
+    except UserError as error:
+        contents.fail(name, str(error), "unreadable")
+        return
+    fields: dict[str, object] = {"profile": job.tool, "job": name}
+    if job.nodes and job.world_size and job.world_size % job.nodes == 0:
+        fields |= {"nodes": job.nodes, "gpus_per_node": job.world_size // job.nodes}
+    source = Source(name, "trace", fields, 0, None, directory, job=job)
+    contents.sources.append(source)
+    for finding in job.findings:
+        contents.note(finding, source)
 
 
 def _note_missing_ranks(contents: Contents, source: Source) -> None:
@@ -180,6 +255,11 @@ def _read_calibration(contents: Contents, path: Path) -> None:
 
 def _add_folder(contents: Contents, path: Path) -> None:
     """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
+    jobs = sorted(path.glob(f"*/{JOB}"))
+    for record in jobs:
+        _add_trace(contents, record.parent)
+    if jobs:
+        return
     sweeps = [folder for folder in _visible(path) if _is_sweep(folder)]
     if len(sweeps) == 1:
         _add_sweep(contents, sweeps[0])

@@ -9,6 +9,7 @@ what was said of the other runs still holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,12 @@ from jobs.run import Run
 from jobs.store import Calibration, Manifest
 from profiling import database
 from profiling.errors import UserError
+from profiling.traced_job import TracedJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["run", "pyprof", "tau_intervals", "tau_atomics"]
+Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
 
 _Answer = TypeVar("_Answer")
@@ -41,13 +43,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class Source:
-    """A run, or a table of the reference's (PyProf's kernels, TAU's timers or events).
+    """A run, the traces of a job, or a table of the reference's (PyProf's kernels, TAU's timers or events).
 
     Attributes:
         id: the run's id (the file's name, if that is no run id).
-        fields: Run's fields that are known; of a PyProf table those its name says, of TAU's none.
+        fields: Run's fields that are known; of a PyProf table those its name says, of TAU's none, of traces
+            the profile, the job's name and, where these are known, nodes and gpus_per_node.
         path: the run's directory, or the file.
         manifest: of a run of our own.
+        job: of traces, what they say of their job.
     """
 
     id: str
@@ -57,9 +61,12 @@ class Source:
     exit_code: int | None
     path: Path
     manifest: Manifest | None = None
+    job: TracedJob | None = None
 
     @property
     def world_size(self) -> int | None:
+        if self.job is not None:
+            return self.job.world_size
         nodes, gpus = self.fields.get("nodes"), self.fields.get("gpus_per_node")
         return nodes * gpus if nodes and gpus else None
 
@@ -74,18 +81,25 @@ class Source:
 
     @property
     def ranks(self) -> int:
-        """How many processes it had."""
+        """How many processes it had; of traces that do not say it how many are there."""
+        if self.job is not None:
+            return self.job.world_size or len(self.job.ranks)
         return (self.world_size or 1) // self.gpus_per_rank
 
     @property
     def devices(self) -> list[str]:
         """What its ranks ran on, each once; empty: nobody recorded it."""
+        if self.job is not None:
+            return self.job.devices
         ranks = self.manifest.ranks if self.manifest else []
         return list(dict.fromkeys(report.device for report in ranks if report.device))
 
     @property
     def hosts(self) -> list[str]:
         """The node of each rank: its host's name, or where nodes share one, their number."""
+        if self.job is not None:
+            known = {one.rank: one.host for one in self.job.ranks}
+            return [known.get(rank) or "not known" for rank in range(self.ranks)]
         ranks = self.manifest.ranks if self.manifest else []
         names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
         if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:
@@ -105,6 +119,20 @@ class Unusable(UserError):
         super().__init__(f"{source.id}: {reason}")
         self.source = source
         self.reason = " ".join(reason.split())
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
 
 
 @dataclass(frozen=True)
@@ -213,8 +241,15 @@ class Study:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The runs and PyProf tables that count."""
-        return self.of_kind("run", "pyprof")
+        """The runs, traces and PyProf tables that count."""
+        return self.of_kind("run", "trace", "pyprof")
+
+    @property
+    def recorded(self) -> tuple[Source, ...]:
+        """The runs and traces that a profiler recorded, whose ranks have tables."""
+        return tuple(
+            source for source in self.of_kind("run", "trace") if source.fields.get("profile") != "none"
+        )
 
     @property
     def tau_intervals(self) -> tuple[Source, ...]:
@@ -312,7 +347,7 @@ def _row(source: Source) -> dict[str, Any]:
         "exit_code": source.exit_code,
         "world_size": source.world_size,
         "directory": str(source.path),
-        "device_name": manifest.ranks[0].device if manifest and manifest.ranks else None,
+        "device_name": next(iter(source.devices), None),
         "seconds": manifest.seconds if manifest else None,
         "started": manifest.started if manifest else None,
     }

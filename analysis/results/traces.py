@@ -4,6 +4,7 @@ A rank's kernels may be gigabytes: ranks are read one after the other, and a mea
 needs before it takes the next.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.results.query import reading
-from analysis.results.study import Source
+from analysis.results.study import Source, reading
 from profiling import tables
 
+_STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 # What the process group of a collective is told by.
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
 KERNEL_COLUMNS = (
@@ -35,6 +36,7 @@ class RankTables:
             alone (None elsewhere): those of all kernels would take as long as all the rest.
         untimed_batches: attributed batches that lack a time, which ``batches`` leaves out.
         untimed_kernels: launches without a duration, or with one below 0, which ``kernels`` leaves out.
+        staged: whether the stages of all batches are known; of those that are not all time is after the last.
     """
 
     rank: int
@@ -42,6 +44,7 @@ class RankTables:
     kernels: dict[str, np.ndarray]
     untimed_batches: int
     untimed_kernels: int
+    staged: bool = True
 
 
 def read_ranks(source: Source) -> Iterator[RankTables]:
@@ -51,24 +54,36 @@ def read_ranks(source: Source) -> Iterator[RankTables]:
         Unusable: a table is missing, damaged or wrong.
     """
     for path in source.tables("kernels"):
-        with reading(source):
-            of_rank = _read_rank(path.parent)
-        yield of_rank
+        yield _read_rank(source, path.parent)
 
 
-def _read_rank(directory: Path) -> RankTables:
-    batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+def _read_rank(source: Source, directory: Path) -> RankTables:
+    with reading(source):
+        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+        kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     attributed = batches.filter(batches["attributed"])  # null is not attributed
-    whole = attributed.drop_null()
-    kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
+    whole = attributed.filter(_timed(attributed))
     in_time, untimed = _in_time(kernels)
     return RankTables(
         int(directory.name.rpartition("_")[2]),
-        {name: whole[name].to_numpy() for name in tables.TIMES_OF_BATCHES},
+        # Of a batch without stages all is after its last.
+        {
+            name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
+            for name in tables.TIMES_OF_BATCHES
+        },
         arrays_of(in_time),
         len(attributed) - len(whole),
         untimed,
+        staged=not any(whole[name].null_count for name in _STAGES),
     )
+
+
+def _timed(batches: pa.Table) -> pa.ChunkedArray:
+    """Which batches have all times, or lack those of their stages alone, all of them."""
+    lacking = [pc.is_null(batches[name]) for name in _STAGES]
+    edges = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+    same = functools.reduce(pc.and_, [pc.equal(one, lacking[0]) for one in lacking])
+    return pc.and_(edges, same)
 
 
 def _in_time(kernels: pa.Table) -> tuple[pa.Table, int]:

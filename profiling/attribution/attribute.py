@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from profiling.attribution.batch_rows import BatchRows
+from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
 from profiling.attribution.checks import Tally
 from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, device_classes
 from profiling.attribution.coding import coded, distinct, is_empty, or_null, short_names
@@ -57,19 +59,25 @@ def attribute_in_windows(
     first_batch: int | None = None,
     subject: str = "the trace",
     name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
+    batches: bool = False,
+    batch_marker: str = "",
 ) -> Iterator[tuple[str, pa.Table]]:
     """Pieces of the tables ``kernels``, ``markers`` and, of allocations, ``memory`` of a rank.
 
     Args:
         findings: takes what was found on the way, when all pieces are made.
         rank: for the rows; None: the trace's own, else 0.
-        first_batch: see :func:`profiling.attribution.batch_times.find_batches`.
+        first_batch, batch_marker: see :func:`profiling.attribution.batch_times.find_batches`.
         subject: names the trace in findings.
         name_operators: puts operators and directions right where a tool knows better.
+        batches: a recording is all there is of its batches: the table ``batches`` is made too, in which they
+            are numbered from 0, and so they are in the others.
     """
     rank = (trace.rank or 0) if rank is None else rank
-    windows = Windows(trace, first_batch)
-    tally = Tally(trace, windows.marks, windows.batches.source, rank)
+    windows = Windows(trace, first_batch, batch_marker, batches)
+    source = windows.batches.source
+    tally = Tally(trace, windows.marks, source, rank)
+    collected = BatchRows(windows.batches, trace.on_device) if batches else None
     for window in windows:
         events = window.events
         context = name_operators(events, find_context(events, windows.batches))
@@ -79,10 +87,13 @@ def attribute_in_windows(
             else _host_rows(events, context, trace, window.owns)
         )
         tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
-        yield "kernels", _kernels(rows, events, context, rank)
+        yield "kernels", _kernels(rows, events, context, rank, collected)
         yield "markers", _markers(events, context, rank, window.owns)
         if len(events.memory["time_ns"]):
             yield "memory", memory_table(events, context, rank)
+    if collected is not None:
+        yield "batches", collected.table(rank)
+        trace.findings += collected.findings
     findings += [f"{subject}: {finding}" for finding in tally.findings()]
 
 
@@ -252,9 +263,31 @@ def _passes(rows: _Rows, events: Events, context: Context) -> tuple[np.ndarray, 
     return direction, kind
 
 
-def _kernels(rows: _Rows, events: Events, context: Context, rank: int) -> pa.Table:
+def _batch_of(rows: _Rows, batches: BatchTimes, alone: bool) -> np.ndarray:
+    """The batch of each row, by when it was launched; where the kernels tell batches, by when it began."""
+    if batches.source in (PERIOD, WHOLE):
+        return batches.of(rows.start_ns)
+    of_row = np.where(rows.time_ns >= 0, batches.of(rows.time_ns), -1)
+    if not alone or (rows.time_ns >= 0).all():
+        return of_row
+    # What has no launch of its own (a graph's kernels, to some tools) is of the batch of what ran before it.
+    # Before the first that has one, and behind the last, nothing says where it belongs.
+    order = np.argsort(rows.start_ns, kind="stable")
+    known = np.flatnonzero(rows.time_ns[order] >= 0)
+    before = np.searchsorted(known, np.arange(len(order)), side="right") - 1
+    between = (before >= 0) & (before < len(known) - 1) & (rows.time_ns[order] < 0)
+    of_row[order[between]] = of_row[order[known[before[between]]]]
+    return of_row
+
+
+def _kernels(
+    rows: _Rows, events: Events, context: Context, rank: int, collected: BatchRows | None
+) -> pa.Table:
     direction, kind = _passes(rows, events, context)
-    batch = np.where(rows.time_ns >= 0, context.batches.of(rows.time_ns), -1)
+    batch = _batch_of(rows, context.batches, collected is not None)
+    if collected is not None:
+        end_ns = rows.start_ns + rows.duration_ns
+        collected.add(batch, rows.time_ns, rows.start_ns, end_ns, direction, kind)
     texts = {
         "name": (rows.name, events.names),
         "short_name": (rows.name, None),

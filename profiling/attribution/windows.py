@@ -18,8 +18,10 @@ import numpy as np
 
 from profiling.attribution.batch_times import find_batches, tells_batch
 from profiling.attribution.checks import STAGES
+from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of
 from profiling.attribution.coding import distinct
 from profiling.attribution.events import OPERATOR, Events, Trace, name_flags
+from profiling.attribution.period import Period, find_period
 from profiling.attribution.spill import Columns, Split, joined
 
 ROWS = 1 << 18  # of its largest table that a window should hold
@@ -48,7 +50,9 @@ class Windows:
     """The windows of a recording, in order.
 
     Args:
-        first_batch: see :func:`profiling.attribution.batch_times.find_batches`.
+        first_batch, marker: see :func:`profiling.attribution.batch_times.find_batches`.
+        alone: the recording is all there is of its batches: they are numbered from 0, and where nothing marks
+            them told by a period of the kernels.
 
     Attributes:
         marks: the ranges that tell batches and their stages, of the whole recording; columns as of events.
@@ -56,17 +60,44 @@ class Windows:
         by_launch: whether launches were recorded, which then tie work on a device to the host.
     """
 
-    def __init__(self, trace: Trace, first_batch: int | None) -> None:
+    def __init__(self, trace: Trace, first_batch: int | None, marker: str = "", alone: bool = False) -> None:
         self._trace = trace
-        marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name))
+        marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name, marker))
         host = trace.tables["host"]
         pieces = [
             {name: column[marking[piece["name"]]] for name, column in piece.items()}
             for piece in host.pieces()
         ]
         self.marks = trace.events(self._groups(host=joined(host.types, pieces))).host
-        self.batches = find_batches(trace.names, self.marks, first_batch)
+        period = self._period if alone else lambda: None
+        batches = find_batches(trace.names, self.marks, first_batch, marker, period)
+        self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
+
+    def _last_ns(self) -> int:
+        """When the last of its work ended."""
+        device, host = self._trace.tables["device"], self._trace.tables["host"]
+        ends = [int((piece["start_ns"] + piece["duration_ns"]).max(initial=0)) for piece in device.pieces()]
+        ends += [] if ends else [int(piece["end_ns"].max(initial=0)) for piece in host.pieces()]
+        return max(ends, default=0) + self._trace.shift_ns
+
+    def _period(self) -> Period | None:
+        """A period of what runs on the device's busiest stream, collectives, copies and sets left out."""
+        pieces = list(self._trace.tables["device"].pieces())
+        if not pieces:
+            return None
+        kind = classes_of(self._trace.names)
+        names = ("name", "start_ns", "duration_ns", "stream", "device")
+        rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+        works = ~np.isin(kind[rows["name"]], (COMMUNICATION, MEMCPY, MEMSET, CLASS["loader"]))
+        if not works.any():
+            return None
+        streams, count = np.unique(rows["stream"][works], return_counts=True)
+        mine = np.flatnonzero(works & (rows["stream"] == streams[np.argmax(count)]))
+        mine = mine[np.argsort(rows["start_ns"][mine], kind="stable")]
+        start_ns = rows["start_ns"][mine] + self._trace.shift_ns
+        updates = np.flatnonzero(kind == CLASS["optimizer"]).tolist()
+        return find_period(rows["name"][mine], start_ns, start_ns + rows["duration_ns"][mine], updates)
 
     def __iter__(self) -> Iterator[Window]:
         cuts = self._cuts()

@@ -80,6 +80,18 @@ def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
         yield reader.finish(facts, is_object)
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """The fields of a trace that stand before its events.
+
+    Raises:
+        UserError: unreadable, or no trace.
+    """
+    facts: dict[str, Any] = {}
+    with open_text(path) as stream:
+        _Reader(path, stream).enter(facts)
+    return facts
+
+
 class _Reader:
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path, self.stream = path, stream

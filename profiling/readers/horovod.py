@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from profiling.readers.horovod_timeline import Timeline
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.traced_job import TraceFacts
 
 _OURS = re.compile(rb'"name"\s*:\s*"(NEGOTIATE_[A-Z]+|CYCLE_START|WAIT_FOR_(DATA|OTHER_TENSOR_DATA))"')
 
@@ -16,6 +17,11 @@ _OURS = re.compile(rb'"name"\s*:\s*"(NEGOTIATE_[A-Z]+|CYCLE_START|WAIT_FOR_(DATA
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a timeline of Horovod, by its events' names."""
     return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[" and _OURS.search(head) is not None
+
+
+def facts(path: Path) -> TraceFacts:
+    """What a timeline says of its job: rank 0 writes it."""
+    return TraceFacts(rank=rank_in(path) or 0, backend="horovod", shapes=False)
 
 
 def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:

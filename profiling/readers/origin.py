@@ -14,12 +14,16 @@ class Origin:
         first_batch: index of the batch with which the recording began; None: not known, taken for 0.
         world_size: of how many ranks it is one, so that missing collectives are found.
         mode: in which of the tool's ``modes`` it was recorded.
+        batches: whether the table ``batches`` is to be made of it, because nobody else kept one.
+        batch_marker: a regular expression; ranges whose names it is found in are the batches. "": none are.
     """
 
     rank: int | None = None
     first_batch: int | None = None
     world_size: int = 1
     mode: str = "auto"
+    batches: bool = False
+    batch_marker: str = ""
 
     def rank_of(self, path: Path) -> int | None:
         """The rank that is known, else what the name of ``path`` or of a folder it lies in says."""

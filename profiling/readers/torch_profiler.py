@@ -7,8 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from profiling.attribution.attribute import attribute_in_windows
+from profiling.readers.chunks import read_facts
 from profiling.readers.kineto import read_trace
+from profiling.readers.kineto_facts import facts_of
 from profiling.readers.origin import UNKNOWN, Origin
+from profiling.traced_job import TraceFacts
 
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')
 _CATEGORY = re.compile(
@@ -34,4 +37,11 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     """
     trace = read_trace(path)
     rank = origin.rank if trace.rank is not None else origin.rank_of(path)
-    yield from attribute_in_windows(trace, findings, rank, subject=path.name)
+    yield from attribute_in_windows(
+        trace, findings, rank, subject=path.name, batches=origin.batches, batch_marker=origin.batch_marker
+    )
+
+
+def facts(path: Path) -> TraceFacts:
+    """What a trace says of its job, before its events."""
+    return facts_of(read_facts(path), path)

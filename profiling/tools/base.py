@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from profiling.converted import Converted, collect
 from profiling.presence import Presence, of_program
 from profiling.readers.origin import UNKNOWN, Origin
+from profiling.traced_job import TraceFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,6 +174,16 @@ class Profiler:
         """
         if self.reader:
             yield from import_module(self.reader).stream(path, findings, origin)
+
+    def facts(self, path: Path) -> TraceFacts | None:
+        """What a trace of one process, or of some, says of its job; None: the file is no such trace.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        of_reader = getattr(import_module(self.reader), "facts", None) if self.reader else None
+        facts: TraceFacts | None = of_reader(path) if of_reader else None
+        return facts
 
     def read(self, path: Path, origin: Origin = UNKNOWN) -> Converted:
         """The tool's output as whole tables; see :meth:`stream`."""

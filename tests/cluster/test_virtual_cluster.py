@@ -3,10 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.virtual import ROOT, SCRIPT, Cluster
+
+# Where control groups of processors are: version 1, else 2.
+CPU_GROUPS = next(
+    (p for p in map(Path, ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")) if os.access(p, os.W_OK)), None
+)
 
 
 @pytest.mark.turn(1)
@@ -36,6 +42,29 @@ def test_a_links_rate_can_be_limited(cluster):
     finally:
         cluster.control("shape", "off")
     assert "tbf" not in cluster.control("on", "n3", "tc", "qdisc", "show", "dev", "eth0")
+
+
+@pytest.mark.skipif(CPU_GROUPS is None, reason="no control groups for processors on this machine")
+def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path):
+    own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
+    name = f"scaleprof{str(own.home).replace('/', '-')}"
+    own.control("start", "2")
+    try:
+        own.control("cpu", "0.5")
+        groups = own.run("srun", "--nodes=2", "cat", "/proc/self/cgroup").stdout
+        assert f"{name}-n1" in groups
+        assert f"{name}-n2" in groups
+        limits = [*CPU_GROUPS.glob(f"{name}-n?/cpu.cfs_quota_us"), *CPU_GROUPS.glob(f"{name}-n?/cpu.max")]
+        assert [limit.read_text().split()[0] for limit in limits] == ["2500", "2500"]  # of each 5000 us
+        own.control("kill-node", "n2")
+        own.control("boot-node", "n2")  # a node that comes back has its share again
+        own.until(lambda: (CPU_GROUPS / f"{name}-n2" / "cgroup.procs").read_text())
+        wrong = own._run([str(SCRIPT), "cpu", "0.1"], 10)
+        assert wrong.returncode == 1
+        assert wrong.stderr == "virtual_cluster.sh: 0.2 of a core or more, not 0.1\n"
+    finally:
+        own.control("stop")
+    assert not list(CPU_GROUPS.glob(f"{name}-*"))
 
 
 def test_it_ends_with_its_owner(tmp_path, cluster):

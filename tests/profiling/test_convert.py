@@ -134,10 +134,12 @@ def test_files_and_folders_become_tables(tmp_path, capsys):
     pyprof(tmp_path / "table.gzip")
     out = tmp_path / "out"
     assert main([str(tmp_path / "raw"), str(tmp_path / "table.gzip"), "--out", str(out)]) == 0
-    assert sorted(found.name for found in out.iterdir()) == ["rank0", "rank0-2", "table"]
-    assert read(out / "rank0", "kernels").num_rows == 8
-    assert read(out / "rank0", "markers").num_rows == 5
-    assert capsys.readouterr().out.split() == [str(out / name) for name in ("rank0", "rank0-2", "table")]
+    # Of a trace its job's folder, with a folder a rank; of a table, which is no trace, one of its own.
+    assert sorted(found.name for found in out.iterdir()) == ["deep", "raw", "table"]
+    assert read(out / "raw" / "rank_0002", "kernels").num_rows == 8
+    assert read(out / "raw" / "rank_0002", "markers").num_rows == 5
+    assert (out / "table" / "kernels.parquet").is_file()
+    assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
 
 
 def test_a_name_with_brackets_is_shown_as_it_is_on_a_terminal(tmp_path, capsys, monkeypatch):

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import OF_A_RUN, RANK, Column, Metric, Rows, columns, fields, telling
+from analysis.display.metrics import OF_A_RUN, RANK, TELLING, Column, Metric, Rows, columns, fields, telling
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.tau import messages
 from analysis.results.matching import Calls, Matched
 from analysis.results.study import Source, Study
-from jobs.run import Run
 from profiling.attribution.messages import ONE_OF_SEVERAL
 
 METRICS = (
@@ -73,8 +72,8 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     # TAU times MPI's functions, not single calls: analysis/measures/tau/messages.py.
     recorded = [
         source
-        for source in study.of_kind("run")
-        if source.fields["profile"] not in ("none", "tau") and (source.world_size or 1) > 1
+        for source in study.recorded
+        if source.fields["profile"] != "tau" and (source.kind == "trace" or (source.world_size or 1) > 1)
     ]
     for _, of_run in study.each(recorded, lambda source: _of_run(study, source, by_rank)):
         collectives += of_run
@@ -89,7 +88,8 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     trace = trace_of(study, source)
     if not trace.has_collectives:
-        study.note(f"its trace of {source.world_size} ranks holds no collective", source)
+        if source.ranks > 1:
+            study.note(f"its trace of {source.ranks} ranks holds no collective", source)
         return []
     for text in trace.unmatched:
         study.note(text, source)
@@ -98,7 +98,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
     return [
         {"id": source.id, **source.fields, **row}
-        for row in rows_of(trace, by_rank, measured if source.fields["nodes"] == 1 else {})
+        for row in rows_of(trace, by_rank, measured if source.fields.get("nodes") == 1 else {})
     ]
 
 
@@ -254,4 +254,4 @@ def shown(rows: Rows) -> list[Column]:
     }  # fmt: skip
     by_rank = [RANK] if "rank" in rows[0] else []
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(rows, Run.model_fields)), *by_rank, *wanted])
+    return columns([*fields(telling(rows, TELLING)), *by_rank, *wanted])

@@ -56,7 +56,7 @@ def choose(study: Study, run: str | None = None) -> Source:
     Raises:
         UserError: no such run, or none at all.
     """
-    sources = study.of_kind("run")
+    sources = study.of_kind("run", "trace")
     if not sources:
         raise UserError(f"{study.path} holds no run whose batches have a place in time: nothing to draw")
     if run is not None:
@@ -231,6 +231,10 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> 
 
 
 def _name(source: Source, rank: int) -> str:
+    if source.job is not None:
+        traced = [one for one in source.job.ranks if one.rank == rank]
+        said = [text for one in traced for text in (one.host, one.device) if text]
+        return " · ".join([f"rank {rank}", *said])
     reports = {report.rank: report for report in source.manifest.ranks} if source.manifest else {}
     said = [reports[rank].hostname, reports[rank].device] if rank in reports else []
     return " · ".join([f"rank {rank}", *said])

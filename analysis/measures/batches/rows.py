@@ -5,15 +5,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.display import output
-from analysis.display.metrics import IN_RUN, OF_A_RUN, Metric, Rows, columns, filled, picked, telling
+from analysis.display.metrics import (
+    IN_RUN,
+    OF_A_RUN,
+    TELLING,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    filled,
+    picked,
+    telling,
+)
 from analysis.display.numbers import sortable
 from analysis.display.terminal import Part
-from analysis.measures.batches.series import STAGES, Series, all_series
+from analysis.measures.batches.series import STAGES, Series, all_series, series_of_traces
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates, inside_run
-from jobs.run import ID_FIELDS, Run
+from jobs.run import ID_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +71,8 @@ _WARMUP = "Warm-up is left out of all figures."
 def rows(study: Study) -> Rows:
     """A row a run, or a configuration of TAU tables; with :data:`METRICS`."""
     runs = []
-    sources = {source.id: source for source in study.of_kind("run")}
-    for name, series in all_series(study).items():
+    sources = {source.id: source for source in study.of_kind("run", "trace")}
+    for name, series in (all_series(study) | series_of_traces(study)).items():
         runs.append(_row(sources[name], series))
     runs += _tau_rows(study)
     if not runs:
@@ -86,7 +97,7 @@ def columns_of(rows: Rows) -> list[Metric]:
 
 def part(rows: Rows) -> Part:
     """The terminal's table."""
-    shown = picked(columns_of(rows), *telling(rows, Run.model_fields), *SHOWN)
+    shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *SHOWN)]
     shown += TAU_METRICS
     return Part(
         "Batches of each run (ms; the job's batch ends with its slowest rank)",

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.results.query import reading
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
 from profiling import tables
+from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 
 STAGES = ("load", "forward", "backward", "update")
@@ -93,7 +93,35 @@ def series_of(study: Study, source: Source) -> Series:
     return series
 
 
+def _series_of_traces(source: Source) -> Series:
+    """The batches of traces; how many images they are of is not known, nor, sometimes, their stages.
+
+    Those at the head that are not whole, or were longer than all others, are of the warm-up.
+    """
+    read = [tables.read(path.parent, "batches", _READ) for path in source.tables("batches")]
+    every = [table.sort_by("batch_index") for table in read]
+    fewest = min((len(table) for table in every), default=0)
+    if not fewest or source.job is None or source.job.batches_from == WHOLE:
+        raise UserError("nothing tells its batches apart")
+
+    def column(name: str) -> np.ndarray:
+        return np.stack([table[name].to_numpy()[:fewest].astype(float) for table in every])
+
+    rank_ns = column("end_ns") - column("start_ns")
+    if (rank_ns <= 0).any():
+        raise UserError("a batch in its tables ends before it starts")
+    stages = {name: column(f"{name}_ns") for name in STAGES}
+    images = np.full(fewest, np.nan)
+    counts = column("attributed").all(axis=0)
+    head = int(np.argmax(counts)) if counts.any() else 0
+    warmup = head + estimates.warmup(rank_ns.max(axis=0)[head:])
+    # None of them is slower than another for being recorded: all are.
+    return Series(rank_ns, images, stages, np.zeros(fewest, bool), warmup)
+
+
 def _series(source: Source) -> Series:
+    if source.kind == "trace":
+        return _series_of_traces(source)
     count = source.fields["batches"]
     columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
     for rank in range(source.ranks):
@@ -124,6 +152,18 @@ def all_series(study: Study) -> dict[str, Series]:
     by_id = {source.id: series for source, series in each}
     _note_unsettled(study, by_id)
     return by_id
+
+
+def series_of_traces(study: Study) -> dict[str, Series]:
+    """The batches of all traces that tell them, by id; of the others a note says why not."""
+
+    def of(source: Source) -> Series | None:
+        if source.job is not None and source.job.batches_from == WHOLE:
+            study.note("nothing tells its batches apart: how long one takes is not known", source)
+            return None
+        return series_of(study, source)
+
+    return {source.id: series for source, series in study.each(study.of_kind("trace"), of)}
 
 
 def _note_unsettled(study: Study, series: dict[str, Series]) -> None:

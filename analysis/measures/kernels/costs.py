@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 
 from analysis.measures.kernels import peaks
 from analysis.results.attributed import Sums, sums_of_each
+from analysis.results.query import query
 from analysis.results.study import Source, Study
+from profiling.cost.precision import precision_in
 from profiling.errors import UserError
 
 
@@ -56,6 +58,8 @@ class Bound:
 def bound_of(study: Study, source: Source) -> Bound:
     """The peaks beside which a run's figures stand."""
     manifest = source.manifest
+    if source.job is not None:
+        return _bound_of_trace(study, source, source.job.devices)
     devices = [rank.device for rank in manifest.ranks] if manifest else [peaks.REFERENCE_DEVICE]
     precision = str(source.fields.get("compute") or "fp32")
     kinds = list(dict.fromkeys(devices))
@@ -70,6 +74,37 @@ def bound_of(study: Study, source: Source) -> Bound:
         _mean([sheets[device][1] for device in devices]),
         *(_measured(study, source, precision) if manifest else (None, None)),
     )
+
+
+def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bound:
+    """The peaks of traces' devices, in the precision that the names of their matrix kernels say."""
+    kept: dict[str, Bound] = study.kept("bounds of traces")
+    if source.id not in kept:
+        precision = precision_of(study, source)
+        sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
+        if devices and not precision:
+            study.note("no matrix kernel's name says its precision: no peak is set beside it", source)
+        kept[source.id] = Bound(
+            " and ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
+        )
+    return kept[source.id]
+
+
+_MATRIX_KERNELS = """
+select name::varchar, sum(duration_ns)::double from read_parquet($kernels)
+where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0 group by 1
+"""
+
+
+def precision_of(study: Study, source: Source) -> str:
+    """In which precision most of the time of matrix kernels is spent, by their names; "": none says it."""
+    if not source.tables("kernels"):
+        return ""
+    times: dict[str, float] = {}
+    for name, ns in query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels")):
+        if precision := precision_in(name or ""):
+            times[precision] = times.get(precision, 0.0) + ns
+    return max(times, key=lambda one: times[one], default="")
 
 
 def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:

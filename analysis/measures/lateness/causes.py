@@ -67,6 +67,7 @@ def kernel_times(study: Study, source: Source) -> KernelTimes | None:
         for other in study.of_kind("run")
         if other is not source
         and other.fields["profile"] != "none"
+        and source.kind == "run"
         and all(other.fields[name] == source.fields[name] for name in POINT_FIELDS)
     ]
     each = study.each(others, lambda other: _times_of(study, other, borrowed=True))

@@ -95,7 +95,7 @@ def of_stages(series: Series) -> Lateness | None:
     """From a run's batches tables: its steady batches that follow another; None if there is none."""
     used = np.flatnonzero(series.steady)
     used = used[used > 0]
-    if not len(used) or len(series.rank_ns) < 2:
+    if not len(used) or len(series.rank_ns) < 2 or np.isnan(series.rank_stages["backward"]).any():
         return None
     own = _own_parts(series, used)
     arrival = np.stack([own["update"] + own["load"], sum(own.values())], axis=1)

@@ -115,7 +115,7 @@ def runs_of(study: Study) -> list[Source]:
     Raises:
         UserError: there is none.
     """
-    runs = [source for source in study.of_kind("run") if source.ranks > 1]
+    runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]
     if not runs:
         raise UserError(f"{study.path} holds no run of several ranks: nobody can be late where one works")
     return runs
@@ -127,6 +127,10 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
+    if source.job is not None and len(source.tables("batches")) < source.ranks:
+        there = len(source.tables("batches"))
+        study.note(f"{there} of {source.ranks} ranks are there: who was late is not known", source)
+        return None
     series = series_of(study, source)
     lateness = None
     if source.fields["profile"] != "none":
@@ -187,7 +191,8 @@ def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
     judged = judge(lateness, nodes)
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
     kernels = late_causes.kernel_times(study, source) if named else None
-    devices = [report.device for report in source.manifest.ranks] if source.manifest else []
+    reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
+    devices = [report.device for report in reports]
     ranks = []
     for rank, (verdict, probability) in enumerate(judged):
         row = {"rank": rank, "node": nodes[rank], **_figures(lateness, rank)}

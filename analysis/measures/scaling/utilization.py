@@ -11,6 +11,7 @@ from analysis.display.metrics import (
     CONFIDENCE,
     OF_A_RUN,
     RANK,
+    TELLING,
     Column,
     Metric,
     Rows,
@@ -21,9 +22,8 @@ from analysis.display.metrics import (
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.points import points_of
-from analysis.results.query import note_left_out, reading, untimed_launches
-from analysis.results.study import Source, Study
-from jobs.run import Run
+from analysis.results.query import note_left_out, untimed_launches
+from analysis.results.study import Source, Study, reading
 from profiling import tables
 from profiling.errors import UserError
 
@@ -213,8 +213,7 @@ def rows(study: Study) -> Rows:
     """
     of_run = _speedups(study)
     answer: Rows = []
-    profiled = [source for source in study.of_kind("run") if source.fields["profile"] != "none"]
-    for source, ranks in study.each(profiled, lambda source: _of_run(study, source)):
+    for source, ranks in study.each(study.recorded, lambda source: _of_run(study, source)):
         answer += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not answer:
         raise UserError(
@@ -236,7 +235,8 @@ def _of_run(study: Study, source: Source) -> Rows:
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
-    named = {rank.rank: rank.device for rank in source.manifest.ranks} if source.manifest else {}
+    reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
+    named = {one.rank: one.device for one in reports}
     return [{**row, "device_name": named.get(row["rank"])} for row in devices]
 
 
@@ -270,7 +270,7 @@ def shown(rows: Rows) -> list[Column]:
     """The tables' columns."""
     left_out = ("device_name", "attributed_batches", "profiled_ms", "unknown")
     wanted = [metric for metric in METRICS if metric.name not in left_out]
-    return columns([*fields(telling(rows, Run.model_fields)), *wanted])
+    return columns([*fields(telling(rows, TELLING)), *wanted])
 
 
 def notes_of(rows: Rows) -> list[str]:

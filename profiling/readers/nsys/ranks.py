@@ -9,6 +9,7 @@ import pyarrow as pa
 from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import Trace
 from profiling.attribution.pyprof_markers import name_operators
+from profiling.readers.origin import UNKNOWN, Origin
 from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE, as_table
 
 _STAGES = {FORWARD, BACKWARD, UPDATE, END_OF_BATCH}
@@ -21,7 +22,7 @@ def stream_ranks(
     names: Mapping[int, str],
     findings: list[str],
     rank: int | None = None,
-    first_batch: int | None = None,
+    origin: Origin = UNKNOWN,
 ) -> Iterator[tuple[str, pa.Table]]:
     """Pieces of the tables of a report's ranks, one rank after the other.
 
@@ -29,7 +30,8 @@ def stream_ranks(
         processes: what each process recorded.
         names: what processes called themselves.
         findings: takes what was found on the way.
-        rank, first_batch: see :class:`profiling.tools.base.Origin`.
+        rank: of the one process that is a rank; None: as its name says, or its place among them.
+        origin: what else is known of the report.
     """
     ranks = _ranks(processes, names, rank)
     if not ranks:
@@ -43,8 +45,9 @@ def stream_ranks(
     for rank, number in ranks.items():
         subject = _subject(path, rank, ranks)
         yield from attribute_in_windows(
-            processes[number], findings, rank, first_batch, subject, name_operators
-        )
+            processes[number], findings, rank, origin.first_batch, subject, name_operators, origin.batches,
+            origin.batch_marker,
+        )  # fmt: skip
 
 
 def _subject(path: Path, rank: int, ranks: Mapping[int, int]) -> str:

@@ -10,9 +10,10 @@ from profiling.attribution.pyprof_markers import name_operators
 from profiling.readers.chunks import read_head
 from profiling.readers.nvprof.database import is_nvprof, read_database
 from profiling.readers.nvprof.text import HEAD, Printed, read_printed
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.printed_tables import stream_printed
 from profiling.readers.sqlite import MAGIC, open_database
+from profiling.traced_job import TraceFacts
 
 _EMPTY = "the capture is empty"
 _NO_KERNEL = "no kernel was recorded"
@@ -28,6 +29,13 @@ def recognise(path: Path, head: bytes) -> bool:
         with open_database(path) as database:
             return is_nvprof(database)
     return HEAD.search(head) is not None
+
+
+def facts(path: Path) -> TraceFacts | None:
+    """What a database says of its job; None: the file is text."""
+    if read_head(path, len(MAGIC)) != MAGIC:
+        return None
+    return TraceFacts(rank=rank_in(path), shapes=False)
 
 
 def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
@@ -49,7 +57,10 @@ def _database(
     trace.world_size = origin.world_size
     if trace.is_empty:
         trace.findings.append(f"{_EMPTY}: {_WHY}")
-    yield from attribute_in_windows(trace, findings, rank, origin.first_batch, path.name, name_operators)
+    yield from attribute_in_windows(
+        trace, findings, rank, origin.first_batch, path.name, name_operators, origin.batches,
+        origin.batch_marker,
+    )  # fmt: skip
 
 
 def _text(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.Table]]:

@@ -1,0 +1,169 @@
+"""How does a job scale, from traces of several numbers of ranks?
+
+Traces do not say how many samples a batch has, so that one thing has to be assumed: that the batch of a GPU
+was the same (weak scaling), or that of the job (strong). What the model's kernels take a batch speaks for one
+or the other, and is said.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, columns
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
+from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.batches.series import Series, series_of_traces
+from analysis.results.study import Source, Study
+from analysis.statistics import inside_run
+
+Scaling = Literal["weak", "strong"]
+# What a batch is made of, each time once.
+GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
+_SAME = math.log(1.2)  # computing by so much more or less than the assumption says is worth a line
+
+METRICS = (
+    FIELDS["job"],
+    FIELDS["world_size"],
+    Metric("batches", "steady batches that were recorded"),
+    Metric(
+        "batch_ms", "median of the steady batches, as the profiler recorded them", "batch\nmedian", IN_RUN
+    ),
+    Metric("compute_ms", "of it: the model's kernels run", "compute"),
+    Metric("exposed_communication_ms", "of it: collectives run and no model kernel does", "exposed\ncomm."),
+    Metric("idle_ms", "of it: nothing runs", "idle"),
+    Metric("speedup", "of samples a second, over the traces of fewest ranks", "speed-\nup"),
+    Metric(
+        "scaling_efficiency_pct", "speedup over that of ideal scaling", "scaling\neff. %", IN_RUN, places=1
+    ),
+    Metric("base_world_size", "ranks of the traces that it is compared with"),
+    *(Metric(f"grew_{name}_ms", f"by how much {name.replace('_', ' ')} grew a batch") for name in GREW),
+)
+COLUMNS = {"Of traces (a row a job):": METRICS}
+_SHOWN = (
+    "job", "world_size", "batches", "batch_ms", "compute_ms", "exposed_communication_ms", "idle_ms",
+    "speedup", "scaling_efficiency_pct",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows, and what was assumed of the batch, in a sentence."""
+
+    rows: Rows
+    assumed: str
+
+
+def answer(study: Study, scaling: Scaling | None = None) -> Answer:
+    """A row for the traces of each job whose batches are known, by world size; with :data:`METRICS`.
+
+    Args:
+        scaling: weak: the batch of a GPU was constant; strong: that of the job; None: what its computing
+            suggests.
+    """
+    series = series_of_traces(study)
+    sources = [source for source in study.of_kind("trace") if source.id in series]
+    sized = sorted((source for source in sources if source.world_size), key=lambda one: one.world_size or 0)
+    for source in sources:
+        if not source.world_size:
+            study.note("of how many ranks its job was is not known: 4=DIR says it to analysis.scaled", source)
+    if not sized:
+        return Answer([], "")
+    traces = traces_of(study, sized)
+    parts = {row["id"]: row for one in traces for row in anatomy.means(one.source, anatomy_of(one), ())}
+    rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
+    kind = scaling or _suggested(rows)
+    for row in rows:
+        row |= _compared(row, rows[0], kind)
+    return Answer(rows, _assumed(rows, kind, scaling is not None))
+
+
+def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:
+    steady = series.steady_ns / 1e6
+    estimate = inside_run.of_median(steady)
+    return {
+        "job": source.id,
+        "world_size": source.world_size,
+        "batches": len(steady),
+        "batch_ms": estimate.value,
+        "batch_ms_low": estimate.low,
+        "batch_ms_high": estimate.high,
+        **{f"{name}_ms": parts.get(f"{name}_ms", math.nan) for name in (*PARTS, *GREW)},
+    }
+
+
+def _suggested(rows: Rows) -> Scaling:
+    """Strong, if the model's kernels take less a batch on more ranks, by half of that or more."""
+    base, most = rows[0], rows[-1]
+    if most["world_size"] == base["world_size"] or not most["compute_ms"] or not base["compute_ms"]:
+        return "weak"
+    shrank = math.log(base["compute_ms"] / most["compute_ms"])
+    return "strong" if shrank > math.log(most["world_size"] / base["world_size"]) / 2 else "weak"
+
+
+def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[str, Any]:
+    more = row["world_size"] / base["world_size"]
+    samples = more if kind == "weak" else 1.0
+    same = row is base
+
+    def efficiency(own: float, of_base: float) -> float:
+        return 100 * of_base / own * samples / more
+
+    # Of two intervals, each within its run: the widest that both allow.
+    lowest = math.nan if same else efficiency(row["batch_ms_high"], base["batch_ms_low"])
+    highest = math.nan if same else efficiency(row["batch_ms_low"], base["batch_ms_high"])
+    return {
+        "base_world_size": base["world_size"],
+        "speedup": base["batch_ms"] / row["batch_ms"] * samples,
+        "scaling_efficiency_pct": efficiency(row["batch_ms"], base["batch_ms"]),
+        "scaling_efficiency_pct_low": lowest,
+        "scaling_efficiency_pct_high": highest,
+        **{f"grew_{name}_ms": row[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},
+    }  # fmt: skip
+
+
+def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
+    """What is assumed of the batch, and what speaks for it or against it."""
+    base, most = rows[0], rows[-1]
+    if len(rows) < 2 or most["world_size"] == base["world_size"]:
+        return (
+            "One number of ranks: how it scales takes traces of several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
+        )
+    other = "strong" if kind == "weak" else "weak"
+    constant = {"weak": "the batch of a GPU", "strong": "the batch of the job"}[kind]
+    text = (
+        f"Traces say no batch size. Assumed: {constant} is constant ({kind} scaling; --scaling {other} not)."
+    )
+    ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
+    if np.isnan(ratio):
+        return text
+    expected = 1.0 if kind == "weak" else base["world_size"] / most["world_size"]
+    away = abs(math.log(ratio / expected)) if ratio > 0 else math.inf
+    fits = "which fits." if away < _SAME else "which does not fit: is it the same job?"
+    took = (
+        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long a batch as on "
+        f"{base['world_size']}"
+    )
+    return f"{text}\n{took}, {fits}" if not asked or away >= _SAME else text
+
+
+def part(found: Answer) -> Part:
+    """The terminal's table."""
+    caption = (
+        "Batches as the profiler recorded them, which it slows down; intervals are of batches inside a run."
+    )
+    shown = columns(METRICS, *_SHOWN)
+    return Part("Scaling, from traces (ms a batch)", found.rows, shown, "\n".join([found.assumed, caption]))
+
+
+def grown(found: Answer) -> Part | None:
+    """What of a batch grew, of the traces of more ranks than the fewest; None: there are none."""
+    rows = [row for row in found.rows if row["world_size"] > row["base_world_size"]]
+    if not rows:
+        return None
+    shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
+    return Part("By how much parts of a batch grew, ms", rows, shown)

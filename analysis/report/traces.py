@@ -1,0 +1,221 @@
+"""What do traces say of their jobs, and how do these scale? And the opening of a page of traces."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.display import plots
+from analysis.display.metrics import FIELDS, Metric, Rows, columns
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.measures.lateness import stragglers
+from analysis.measures.scaling import traced
+from analysis.report.base import Content, Context, SectionKind
+from analysis.report.render import Chart
+from analysis.report.sentences import Sentence
+from analysis.report.stragglers import late_runs, rows_of
+from analysis.report.views import as_view
+from analysis.results.study import Source
+from profiling.attribution.batch_times import WHOLE
+from profiling.errors import UserError
+from profiling.traced_job import TracedJob, listed
+
+_UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
+METRICS = (
+    FIELDS["job"],
+    Metric("tool", "that recorded it", text=True),
+    Metric("world_size", "ranks of the job", "ranks"),
+    Metric("there", "ranks whose traces are there", "traces\nof ranks", text=True),
+    Metric("hosts", "where they ran", text=True),
+    Metric("device", "what they ran on", text=True),
+    Metric("backend", "of its collectives", text=True),
+    Metric("groups", "process groups of several ranks: how many of each size", "process\ngroups", text=True),
+    Metric("batches", "that were recorded, of a rank"),
+    Metric("batches_from", "what tells them apart", "told\nby", text=True),
+    Metric("versions", "of libraries", text=True),
+)
+# What costs a batch its time, and what to look at: a sentence each.
+_NEXT = {
+    "compute": "the model's kernels themselves",
+    "exposed_communication": "collectives that no kernel hides",
+    "exposed_transfer": "moving data in collectives that no kernel hides",
+    "exposed_wait": "waiting for ranks that come later to a collective",
+    "exposed_loader": "the loader",
+    "exposed_copies": "copies",
+    "idle": "an idle device",
+    "idle_host_bound": "an idle device that waits for the host's next launch",
+    "idle_other": "an idle device, though work was launched (dependencies, synchronisation)",
+}
+# What traces cannot say, in one line.
+NOT_KNOWN = (
+    "Traces do not hold: samples a batch (so no samples/s, and scaling efficiency by an assumption), a "
+    "duration without the profiler, what the job cost, peaks measured on its machine."
+)
+
+
+def counted(jobs: Sequence[Source]) -> str:
+    """How many jobs and traces there are."""
+    traces = sum(len(source.job.ranks) for source in jobs if source.job)
+    devices = list(dict.fromkeys(name for source in jobs for name in source.devices))
+    text = (
+        f"traces of {traces} rank{'s' if traces > 1 else ''} of {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+    )
+    return "; ".join([text, *([" and ".join(devices)] if devices else [])])
+
+
+def rows_of_jobs(sources: Sequence[Source]) -> Rows:
+    """A row a job: what its traces say of it; with :data:`METRICS`."""
+    return [_row(source.id, source.job) for source in sources if source.job]
+
+
+def _row(name: str, job: TracedJob) -> dict[str, Any]:
+    hosts = list(dict.fromkeys(one.host for one in job.ranks if one.host))
+    sizes: dict[int, int] = {}
+    for group in job.groups:
+        if group.size > 1:
+            sizes[group.size] = sizes.get(group.size, 0) + 1
+    recorded = sorted({one.batches for one in job.ranks})
+    told = job.batches_from
+    if job.batches_confidence < _UNSURE:
+        told += f" ({100 * job.batches_confidence:.1f} % recur)"
+    return {
+        "job": name,
+        "tool": job.tool,
+        "world_size": job.world_size,
+        "there": listed([one.rank for one in job.ranks]),
+        "hosts": ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "") or None,
+        "device": " and ".join(job.devices) or None,
+        "backend": job.backend or None,
+        "groups": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or None,
+        "batches": None if told == WHOLE else recorded[0] if len(recorded) == 1 else None,
+        "batches_from": told,
+        "versions": ", ".join(f"{name} {version}" for name, version in job.versions.items()) or None,
+    }
+
+
+def _traces(context: Context) -> Content:
+    rows = rows_of_jobs(context.traces)
+    text = f"What the traces say of their jobs; a dash: nothing. {NOT_KNOWN}"
+    return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
+
+
+def _answer(context: Context) -> traced.Answer:
+    return traced.answer(context.study)
+
+
+def _scaling(context: Context) -> Content:
+    found = context.once(_answer)
+    parts = [traced.part(found), *([grown] if (grown := traced.grown(found)) else [])]
+    views = [as_view(part, f"traced-scaling-{number}", ()) for number, part in enumerate(parts)]
+    bars = [
+        {
+            "label": f"P = {row['world_size']}", "facts": {},
+            **{f"{name}_ms": value for name, value in _parts(row).items()},
+        }
+        for row in found.rows
+    ]  # fmt: skip
+    import pandas as pd
+
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A batch, by number of ranks")
+    chart = Chart("traced-scaling", figure, "What a batch is made of, by number of ranks")
+    return Content(found.assumed.replace("\n", " "), [chart], views)
+
+
+def _parts(row: Mapping[str, Any]) -> dict[str, float]:
+    return finest({name: row.get(f"{name}_ms") for name in EVERY})
+
+
+TRACES = SectionKind("traces", "What was traced?", _traces, lambda context: bool(context.traces))
+SCALING = SectionKind(
+    "traced-scaling",
+    "How does it scale?",
+    _scaling,
+    lambda context: len({row["world_size"] for row in context.once(_answer).rows}) > 1,
+)
+
+
+# --- the opening --------------------------------------------------------------------------------------
+
+
+def opening(context: Context) -> list[Sentence]:
+    """What the traces say, the most important first; of several jobs the one of most ranks."""
+    source = max(context.traces, key=lambda one: (one.world_size or 0, len(one.job.ranks) if one.job else 0))
+    several = f" ({source.id})" if len(context.traces) > 1 else ""
+    return [
+        *_scales(context),
+        *_batch(context, source, several),
+        *_late(context),
+        *_collective(context, source),
+        *_kernel(context, source),
+        Sentence(NOT_KNOWN, "traces"),
+    ]
+
+
+def _scales(context: Context) -> list[Sentence]:
+    rows = context.once(_answer).rows
+    if len({row["world_size"] for row in rows}) < 2:
+        return []
+    most, base = rows[-1], rows[0]
+    grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
+    text = (
+        f"On {most['world_size']} ranks the scaling efficiency is {most['scaling_efficiency_pct']:.0f} % of "
+        f"{base['world_size']} rank{'s' if base['world_size'] > 1 else ''}'s"
+    )
+    if grown:
+        name = max(grown, key=lambda one: grown[one])
+        text += f"; what grew most is {_NEXT[name]} (by {grown[name]:.3g} ms a batch)"
+    return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
+
+
+def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
+    traces = traces_of(context.study, [source])
+    parts = [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]
+    if not parts:
+        return []
+    row = parts[0]
+    whole = source.job is not None and source.job.batches_from == WHOLE
+    fine = _parts(row)
+    order = sorted(fine, key=lambda name: -fine[name])
+    shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
+    what = "The recording" if whole else "A batch"
+    return [Sentence(
+        f"{what} takes {row['wall_ms']:.4g} ms{several}: {', '.join(shares)}.", "anatomy"
+    )]  # fmt: skip
+
+
+def _late(context: Context) -> list[Sentence]:
+    late = context.once(late_runs) or []
+    return [Sentence(text, "stragglers") for text in stragglers.sentences(rows_of(late))] if late else []
+
+
+def _collective(context: Context, source: Source) -> list[Sentence]:
+    try:
+        rows = [row for row in communication.rows(context.study) if row["id"] == source.id]
+    except UserError:
+        return []
+    known = [row for row in rows if row.get("exposed_ms") is not None]
+    if not known:
+        return []
+    most = max(known, key=lambda row: row["exposed_ms"])
+    speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
+    return [Sentence(
+        f"The collective that costs most is {most['collective']} of {most['group_size']} ranks: "
+        f"{most['exposed_ms']:.3g} ms a batch exposed{speed}.", "communication",
+    )]  # fmt: skip
+
+
+def _kernel(context: Context, source: Source) -> list[Sentence]:
+    rows = [
+        row for row in kernels_of(context.study, source, by=("class",)) if row["class"] != "communication"
+    ]
+    if not rows:
+        return []
+    top = rows[0]
+    bound = f"; {top['bound']} bounds them" if top.get("bound") in ("compute", "bandwidth") else ""
+    return [Sentence(
+        f"Of the model's kernels {top['class']} takes most: {top['ms_per_batch']:.4g} ms a batch, "
+        f"{top['share_pct']:.0f} % of the time of all kernels{bound}.", "kernels",
+    )]  # fmt: skip

@@ -1,0 +1,195 @@
+"""When was each batch of a recording that no training loop of ours kept, and when its stages?
+
+As our own loop's events on a GPU would tell it: a batch ends when the device has done what was launched until
+its end on the host, or on the host, if the device was done before. Where forward and backward passes take
+turns in a batch (gradient accumulation, a pipeline), it has no such stages, and where no pass is known none.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
+from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET
+from profiling.attribution.passes import BPROP, FPROP, LOADING, UPDATING
+from profiling.tables import as_table
+
+# What the table's metadata say of its batches: see BatchTimes.
+SOURCE, CONFIDENCE = b"source", b"confidence"
+
+_TAKES_TURNS = (
+    0.05  # of the forward kernels' time after the first backward one, from which on they take turns
+)
+_SLOW, _FEWEST = 2.0, 2  # times the median of those behind, of which there must be more than so few
+_WHOLE = 0.9  # of the kernels of the others, with which the first batch of a recording is a whole one
+_UNKNOWN = np.iinfo(np.int64).min
+
+
+@dataclass
+class _Batch:
+    """What is known of one: times in ns, ``_UNKNOWN`` where nothing is."""
+
+    rows: int = 0
+    first_ns: int = np.iinfo(np.int64).max
+    reach_ns: int = _UNKNOWN
+    # When forward, backward and update begin, and the update ends.
+    stages: tuple[int, int, int, int] | None = None
+    take_turns: bool = False
+
+
+@dataclass
+class BatchRows:
+    """Collects the rows of all windows, and makes the table ``batches`` of them.
+
+    Attributes:
+        findings: what is to be said of the batches.
+    """
+
+    batches: BatchTimes
+    on_device: bool
+    findings: list[str] = field(default_factory=list)
+    _known: dict[int, _Batch] = field(default_factory=dict)
+
+    def add(
+        self,
+        batch: np.ndarray,
+        launched_ns: np.ndarray,
+        start_ns: np.ndarray,
+        end_ns: np.ndarray,
+        direction: np.ndarray,
+        kind: np.ndarray,
+    ) -> None:
+        """Rows of a window: of each its batch (-1: none), times in ns, direction and class as numbers.
+
+        Args:
+            launched_ns: below 0: not known.
+        """
+        order = np.argsort(batch, kind="stable")
+        edges = np.flatnonzero(np.diff(batch[order])) + 1
+        for rows in np.split(order, edges):
+            number = int(batch[rows[0]]) if len(rows) else -1
+            if number < 0:
+                continue
+            one = self._known.setdefault(number, _Batch())
+            several = one.rows > 0
+            one.rows += len(rows)
+            times = np.where(launched_ns[rows] >= 0, launched_ns[rows], start_ns[rows])
+            one.first_ns = min(one.first_ns, int(times.min()))
+            own = rows[direction[rows] != LOADING]
+            one.reach_ns = max(one.reach_ns, int(end_ns[own].max(initial=_UNKNOWN)))
+            one.stages, one.take_turns = (
+                (None, one.take_turns)
+                if several
+                else _stages(times, start_ns[rows], end_ns[rows], direction[rows], kind[rows])
+            )
+
+    def table(self, rank: int) -> pa.Table:
+        """The table ``batches``, numbered from 0; stages are null where they are not known."""
+        times, known = self.batches, [self._known.get(int(one), _Batch()) for one in self.batches.index]
+        count = len(known)
+        first = np.array([one.first_ns for one in known])
+        start = np.where(times.start_ns == _UNKNOWN, first, times.start_ns)
+        end = np.array(times.last_ns, np.int64)
+        if self.on_device and times.source not in (PERIOD, WHOLE):
+            reach = np.maximum.accumulate(np.array([one.reach_ns for one in known], np.int64))
+            end = np.maximum(end, reach)
+            start = np.maximum(start, np.concatenate([[_UNKNOWN], reach[:-1]])[:count])
+        start = np.minimum(start, end)
+        whole = self._whole(known)
+        self._say(known, whole)
+        slow = _warmup(end - start, whole)
+        if slow:
+            those = "batch takes" if slow == 1 else f"{slow} batches take"
+            self.findings.append(
+                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warm-up"
+            )
+            whole[: int(np.argmax(whole)) + slow] = False
+        if times.source == PERIOD:
+            end = end + 1  # where the next one begins
+        table = as_table("batches", {
+            "rank": np.full(count, rank, np.int32),
+            "batch_index": np.arange(count, dtype=np.int32),
+            "start_ns": start,
+            **_durations(known, start, end),
+            "end_ns": end,
+            "attributed": whole,
+        })  # fmt: skip
+        return table.replace_schema_metadata({SOURCE: times.source, CONFIDENCE: str(times.confidence)})
+
+    def _whole(self, known: list[_Batch]) -> np.ndarray:
+        """Which batches the recording holds from their start: all, or all but the first."""
+        whole = np.ones(len(known), bool)
+        if not self.batches.begun and len(known) > 1:
+            others = np.median([one.rows for one in known[1:]])
+            whole[0] = known[0].rows >= _WHOLE * others
+        return whole
+
+    def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
+        if len(whole) and not whole[0]:
+            self.findings.append("the recording begins within its first batch, which is left out")
+        turns = sum(one.take_turns for one in known)
+        if turns:
+            self.findings.append(
+                f"forward and backward passes take turns in {turns} of {len(known)} batches (gradient "
+                "accumulation, or a pipeline): these have no stages"
+            )
+        if self.batches.source == WHOLE:
+            self.findings.append(
+                "nothing tells its batches apart (no ProfilerStep, End of Batch or Optimizer.step, and its "
+                "kernels have no sure period): the whole recording counts as one; --batch-marker REGEX names "
+                "ranges that are batches"
+            )
+        if self.batches.source == PERIOD:
+            self.findings.append(
+                f"nothing marks its batches: they are told by {PERIOD}, of which "
+                f"{100 * self.batches.confidence:.1f} % recur one batch later"
+            )
+
+
+def _warmup(lasted_ns: np.ndarray, whole: np.ndarray) -> int:
+    """How many of the first whole batches are slower than all behind them by far."""
+    lasted = lasted_ns[whole]
+    slow = 0
+    while len(lasted) - slow > _FEWEST and lasted[slow] > _SLOW * np.median(lasted[slow + 1 :]):
+        slow += 1
+    return slow
+
+
+def _stages(
+    launched_ns: np.ndarray,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    direction: np.ndarray,
+    kind: np.ndarray,
+) -> tuple[tuple[int, int, int, int] | None, bool]:
+    """When forward, backward and update begin and the update ends; None: not known. Do passes take turns?"""
+    works = ~np.isin(kind, (COMMUNICATION, MEMCPY, MEMSET))
+    forward, backward = (np.flatnonzero(works & (direction == one)) for one in (FPROP, BPROP))
+    if not len(forward) or not len(backward):
+        return None, False
+    began = int(start_ns[backward].min())
+    lasted = end_ns[forward] - start_ns[forward]
+    if lasted[start_ns[forward] > began].sum() > _TAKES_TURNS * lasted.sum():
+        return None, True
+    # Gradients are set to zero before a step, or after it: that is no update of this batch.
+    updates = works & (direction == UPDATING) & (start_ns >= start_ns[backward].max())
+    if not updates.any():
+        done = int(end_ns[backward].max())
+        return (int(launched_ns[forward].min()), began, done, done), False
+    update = int(start_ns[updates].min())
+    return (int(launched_ns[forward].min()), began, update, int(end_ns[updates].max())), False
+
+
+def _durations(known: list[_Batch], start: np.ndarray, end: np.ndarray) -> dict[str, pa.Array]:
+    """The stages' columns, in ns, null where they are not known."""
+    names = ("load_ns", "forward_ns", "backward_ns", "update_ns")
+    rows: list[tuple[int | None, ...]] = []
+    for one, begun, ended in zip(known, start.tolist(), end.tolist(), strict=True):
+        if one.stages is None:
+            rows.append((None,) * len(names))
+            continue
+        # Each begins within the batch, and not before the one before it.
+        edges = np.maximum.accumulate(np.clip(np.array([begun, *one.stages], np.int64), begun, ended))
+        rows.append(tuple(np.diff(edges).tolist()))
+    return {name: pa.array([row[place] for row in rows], pa.int64()) for place, name in enumerate(names)}

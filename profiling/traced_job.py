@@ -1,0 +1,128 @@
+"""What does a trace say of the job that it is of? One record beside the tables of its ranks.
+
+    DIR/<job>/job.json                    the record
+              rank_0000/kernels.parquet, markers.parquet, batches.parquet ...
+
+Nothing is in it that no file says: what is not known is empty, 0 or None.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from profiling.errors import UserError
+
+JOB = "job.json"
+
+
+class _Record(BaseModel):
+    # A newer release may write more fields than this one knows.
+    model_config = ConfigDict(extra="ignore", defer_build=True)
+
+
+class ProcessGroup(_Record):
+    """Ranks that make collectives together."""
+
+    name: str = ""
+    backend: str = ""
+    ranks: list[int] = []
+    size: int = 0
+    description: str = ""  # e.g. default_pg, mesh_tp
+
+
+class TraceFacts(_Record):
+    """What one file says of the process that it records, before its events are read."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    host: str = ""
+    device: str = ""  # the GPU's name; "cpu": the tool says that it has none
+    backend: str = ""  # e.g. nccl
+    groups: list[ProcessGroup] = []
+    versions: dict[str, str] = {}
+    started_ns: int | None = None  # since the epoch
+    shapes: bool | None = None  # whether operators' input shapes were recorded
+
+
+class TracedRank(_Record):
+    """One rank of a traced job."""
+
+    rank: int
+    source: str  # the file, as it was named or lies below the folder that was
+    host: str = ""
+    device: str = ""
+    batches: int = 0
+    started_ns: int | None = None
+
+
+class TracedJob(_Record):
+    """What the traces of a job say of it.
+
+    Attributes:
+        world_size: as they say, or as their ranks suggest; None: nothing does.
+        world_size_from: "" where they say it; else from what it was taken.
+        nodes: how many hosts; None: not known.
+        batches_from: what tells batches apart; "": nothing does.
+        batches_confidence: 1 where they are marked; see :mod:`profiling.attribution.period`.
+        findings: what is to be said of it, a sentence each.
+    """
+
+    name: str
+    tool: str
+    world_size: int | None = None
+    world_size_from: str = ""
+    nodes: int | None = None
+    backend: str = ""
+    groups: list[ProcessGroup] = []
+    versions: dict[str, str] = {}
+    batches_from: str = ""
+    batches_confidence: float = 1.0
+    ranks: list[TracedRank] = []
+    findings: list[str] = []
+
+    @property
+    def devices(self) -> list[str]:
+        """What its ranks ran on, each once."""
+        return list(dict.fromkeys(one.device for one in self.ranks if one.device))
+
+
+def write_job(directory: Path, job: TracedJob) -> Path:
+    """Write the record of a job, whole or not at all."""
+    path = directory / JOB
+    partial = path.with_suffix(".partial")
+    try:
+        partial.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def read_job(directory: Path) -> TracedJob:
+    """The record of a job.
+
+    Raises:
+        UserError: absent, truncated or of another form; the message names the file.
+    """
+    path = directory / JOB
+    try:
+        return TracedJob.model_validate_json(path.read_bytes(), strict=False)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise UserError(f"{path} is damaged or of another release: {place} {problem['msg']}") from None
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    """Numbers in a line, runs of them as one: ``0-3, 6``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")

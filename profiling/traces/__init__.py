@@ -1,0 +1,1 @@
+"""Which traces are of one job, and what do they become?"""

@@ -1,0 +1,269 @@
+"""Which traces are of one job, and what do they say of it together?
+
+The traces of a job are those of one tool in one folder (folders of single ranks or hosts left out) that say
+the same of their world size and process groups and were recorded at the same time. What is missing, or there
+twice, is said.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts, listed
+
+# Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
+_APART_NS = 600 * 10**9
+# The clocks of hosts that differ by more are worth a line.
+_CLOCKS_NS = 10**9
+_EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
+_RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(\.(json|gz|gzip|sqlite|sql|db|nsys-rep|pt|trace|txt))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recording of one rank, as it was converted.
+
+    Attributes:
+        source: its file, below ``root``.
+        tool: that wrote it.
+        facts: what the file says of its job.
+        rank: as its rows say it.
+        rank_known: whether the file says its rank, or its name.
+        alone: whether its file holds no other rank.
+        directory: where its tables are.
+        started_ns, ended_ns: of its first and last activity.
+        batches: how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`.
+    """
+
+    source: Path
+    root: Path
+    tool: str
+    facts: TraceFacts
+    rank: int
+    rank_known: bool
+    alone: bool
+    directory: Path
+    started_ns: int
+    ended_ns: int
+    batches: int
+    batches_from: str = ""
+    confidence: float = 1.0
+
+    @property
+    def folder(self) -> Path:
+        """Its folder below the root, without the parts that name a rank."""
+        parts = [part for part in self.source.parent.parts if not _RANK.fullmatch(part)]
+        return Path(*parts)
+
+    @property
+    def stem(self) -> str:
+        """Its file's name without the rank and the ending."""
+        return _RANK.sub("", _ENDINGS.sub("", self.source.name)).strip("_.-")
+
+
+@dataclass
+class Job:
+    """Recordings of one job, each rank once, and what is to be said of it."""
+
+    ranks: list[Recorded]
+    findings: list[str] = field(default_factory=list)
+
+
+def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
+    """The jobs, in the order of their first recordings."""
+    groups: dict[tuple, list[Recorded]] = {}
+    for one in recorded:
+        groups.setdefault(_said(one), []).append(one)
+    whole = _joined(groups)
+    return [job for members in whole for job in _by_time(members)]
+
+
+def _said(one: Recorded) -> tuple:
+    """What recordings of one job have in common."""
+    # A file that says no rank could be anybody's; several ranks of one report are the report's.
+    unknown = "" if one.rank_known and one.alone else str(one.source)
+    shape = frozenset((group.size, tuple(group.ranks)) for group in one.facts.groups if len(group.ranks) > 2)
+    full = any(len(ranks) == one.facts.world_size for _, ranks in shape)
+    return (one.tool, one.root, one.folder, one.facts.world_size, full, unknown)
+
+
+def _joined(groups: dict[tuple, list[Recorded]]) -> list[list[Recorded]]:
+    """Groups of different folders (a host each) that together are a whole job are one."""
+    several: dict[tuple, list[list[Recorded]]] = {}
+    for (tool, root, _, size, full, unknown), members in groups.items():
+        several.setdefault((tool, root, size, full, unknown), []).append(members)
+    answer: list[list[Recorded]] = []
+    for (_, _, size, _, _), parts in several.items():
+        ranks = [one.rank for members in parts for one in members]
+        if size and len(parts) > 1 and sorted(ranks) == list(range(size)):
+            answer.append([one for members in parts for one in members])
+        else:
+            answer += parts
+    return answer
+
+
+def _by_time(members: Sequence[Recorded]) -> list[Job]:
+    """Recordings of ranks that are there several times, or far apart in time, as jobs of their own."""
+    by_stem: dict[str, list[Recorded]] = {}
+    for one in members:
+        by_stem.setdefault(one.stem, []).append(one)
+    # The recordings of all ranks at several steps have names of their own: step_10, step_20. Where one rank
+    # alone is there twice, that is not another job.
+    alike = len({tuple(sorted(one.rank for one in part)) for part in by_stem.values()}) == 1
+    several = len(by_stem) > 1 and alike and all(map(_each_once, by_stem.values()))
+    parts = list(by_stem.values()) if several else [list(members)]
+    return [job for part in parts for job in _at_once(part)]
+
+
+def _each_once(members: Sequence[Recorded]) -> bool:
+    ranks = [one.rank for one in members]
+    return len(set(ranks)) == len(ranks)
+
+
+def _at_once(members: Sequence[Recorded]) -> list[Job]:
+    order = sorted(members, key=lambda one: one.started_ns)
+    parts: list[list[Recorded]] = [[order[0]]]
+    for before, one in pairwise(order):
+        dated = before.started_ns > _EPOCH_NS
+        apart = one.started_ns - max(each.ended_ns for each in parts[-1])
+        if dated and apart > _APART_NS:
+            parts.append([])
+        parts[-1].append(one)
+    jobs = [_job(part) for part in parts]
+    if len(jobs) > 1:
+        for job in jobs:
+            job.findings.append(
+                f"the traces of ranks {listed([one.rank for one in order])} in one folder were recorded "
+                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are taken for "
+                f"{len(jobs)} jobs"
+            )
+    return jobs
+
+
+def _job(members: Sequence[Recorded]) -> Job:
+    ranks: dict[int, Recorded] = {}
+    findings = []
+    for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
+        if one.rank in ranks:
+            findings.append(
+                f"rank {one.rank} is there twice: {ranks[one.rank].source.name} counts, {one.source.name} "
+                "does not"
+            )
+        else:
+            ranks[one.rank] = one
+    return Job(list(ranks.values()), findings)
+
+
+def record_of(name: str, job: Job) -> TracedJob:
+    """What the traces of a job say of it."""
+    first = job.ranks[0]
+    told = [one.facts for one in job.ranks]
+    numbers = [one.rank for one in job.ranks]
+    size, size_from = _world_size(told, numbers, all(one.rank_known for one in job.ranks))
+    hosts = list(dict.fromkeys(facts.host for facts in told if facts.host))
+    findings = [*job.findings, *_findings(job, size)]
+    return TracedJob(
+        name=name,
+        tool=first.tool,
+        world_size=size,
+        world_size_from=size_from,
+        nodes=len(hosts) if len(hosts) and all(facts.host for facts in told) and len(told) == size else None,
+        backend=next((facts.backend for facts in told if facts.backend), ""),
+        groups=_groups(told),
+        versions={key: value for facts in reversed(told) for key, value in facts.versions.items()},
+        batches_from=next((one.batches_from for one in job.ranks if one.batches_from), ""),
+        batches_confidence=min(one.confidence for one in job.ranks),
+        ranks=[
+            TracedRank(
+                rank=one.rank,
+                source=str(one.source),
+                host=one.facts.host,
+                device=one.facts.device,
+                batches=one.batches,
+                started_ns=one.started_ns,
+            )
+            for one in job.ranks
+        ],
+        findings=findings,
+    )
+
+
+def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -> tuple[int | None, str]:
+    """How many ranks the job has, and from what that was taken where no trace says it."""
+    sizes = [facts.world_size for facts in told if facts.world_size]
+    if sizes:
+        return max(sizes), ""
+    if len(ranks) > 1:
+        return max(ranks) + 1, "the traces that are there"
+    return (1, "") if not known and ranks == [0] and not told[0].groups else (None, "")
+
+
+def _findings(job: Job, size: int | None) -> Iterable[str]:
+    present = {one.rank for one in job.ranks}
+    if size and size > 1 and len(present) < size:
+        absent = [rank for rank in range(size) if rank not in present]
+        yield (
+            f"{len(present)} of {size} ranks are there (without {listed(absent)}): what is said of it is of "
+            "these"
+        )
+    elif size is None:
+        yield "it does not say of how many ranks its job was: figures of the whole job are not known"
+    counts = {one.batches for one in job.ranks}
+    if len(counts) > 1:
+        yield f"its ranks recorded {min(counts)} to {max(counts)} batches"
+    dated = [one.started_ns for one in job.ranks if one.started_ns > _EPOCH_NS]
+    apart = max(dated, default=0) - min(dated, default=0)
+    if apart > _CLOCKS_NS:
+        yield (
+            f"its ranks' recordings begin {_duration(apart)} apart, by the clocks of their hosts; times of "
+            "different ranks are compared by their collectives alone"
+        )
+
+
+def _groups(told: Sequence[TraceFacts]) -> list[ProcessGroup]:
+    """The process groups of all ranks, each once."""
+    distinct: dict[tuple, ProcessGroup] = {}
+    for facts in told:
+        for group in facts.groups:
+            distinct.setdefault((group.name, tuple(group.ranks), group.size), group)
+    return list(distinct.values())
+
+
+def _duration(ns: int) -> str:
+    seconds = ns / 1e9
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def names_of(jobs: Sequence[Job]) -> list[str]:
+    """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
+
+    Where two would be called alike, the folders that they lie in are named too.
+    """
+    short = [_name(job) for job in jobs]
+    return [
+        name if short.count(name) == 1 else _long_name(job, name)
+        for job, name in zip(jobs, short, strict=True)
+    ]
+
+
+def _name(job: Job) -> str:
+    first = job.ranks[0]
+    one_file = len({one.source for one in job.ranks}) == 1
+    if one_file and first.stem:
+        return _ENDINGS.sub("", first.source.name) or first.source.name
+    folders = {one.folder for one in job.ranks}
+    common = first.folder if len(folders) == 1 else Path(os.path.commonpath(folders))
+    return common.name or first.root.resolve().name or "job"
+
+
+def _long_name(job: Job, name: str) -> str:
+    first = job.ranks[0]
+    parts = [first.root.resolve().name, *first.folder.parts]
+    return "_".join([*parts, *([] if parts[-1] == name else [name])])

@@ -1,0 +1,70 @@
+"""How do the recordings of ranks become the folders of their jobs?"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiling.tables import rank_directory
+from profiling.traced_job import JOB, TracedJob, write_job
+from profiling.traces.grouping import Recorded, jobs_of, names_of, record_of
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A job in its folder."""
+
+    directory: Path
+    job: TracedJob
+
+
+def place_jobs(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> list[Placed]:
+    """Move the tables of recordings to the folders of their jobs below ``out``; what is known of each.
+
+    A folder of an earlier conversion is replaced, any other left alone.
+
+    Args:
+        findings: of all recordings, ``file: sentence`` each.
+    """
+    placed: list[Placed] = []
+    taken: set[Path] = set()
+    jobs = jobs_of(recorded)
+    for job, name in zip(jobs, names_of(jobs), strict=True):
+        directory = _free(out / name, taken)
+        files = {one.source.name for one in job.ranks}
+        own = [finding for finding in findings if finding.split(": ", 1)[0].split(", rank ")[0] in files]
+        record = record_of(directory.name, job)
+        record.findings += together(own)
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        for one in job.ranks:
+            one.directory.rename(rank_directory(directory, one.rank))
+        write_job(directory, record)
+        placed.append(Placed(directory, record))
+    return placed
+
+
+def _free(directory: Path, taken: set[Path]) -> Path:
+    """A folder of this name (and a number) that is free, or that an earlier conversion made."""
+    free, number = directory, 2
+    while free in taken or (free.exists() and not (free / JOB).is_file()):
+        free = directory.with_name(f"{directory.name}-{number}")
+        number += 1
+    taken.add(free)
+    return free
+
+
+def together(findings: Iterable[str]) -> list[str]:
+    """Findings ``file: sentence``; what is said of several files once, with how many they are."""
+    texts: dict[str, list[str]] = {}
+    for finding in findings:
+        file, _, text = finding.partition(": ")
+        texts.setdefault(text or file, []).append(file if text else "")
+    counts = Counter({text: len(files) for text, files in texts.items()})
+    said = []
+    for text, files in texts.items():
+        of = f"{counts[text]} traces" if counts[text] > 1 else files[0]
+        said.append(f"{of}: {text}" if files[0] else text)
+    return said

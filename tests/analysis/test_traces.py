@@ -1,0 +1,239 @@
+"""Traces are results: what was planted in them is what every command of analysis says of them."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.batches import rows as batches
+from analysis.measures.kernels import rows as kernels
+from analysis.measures.lateness import stragglers
+from analysis.measures.scaling import traced
+from analysis.report.build import build
+from analysis.report.render import render
+from analysis.results.load import load, load_named
+from profiling.convert import main as convert
+from profiling.errors import UserError
+from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
+
+MS = 1000.0
+
+
+def job(tmp_path, planted, name="mine", **options):
+    """A converted job's folder."""
+    write_job(tmp_path / name, planted, **options)
+    assert convert([str(tmp_path / name), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    return tmp_path / "out" / name
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory):
+    """Four ranks, of which rank 2 is late by 70 us in each of 12 batches."""
+    planted = Planted(ranks=4, batches=12, late=((2, 70.0),))
+    return planted, job(tmp_path_factory.mktemp("late"), planted)
+
+
+def test_the_anatomy_of_traces_is_what_was_planted(late):
+    planted, path = late
+    rows = {row["rank"]: row for row in anatomy.rows(load(path), ["rank"])}
+    assert rows[0]["wall_ms"] == pytest.approx(planted.batch / MS, abs=2e-3)
+    model = planted.forward + planted.backward + planted.update
+    for rank, wait in ((0, 70), (2, 0)):
+        row = rows[rank]
+        assert row["compute_ms"] == pytest.approx((model + 70 - wait) / MS, abs=3e-3)
+        assert row["exposed_transfer_ms"] == pytest.approx(planted.transfer / MS, abs=2e-3)
+        assert row["exposed_wait_ms"] == pytest.approx(wait / MS, abs=2e-3)
+        assert row["attributed_batches"] == 12
+
+
+def test_collectives_of_traces_have_transfer_wait_and_bandwidth(late):
+    planted, path = late
+    (row,) = communication.rows(load(path))
+    assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("allreduce", 4, 1)
+    assert row["transfer_ms"] == pytest.approx(planted.transfer / MS, rel=1e-3)
+    assert row["wait_ms"] == pytest.approx(0.75 * 70 / MS, rel=1e-2)
+    moved = 4 * planted.elements / (planted.transfer / 1e6) / 1e9
+    assert row["busbw_gb_per_s"] == pytest.approx(2 * 3 / 4 * moved, rel=1e-3)
+
+
+def test_the_late_rank_of_traces_is_named(late):
+    _, path = late
+    rows = stragglers.rows(load(path))
+    assert [row["rank"] for row in rows if row["verdict"] == stragglers.STRAGGLER] == [2]
+
+
+def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
+    planted, path = late
+    rows, _ = kernels.rows(load(path), by=["class"])
+    of = {row["class"]: row["ms_per_batch"] for row in rows}
+    assert set(of) == {"gemm", "communication", "optimizer"}
+    assert of["optimizer"] == pytest.approx(planted.update / MS, rel=1e-3)
+
+
+def test_batches_of_traces_have_durations_and_no_images(late):
+    planted, path = late
+    (row,) = batches.rows(load(path))
+    assert row["batch_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
+    assert row["images_per_s"] != row["images_per_s"]  # NaN: traces do not say how many samples
+    assert row["batches"] == 12
+
+
+def test_fields_hold_only_what_traces_say(late):
+    _, path = late
+    (source,) = load(path).sources
+    assert source.kind == "trace" and set(source.fields) == {"profile", "job"}
+    assert (source.world_size, source.ranks, source.devices) == (4, 4, [DEVICE])
+
+
+COMMANDS = (
+    "anatomy", "kernels", "communication", "stragglers", "utilization", "batches", "activities", "efficiency",
+    "scaled",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers_traces_as_json(late, root, command):
+    done = run(root, command, late[1], "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", ["expense", "factors", "predict"])
+def test_what_traces_cannot_say_is_one_line(late, root, command):
+    done = run(root, command, late[1])
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_report_and_the_timeline_of_traces(late, root, tmp_path):
+    done = run(root, "report", late[1], "--output", tmp_path / "r.html", "--trace", tmp_path / "t.gz")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "r.html").read_text()
+    assert "What the traces of mine say" in page and "Who is slow?" in page
+    assert "rank 2" in page and "ResNet50" not in page and "Tesla K40" not in page
+    assert (tmp_path / "t.gz").stat().st_size > 500
+
+
+def run(root, command, *arguments):
+    words = [sys.executable, "-m", f"analysis.{command}", *map(str, arguments)]
+    return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+
+
+# --- several jobs -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    """One, two and four ranks of one job, as results of their own."""
+    folder = tmp_path_factory.mktemp("scaled")
+    planted = {ranks: Planted(ranks=ranks, batches=8, transfer=50.0 * ranks) for ranks in (1, 2, 4)}
+    return planted, {ranks: job(folder, of, f"job{ranks}") for ranks, of in planted.items()}
+
+
+def test_scaling_of_traces_named_by_their_ranks(scaled):
+    planted, paths = scaled
+    study = load_named([f"{ranks}={path}" for ranks, path in paths.items()])
+    found = traced.answer(study)
+    assert [row["world_size"] for row in found.rows] == [1, 2, 4]
+    for row in found.rows:
+        ideal = 100 * planted[1].batch / planted[row["world_size"]].batch
+        assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
+        assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
+    assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
+    assert "the batch of a GPU is constant (weak scaling" in found.assumed
+    assert "1.00 times as long" in found.assumed and "which fits" in found.assumed
+
+
+def test_scaling_of_traces_that_say_their_ranks_themselves(scaled, root):
+    _, paths = scaled
+    out = paths[4].parent
+    done = run(root, "scaled", out, "--format", "json")
+    rows = json.loads(done.stdout)
+    # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
+    assert [row["world_size"] for row in rows] == [2, 4]
+    assert "4=DIR says it" in done.stderr
+
+
+def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
+    one = Planted(ranks=2, batches=6, forward=600.0, backward=1000.0)
+    paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
+    study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
+    found = traced.answer(study)
+    assert "strong scaling" in found.assumed and "which fits" in found.assumed
+    batch = Planted(ranks=4).batch
+    assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
+    weak = traced.answer(study, "weak")
+    assert "does not fit" in weak.assumed
+    assert weak.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch, rel=2e-3)
+
+
+def test_folders_without_their_ranks_are_one_clear_line(scaled):
+    _, paths = scaled
+    with pytest.raises(UserError, match="each is named with its number of ranks"):
+        load_named([f"1={paths[1]}", str(paths[2])])
+    with pytest.raises(UserError, match="holds the traces of 3 jobs"):
+        load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
+
+
+def test_traces_that_say_other_ranks_than_the_user_are_believed(scaled):
+    _, paths = scaled
+    study = load_named([f"1={paths[1]}", f"8={paths[4]}"])
+    assert [source.world_size for source in study.sources] == [1, 4]
+    assert any("say 4 ranks, which counts" in note for note in study.notes())
+
+
+def test_a_page_of_several_jobs_tells_them_apart(scaled):
+    _, paths = scaled
+    page = render(build(load(paths[4].parent)))
+    assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
+    assert "What grew most" in page or "what grew most" in page
+
+
+# --- bad input ----------------------------------------------------------------------------------------
+
+
+def test_names_in_traces_do_not_break_the_page(tmp_path):
+    evil = "</script><script>alert('\"1\"')</script>"
+    trace = trace_of(Planted(ranks=1, batches=4), 0, deviceProperties=[{"name": evil}])
+    for event in trace.events:
+        if event["name"].startswith("ampere"):
+            event["name"] = evil + event["name"]
+    trace.write(tmp_path / "a 'quote\" & <b>.json")
+    convert([str(tmp_path / "a 'quote\" & <b>.json"), "--out", str(tmp_path / "out")])
+    page = render(build(load(tmp_path / "out")))
+    assert "<script>alert" not in page
+    assert "<b>.json" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
+
+
+def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path, root):
+    folder = write_job(tmp_path / "mine", Planted(ranks=4, batches=6))
+    (folder / "rank1.json").unlink()
+    convert([str(folder), "--out", str(tmp_path / "out")])
+    study = load(tmp_path / "out")
+    (row,) = communication.rows(study)
+    assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
+    assert len([note for note in study.notes() if "ranks are there (without 1)" in note]) == 1
+    assert run(root, "report", tmp_path / "out").returncode == 0
+
+
+def test_a_damaged_record_is_one_line(tmp_path, late):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "job.json").write_text('{"name": 3')
+    study = load(tmp_path) if (tmp_path / "job.json").exists() else None
+    with pytest.raises(UserError, match=r"job\.json is damaged"):
+        load(broken)
+    assert study is None
+
+
+def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
+    convert([str(shared_data / "kineto" / "dlrm_8ranks"), "--out", str(tmp_path / "out")])
+    study = load(tmp_path / "out")
+    kinds = {row["collective"]: row for row in communication.rows(study)}
+    assert set(kinds) == {"alltoall", "allreduce"} and kinds["alltoall"]["transfer_ms"] > 0
+    assert len(stragglers.rows(study)) == 8
+    assert "Who is slow?" in render(build(study))

@@ -1,0 +1,232 @@
+"""profiling.convert --out: the traces of a job are one result, and its record says what they say."""
+
+import json
+
+import pytest
+
+from profiling.convert import main
+from profiling.errors import UserError
+from profiling.tables import read
+from profiling.traced_job import read_job
+from tests.profiling.traced_jobs import DEVICE, START_US, Planted, trace_of, write_job
+
+US = 1000
+
+
+def converted(tmp_path, *paths, options=()):
+    out = tmp_path / "out"
+    code = main([*map(str, paths), "--out", str(out), "--jobs", "1", *options])
+    return code, out
+
+
+def batches_of(directory, rank=0):
+    return read(directory / f"rank_{rank:04d}", "batches").to_pylist()
+
+
+def test_the_traces_of_all_ranks_become_one_job_with_what_they_say_of_it(tmp_path):
+    planted = Planted(ranks=4, batches=3, late=((2, 70.0),))
+    write_job(tmp_path / "mine", planted, name="host1_{0}/rank{0}.json", cuda_runtime_version=12040)
+    code, out = converted(tmp_path, tmp_path / "mine")
+    assert code == 0 and [path.name for path in out.iterdir()] == ["mine"]
+    job = read_job(out / "mine")
+    assert (job.tool, job.world_size, job.world_size_from, job.backend) == ("torch", 4, "", "nccl")
+    assert [one.rank for one in job.ranks] == [0, 1, 2, 3] and job.devices == [DEVICE]
+    assert [(group.size, group.ranks, group.backend) for group in job.groups] == [(4, [0, 1, 2, 3], "nccl")]
+    assert job.versions == {"CUDA": "12040", "NCCL": "2.21.5"}
+    assert (job.batches_from, job.batches_confidence) == ("ProfilerStep", 1.0)
+    assert [one.batches for one in job.ranks] == [3] * 4
+    assert job.ranks[0].source == "host1_0/rank0.json"
+
+
+def test_batches_and_their_stages_are_as_the_device_did_them(tmp_path):
+    planted = Planted(ranks=1, batches=4)
+    trace_of(planted, 0).write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    rows = batches_of(out / "one")
+    assert [row["batch_index"] for row in rows] == [0, 1, 2, 3]  # the trace numbers them from 3
+    assert all(row["attributed"] and row["images"] is None for row in rows)
+    starts = [round(START_US * US) + round(number * planted.batch) * US for number in range(4)]
+    assert [row["start_ns"] for row in rows] == pytest.approx(starts, abs=2 * US)
+    second = rows[1]
+    assert second["end_ns"] - second["start_ns"] == pytest.approx(planted.batch * US, abs=2 * US)
+    assert second["forward_ns"] == pytest.approx(planted.forward * US, abs=3 * US)
+    assert second["backward_ns"] == pytest.approx(planted.backward * US, abs=US)
+    assert second["update_ns"] == pytest.approx(planted.update * US, abs=US)
+    kernels = read(out / "one" / "rank_0000", "kernels")
+    assert sorted(set(kernels["batch_index"].to_pylist())) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("marker", "options", "told"),
+    [
+        ("ProfilerStep#{}", (), "ProfilerStep"),
+        ("", (), "Optimizer.step"),
+        ("train step {}", ("--batch-marker", r"^train step \d+$"), r"ranges like ^train step \d+$"),
+    ],
+)
+def test_batches_are_told_by_what_marks_them(tmp_path, marker, options, told):
+    trace_of(Planted(ranks=1, batches=5), 0, marker=marker).write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json", options=options)
+    assert read_job(out / "one").batches_from == told
+    assert len(batches_of(out / "one")) == 5
+
+
+def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
+    cut = START_US + 29  # its forward and backward passes came before
+    trace.events = [event for event in trace.events if event["ts"] > cut]
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True]
+    assert any("begins within its first batch" in finding for finding in read_job(out / "one").findings)
+
+
+def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=6), 0)
+    first = next(event for event in trace.events if event["name"].startswith("ProfilerStep"))
+    first["ts"], first["dur"] = first["ts"] - 5000, first["dur"] + 5000
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True, True]
+    assert any("left out as warm-up" in finding for finding in read_job(out / "one").findings)
+
+
+def test_passes_that_take_turns_have_no_stages(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=2), 0)
+    for number in range(2):  # a second micro-batch behind the backward pass of the first
+        at = START_US + number * Planted(ranks=1).batch
+        trace.host("aten::mm", at + 21, at + 25, more={"Sequence number": 7, "Fwd thread id": 0})
+        trace.kernel("ampere_sgemm_64", at + 22, at + 851, at + 889)
+        trace.host("MmBackward0", at + 26, at + 29, thread=2, more={"Sequence number": 7, "Fwd thread id": 1})
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    rows = batches_of(out / "one")
+    assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in rows)
+    assert any("take turns" in finding for finding in read_job(out / "one").findings)
+
+
+def test_where_nothing_tells_batches_apart_the_recording_is_one(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=2), 0, marker="")
+    trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer")]
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    assert read_job(out / "one").batches_from == "the whole recording"
+    assert len(batches_of(out / "one")) == 1
+    kernels = read(out / "one" / "rank_0000", "kernels")
+    assert kernels["batch_index"].null_count == 0
+
+
+def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
+    """A graph's kernels, to some tools: what ran before the first known launch stays without a batch."""
+    trace = trace_of(Planted(ranks=1, batches=3), 0)
+    at = START_US + Planted(ranks=1).batch
+    graph = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 3}
+    for when in (at + 855, START_US - 50):
+        given = {"device": 0, "stream": 7, "correlation": 999_999}
+        trace.events.append({**graph, "name": "of_a_graph", "ts": when, "args": given})
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    rows = read(out / "one" / "rank_0000", "kernels").to_pylist()
+    assert [row["batch_index"] for row in rows if row["name"] == "of_a_graph"] == [None, 1]
+
+
+# --- bad input ----------------------------------------------------------------------------------------
+
+
+def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path):
+    folder = write_job(tmp_path / "mixed", Planted(ranks=2), name="a_rank{}.json")
+    write_job(folder, Planted(ranks=4), name="b_rank{}.json")
+    _, out = converted(tmp_path, folder)
+    sizes = sorted((read_job(path).world_size, len(read_job(path).ranks)) for path in out.iterdir())
+    assert sizes == [(2, 2), (4, 4)]
+
+
+def test_recordings_a_day_apart_are_of_different_jobs_and_it_is_said(tmp_path):
+    folder = tmp_path / "mixed"
+    write_job(folder, Planted(ranks=2))
+    late = trace_of(Planted(ranks=2), 1)
+    for event in late.events:
+        event["ts"] += 86400e6
+    late.write(folder / "rank1.json")
+    _, out = converted(tmp_path, folder)
+    jobs = [read_job(path) for path in sorted(out.iterdir())]
+    assert [[one.rank for one in job.ranks] for job in jobs] == [[0], [1]]
+    assert all(any("24 h apart" in finding for finding in job.findings) for job in jobs)
+
+
+def test_several_recordings_of_each_rank_are_told_by_their_names(tmp_path):
+    folder = write_job(tmp_path / "many", Planted(ranks=2), name="rank{}.step10.json")
+    write_job(folder, Planted(ranks=2), name="rank{}.step20.json")
+    _, out = converted(tmp_path, folder)
+    assert [len(read_job(path).ranks) for path in out.iterdir()] == [2, 2]
+
+
+def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path):
+    folder = write_job(tmp_path / "job", Planted(ranks=4))
+    (folder / "rank3.json").unlink()
+    (folder / "again_rank1.json").write_bytes((folder / "rank1.json").read_bytes())
+    _, out = converted(tmp_path, folder)
+    (directory,) = out.iterdir()
+    job = read_job(directory)
+    assert [one.rank for one in job.ranks] == [0, 1, 2]
+    assert any("3 of 4 ranks are there (without 3)" in finding for finding in job.findings)
+    assert any("rank 1 is there twice: again_rank1.json counts" in finding for finding in job.findings)
+
+
+def test_clocks_of_hosts_that_are_seconds_apart_are_said(tmp_path):
+    folder = write_job(tmp_path / "job", Planted(ranks=2))
+    ahead = trace_of(Planted(ranks=2), 1)
+    for event in ahead.events:
+        event["ts"] += 7e6
+    ahead.write(folder / "rank1.json")
+    _, out = converted(tmp_path, folder)
+    (directory,) = out.iterdir()
+    assert any("begin 7 s apart" in finding for finding in read_job(directory).findings)
+
+
+def test_a_trace_cut_off_is_one_line_and_the_others_are_a_job(tmp_path, capsys):
+    folder = write_job(tmp_path / "job", Planted(ranks=3))
+    whole = (folder / "rank1.json").read_bytes()
+    (folder / "rank1.json").write_bytes(whole[: len(whole) * 2 // 3])
+    code, out = converted(tmp_path, folder)
+    assert code == 1
+    assert [one.rank for one in read_job(out / "job").ranks] == [0, 2]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "rank1.json" in line]
+    assert len(lines) == 1 and "truncated or damaged" in lines[0]
+    assert not list(out.glob(".*"))  # nothing half done is left
+
+
+def test_a_second_conversion_replaces_the_first_and_no_folder_of_the_users(tmp_path):
+    folder = write_job(tmp_path / "job", Planted(ranks=2))
+    out = tmp_path / "out"
+    (out / "job").mkdir(parents=True)
+    (out / "job" / "thesis.txt").write_text("mine")
+    for _ in range(2):
+        converted(tmp_path, folder)
+    assert sorted(path.name for path in out.iterdir()) == ["job", "job-2"]
+    assert [path.name for path in (out / "job").iterdir()] == ["thesis.txt"]
+    assert len(list((out / "job-2").glob("rank_*"))) == 2
+
+
+def test_what_is_said_of_all_ranks_is_said_once(tmp_path, capsys):
+    folder = write_job(tmp_path / "job", Planted(ranks=5))
+    converted(tmp_path, folder)
+    said = [line for line in capsys.readouterr().err.splitlines() if "input shapes" in line]
+    assert len(said) == 1 and "5 traces" in said[0]
+
+
+def test_a_batch_marker_that_is_none_is_one_line(tmp_path):
+    path = trace_of(Planted(ranks=1), 0).write(tmp_path / "one.json")
+    with pytest.raises(UserError, match="no regular expression"):
+        main([str(path), "--out", str(tmp_path / "out"), "--batch-marker", "("])
+    with pytest.raises(UserError, match="goes with --out"):
+        main([str(path), "--batch-marker", "step"])
+
+
+def test_absurd_fields_of_a_head_are_not_known(tmp_path):
+    facts = {"distributedInfo": {"rank": "x", "world_size": -3, "pg_config": [1, {"ranks": "all"}]},
+             "deviceProperties": {"id": 0}, "cuda_runtime_version": [1]}  # fmt: skip
+    trace_of(Planted(ranks=1), 0, **facts).write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    job = json.loads((out / "one" / "job.json").read_text())
+    assert job["world_size"] is None and job["versions"] == {} and job["ranks"][0]["device"] == ""
