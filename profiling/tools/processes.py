@@ -49,8 +49,8 @@ def run_tree(command: Sequence[str], environment: Mapping[str, str], heard: list
         signal.signal(number, hand_on)
     child = subprocess.Popen(command, env=dict(environment))
     started.append(child.pid)
-    for number in tuple(heard):
-        _hand_on(number, child.pid)
+    for early in tuple(heard):
+        _hand_on(early, child.pid)
     code = child.wait()
     return 128 - code if code < 0 else code
 
