@@ -1,4 +1,4 @@
-"""What tests of every room share: where reference data is, and when a skip is a failure."""
+"""What tests of every package share: where reference data is, and when a skip is a failure."""
 
 import os
 from pathlib import Path
