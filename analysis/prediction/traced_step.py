@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.measures.anatomy.rows import anatomy_of
+from analysis.measures.anatomy.traces import anatomy_of, trace_of
 from analysis.measures.batches.series import Series
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
 from analysis.prediction.traced_exchange import Allreduces, Late, allreduces, exchanges
-from analysis.results.query import query_arrays, reading
-from analysis.results.study import Source, Study
+from analysis.results.query import query_arrays
+from analysis.results.study import Source, Study, reading
 from profiling import tables
 
 # On the wire; the precision of gradients is a field of the run.
@@ -86,7 +86,7 @@ def _waits_share(study: Study, source: Source) -> float:
 
     A host that waits for data keeps no device waiting that still has kernels to run.
     """
-    ranks = anatomy_of(study, source)
+    ranks = anatomy_of(trace_of(study, source))
     loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
     waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
     return min(1.0, waits / loading) if loading else 1.0

@@ -9,6 +9,7 @@ what was said of the other runs still holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -118,6 +119,20 @@ class Unusable(UserError):
         super().__init__(f"{source.id}: {reason}")
         self.source = source
         self.reason = " ".join(reason.split())
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
 
 
 @dataclass(frozen=True)

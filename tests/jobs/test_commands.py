@@ -10,7 +10,7 @@ import pytest
 
 from jobs import commands
 
-ROOMS = ("jobs", "train", "profiling", "analysis")
+PACKAGES = ("jobs", "train", "profiling", "analysis")
 
 
 def run(*words, cwd, **environment):
@@ -30,8 +30,8 @@ def installed() -> None:
 
 def test_every_command_of_the_project_is_listed(root):
     there = set()
-    for room in ROOMS:
-        for path in (root / room).rglob("*.py"):
+    for package in PACKAGES:
+        for path in (root / package).rglob("*.py"):
             if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8"):
                 module = ".".join(path.relative_to(root).with_suffix("").parts)
                 there.add(module.removesuffix(".__main__"))

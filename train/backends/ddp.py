@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
 from profiling.errors import UserError
-from train.backends.gpus import check_gpus, exchange, gpu_of
+from train.backends.gpus import check_gpus, exchange, gather_at, gpu_of
 from train.rendezvous import open_store
 from train.studies.memory import is_out_of_memory
 from train.world import World, gloo_interface
@@ -42,7 +42,8 @@ class Ddp:
         self.description = f"ddp/{library}"
         if library == "gloo":
             os.environ.update(gloo_interface(os.environ, world))
-        store = _meet(world)
+        self._world, self._gathered = world, 0
+        self._store = store = _meet(world)
         if library == "nccl" and world.size > 1:
             check_gpus(exchange(dist.PrefixStore("gpus", store), world, gpu_of(device)))
         try:
@@ -54,6 +55,8 @@ class Ddp:
                 timeout=COLLECTIVE_TIME if library == "nccl" else MEETING_TIME,
                 device_id=device if library == "nccl" else None,
             )
+            # From now on the slowest rank is waited for, not one that may never come.
+            store.set_timeout(COLLECTIVE_TIME)
         except (dist.DistError, RuntimeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -81,6 +84,10 @@ class Ddp:
         return optimizer
 
     def gather(self, value: str) -> list[str]:
+        if self._device.type == "cuda":
+            # Words need no GPU: NCCL would copy them there and back, and wait for it.
+            self._gathered += 1
+            return gather_at(dist.PrefixStore(f"gather {self._gathered}", self._store), self._world, value)
         values: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(values, value)
         return values

@@ -39,8 +39,17 @@ def gpu_of(device: "torch.device") -> Gpu:
 
 def exchange(store: "Store", world: World, mine: Gpu) -> list[Gpu]:
     """Every rank's GPU, in rank order; waits for all ranks, as long as the store does."""
-    store.set(str(world.rank), json.dumps(asdict(mine)))
-    return [Gpu(**json.loads(store.get(str(rank)))) for rank in range(world.size)]
+    return [Gpu(**json.loads(text)) for text in gather_at(store, world, json.dumps(asdict(mine)))]
+
+
+def gather_at(store: "Store", world: World, value: str) -> list[str]:
+    """``value`` of every rank, in rank order: rank 0 collects them at ``store``, all others read that."""
+    store.set(str(world.rank), value)
+    if world.rank == 0:
+        values = [store.get(str(rank)).decode() for rank in range(world.size)]
+        store.set("all", json.dumps(values))
+    collected: list[str] = json.loads(store.get("all"))
+    return collected
 
 
 def check_gpus(gpus: Sequence[Gpu]) -> None:

@@ -14,8 +14,7 @@ import pyarrow as pa
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
 from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
 from analysis.results.attributed import has_kernels, kernels
-from analysis.results.query import reading
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, reading
 from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError

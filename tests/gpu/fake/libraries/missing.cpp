@@ -1,0 +1,19 @@
+// What the runtime's stand-in does not do (CUDA graphs, memory between processes): 801, not supported.
+extern "C" int cudaGraphDebugDotPrint() { return 801; }
+extern "C" int cudaGraphDestroy() { return 801; }
+extern "C" int cudaGraphExecDestroy() { return 801; }
+extern "C" int cudaGraphGetNodes() { return 801; }
+extern "C" int cudaGraphInstantiateWithFlags() { return 801; }
+extern "C" int cudaGraphLaunch() { return 801; }
+extern "C" int cudaGraphNodeGetDependencies() { return 801; }
+extern "C" int cudaIpcCloseMemHandle() { return 801; }
+extern "C" int cudaIpcGetEventHandle() { return 801; }
+extern "C" int cudaIpcGetMemHandle() { return 801; }
+extern "C" int cudaIpcOpenEventHandle() { return 801; }
+extern "C" int cudaIpcOpenMemHandle() { return 801; }
+extern "C" int cudaMemPoolGetAttribute() { return 801; }
+extern "C" int cudaMemPoolSetAccess() { return 801; }
+extern "C" int cudaMemPoolSetAttribute() { return 801; }
+extern "C" int cudaMemPoolTrimTo() { return 801; }
+extern "C" int cudaStreamBeginCapture() { return 801; }
+extern "C" int cudaStreamEndCapture() { return 801; }

@@ -1,0 +1,171 @@
+"""The host side of GPU runs, on stand-ins for NVIDIA's libraries: what is asked of a GPU, what errors become.
+
+`make test-gpu-fake` makes the environment (fake_gpu.sh: what is real in it, and what is not) and runs this.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.failures import explain
+from jobs.flags import to_flags
+from jobs.run import make_run
+from profiling import tables
+from train import data
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = Path(__file__).with_name("fake_gpu.sh")
+HERE = Path(os.environ.get("SCALEPROF_FAKE_GPU", ROOT / ".venv-gpu-fake"))
+pytestmark = pytest.mark.skipif(
+    not (HERE / "fake").is_dir(), reason="no fake GPU here (make test-gpu-fake makes one, of 5 GB)"
+)
+TINY = {"model": "resnet18", "image_size": 64, "batch": 4, "batches": 4, "device": "gpu", "workers": 0}
+
+
+def start(*arguments: object, **variables: object) -> subprocess.Popen:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        **{name: str(value) for name, value in variables.items()},
+    }
+    command = [str(SCRIPT), "run", str(HERE), *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def train(out: Path, fields: dict, **variables: object) -> tuple[int, str]:
+    """The exit code and what is said of one rank."""
+    process = start("-m", "train", *to_flags(make_run({**TINY, **fields})), f"--out={out}", **variables)
+    said = process.communicate(timeout=100)[0]
+    return process.returncode, said
+
+
+def train_two(out: Path, fields: dict, **variables: object) -> list[tuple[int, str]]:
+    """The same of two ranks of one node, which meet at a file."""
+    run = make_run({**TINY, "gpus_per_node": 2, **fields})
+    meet = f"file://{out}.meet"
+    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": meet, **variables}
+    ranks = [
+        start("-m", "train", *to_flags(run), f"--out={out}", RANK=rank, LOCAL_RANK=rank, **common)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=100)[0] for process in ranks]
+    return [(process.returncode, text) for process, text in zip(ranks, said, strict=True)]
+
+
+def report(out: Path, rank: int = 0) -> dict:
+    return json.loads((out / f"rank_{rank:04d}" / "rank.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory) -> dict:
+    """What one step asks of the GPU, by case."""
+    folder = tmp_path_factory.mktemp("counted")
+    data.make(folder / "data", 16, 2, seed=1)
+    process = start("-m", "tests.gpu.fake.counted", folder / "out", folder / "data", FAKE_GPUS=2)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    return json.loads(said.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", ["fp32", "tf32", "bf16", "fp16", "channels_last", "pytorch"])
+def test_a_step_waits_for_nothing_and_reads_nothing_back(counted, case):
+    step = counted[case]
+    waits = ("sync_stream", "sync_device", "sync_event", "d2h", "pageable_h2d", "waited_ns", "mallocs")
+    assert {name: step[name] for name in waits} == dict.fromkeys(waits, 0)
+    assert step["events"] >= 6 and step["kernels"] > 100
+
+
+def test_what_waits_is_counted(counted):
+    """Else the test above could not fail."""
+    assert counted["sync_stages"]["sync_device"] >= 2
+
+
+def test_a_batch_of_the_pytorch_loader_is_bytes_from_pinned_memory(counted):
+    images, labels = 4 * 3 * 64 * 64, 4 * 8
+    step = counted["pytorch"]
+    assert (step["h2d"], step["h2d_bytes"]) == (2, images + labels)
+    assert step["waits"] == 1, "the stream that computes waits for that of the copies, and no more"
+    assert counted["fp32"]["h2d"] == counted["channels_last"]["h2d"] == 0
+
+
+def test_the_buffers_that_ddp_broadcasts_are_saved_where_the_run_says_so(counted):
+    with_buffers, without = counted["ddp"], counted["ddp without buffers"]
+    # ResNet18 has 20 batch norms of three buffers.
+    assert with_buffers["kernels"] + with_buffers["d2d"] - without["kernels"] - without["d2d"] >= 20
+
+
+def test_dataparallels_replicas_compute_in_bf16_too(counted):
+    assert counted["replicas"] == ["torch.bfloat16"] * 2
+
+
+@pytest.mark.parametrize("profile", ["torch", "cupti"])
+def test_a_profiler_records_kernels_of_every_direction(tmp_path, profile):
+    code, said = train(tmp_path, {"profile": profile})
+    assert code == 0, said
+    kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
+    assert {"fprop", "bprop", "update"} <= set(kernels["direction"]) and set(kernels["batch_index"]) >= {2, 3}
+    if profile == "torch":
+        assert kernels[kernels["direction"] == "fprop"]["layer"].notna().any()
+        assert kernels["flops"].sum() > 0
+    assert not any("no GPU activity" in finding for finding in report(tmp_path)["findings"])
+
+
+def test_a_cupti_that_does_not_answer_leaves_no_kernels_of_a_cpu(tmp_path):
+    code, said = train(tmp_path, {"profile": "torch"}, FAKE_CUPTI_NO=1)
+    assert code == 0, said
+    assert any("CUPTI gave no GPU activity" in finding for finding in report(tmp_path)["findings"])
+    assert not (tmp_path / "rank_0000" / "kernels.parquet").exists()
+
+
+def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path):
+    ranks = train_two(tmp_path, {"grad": "bf16"}, FAKE_GPUS=2)
+    assert [code for code, _ in ranks] == [0, 0], ranks
+    reports = [report(tmp_path, rank) for rank in range(2)]
+    assert [one["backend"] for one in reports] == ["ddp/nccl"] * 2
+    assert reports[0]["parameter_digest"] == reports[1]["parameter_digest"]
+    assert reports[0]["device_used_bytes"] > reports[0]["peak_device_reserved_bytes"] > 0
+    assert any("energy of the GPU may be off" in finding for finding in reports[0]["findings"])
+
+
+def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp_path):
+    """Communicators are destroyed by all ranks or none: the other is in its allreduce."""
+    out_of_memory = "import os; os.environ['FAKE_MEM_MB'] = '700' if os.environ['RANK'] == '1' else '81559'; "
+    out_of_memory += "import runpy, sys; runpy.run_module('train', run_name='__main__', alter_sys=True)"
+    run = make_run({**TINY, "gpus_per_node": 2, "batch": 256, "image_size": 224})
+    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": f"file://{tmp_path}.meet",
+              "FAKE_GPUS": 2, "FAKE_NCCL_COLLECTIVE": 1}  # fmt: skip
+    ranks = [
+        start("-c", out_of_memory, *to_flags(run), f"--out={tmp_path}", RANK=rank, LOCAL_RANK=rank, **common)
+        for rank in range(2)
+    ]
+    try:
+        said = ranks[1].communicate(timeout=80)[0]  # before, it waited without a word
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert ranks[1].returncode == 2 and "memory does not hold batch 256 of 224 x 224 images" in said
+    assert explain(2, "", said).kind == "out of memory"
+
+
+def test_two_ranks_that_see_one_gpu_are_told_so_and_not_that_the_address_is_wrong(tmp_path):
+    for code, said in train_two(tmp_path, {}, FAKE_GPUS=1, CUDA_VISIBLE_DEVICES=0):
+        assert code == 2 and "ranks 0 and 1 have the same GPU (" in said and "MASTER_ADDR" not in said
+
+
+def test_a_gpu_that_pytorch_is_not_built_for_is_one_line(tmp_path):
+    code, said = train(tmp_path, {}, FAKE_CC=70)
+    assert code == 2 and "compute capability 7.0" in said and "CUDA 12.6" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("no_nvml", [0, 1])
+def test_a_launcher_sees_the_gpus_that_ranks_take_with_and_without_nvml(no_nvml):
+    variables = {"FAKE_NVML_NO": 1} if no_nvml else {}
+    code = "from jobs.machine import this_machine as here; print(len(here().gpus), here().capability)"
+    process = start("-c", code, FAKE_GPUS=2, FAKE_CC=90, **variables)
+    assert process.communicate(timeout=60)[0].strip() == "2 (9, 0)"
