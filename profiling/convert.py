@@ -2,15 +2,15 @@
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by what is in them; folders are walked. With --out, traces (of PyTorch's profiler, nsys,
-nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, and OUT/<job>/job.json says what they say of the
-job. Files that sum up (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out the tables of
-each file go to a folder named after it, beside it.
+Files are recognised by their content; folders are searched. With --out, traces (of PyTorch's profiler, nsys,
+nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are in
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+Files that contain sums (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out, the tables of
+each file are written to a folder named after it, next to it.
 
-Batches are told by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or
-by a period of the kernels, if it is sure. Many files are shared by processes, or under mpirun by its ranks.
-Exit code 1: some files were not recognised or could not be read; 2: none could.
+Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
+the period of the kernels, if it is certain. Files are divided among processes, or under mpirun its ranks.
+Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
 import argparse
