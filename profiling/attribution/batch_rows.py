@@ -142,8 +142,8 @@ class BatchRows:
             )
         if self.batches.source == PERIOD:
             self.findings.append(
-                f"no markers separate its batches: using {PERIOD}, of which "
-                f"{100 * self.batches.confidence:.1f} % recur one batch later"
+                f"no markers separate its batches: using {PERIOD}; "
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
 
 

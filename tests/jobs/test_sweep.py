@@ -23,6 +23,8 @@ from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from profiling.errors import UserError
 
+pytestmark = pytest.mark.long
+
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
 

@@ -1,6 +1,7 @@
 """Which figures differ between two sets of runs, and what is to be said of that?"""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
             "Batch durations are not compared: neither side has unprofiled runs. Kernels do not decide "
             "the result."
         )
-    if all(a[key] == b[key] for key in a if key in b):
+    if same_runs(a, b):
         return "A and B are the same runs, so nothing can differ. Compare two separate results."
     said = []
     worse = [row for row in regressed(rows, threshold_pct) if row["family"] == "batch"]
@@ -179,6 +180,11 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
             f"faster. A slowdown of {_detectable(batches)} would have been found in {_FOUND}."
         )
     return " ".join([*said, *(_together(row) for row in rows if row["family"] == "combined")])
+
+
+def same_runs(a: Values, b: Values) -> bool:
+    """Whether both sides have the same figures, which two measurements never have."""
+    return all(a[key] == b[key] for key in a if key in b)
 
 
 def _effect(row: dict[str, Any]) -> str:
@@ -240,4 +246,14 @@ def shown(rows: Rows) -> list[Column]:
     by_name = {metric.name: metric for metric in METRICS}
     runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
     figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
-    return [*columns([*_fields(rows), *figures]), runs, by_name["verdict"].column()]
+    tests = Counter(row["family"] for row in rows)
+    verdict = by_name["verdict"].column(printed=lambda row: _verdict(row, tests[row["family"]]))
+    return [*columns([*_fields(rows), *figures]), runs, verdict]
+
+
+def _verdict(row: Mapping[str, Any], tests: int) -> str:
+    """The verdict of a row; where runs are too few, with how many per side would be enough."""
+    if row["verdict"] != "too few runs":
+        return str(row["verdict"])
+    enough = row["runs_enough"] or f"at least {runs_needed(tests)}"
+    return f"too few runs: {enough} per side needed"
