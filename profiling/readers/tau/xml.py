@@ -5,10 +5,8 @@ them, one begins before the last has ended, and most of it is lines of numbers. 
 that matter, and the rest is passed over unread. Documents that define entities are refused.
 """
 
-import gzip
 import html
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from profiling.errors import UserError
-from profiling.readers.chunks import open_text
+from profiling.readers.chunks import BROKEN, open_text
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -34,7 +32,6 @@ _HEAD = re.compile(rb"\s*(?:<name>(.*?)</name>)?\s*(?:<timestamp>\s*(\d{1,18})\s
 _LONGEST_TAG = 1 << 12
 _END = b"</profile_xml>"
 _BETWEEN = bytes(range(33))  # white space and control characters
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
@@ -247,7 +244,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
 def _more(path: Path, stream: BinaryIO, at: int, size: int) -> bytes:
     try:
         return stream.read(size)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UserError(
             f"{path} is truncated or damaged ({error}) at byte {at} of its text; fetch it again"
         ) from None
