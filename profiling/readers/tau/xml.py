@@ -87,7 +87,6 @@ class Profile:
 
     Attributes:
         name: of the snapshot; empty in merged profiles.
-        timestamp_us: of the snapshot, since the epoch; 0 where not said.
         metrics: numbers of the metrics, in the order of the columns.
         intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
         atomics: rows of number, count, maximum, minimum, mean, sum of squares.
@@ -96,7 +95,6 @@ class Profile:
 
     thread: Thread
     name: str
-    timestamp_us: int
     metrics: list[int]
     intervals: Section
     atomics: Section
@@ -188,7 +186,7 @@ class Reader:
             self.snapshots.append((thread, name, timestamp))
         if self._own.thread != thread:
             self._own = Definitions(thread=thread)
-        return Profile(thread, name, timestamp, [0], Section(), Section(), self._own, self.common)
+        return Profile(thread, name, [0], Section(), Section(), self._own, self.common)
 
 
 def _thread(text: bytes, path: Path, at: int) -> Thread:
