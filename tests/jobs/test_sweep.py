@@ -24,6 +24,8 @@ from profiling import tables
 from profiling.errors import UserError
 from tests.ended_runs import ended_runs
 
+pytestmark = pytest.mark.long
+
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
 
