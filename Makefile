@@ -44,7 +44,7 @@ test: $(VENV)/.test-ready
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore tests/cluster
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/cluster
 	$(BIN)/python -m pytest tests/cluster
 endif
 

@@ -4,6 +4,8 @@
     python -m analysis.compare A B --across compute       configurations that differ in a field, too
     python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
 
+Of converted traces, a job on each side: their batches, parts, collectives and kernels, a row each.
+
 A row is a figure of a configuration.
 
 A note names the devices of both sides where they differ.
@@ -23,6 +25,7 @@ from analysis.display.metrics import Rows
 from analysis.display.terminal import Answer, Part
 from analysis.measures.batches.series import STAGES, all_series
 from analysis.measures.kernels import rows as kernels
+from analysis.measures.scaling import traced_difference
 from analysis.measures.scaling.compare_rows import (
     COLUMNS,
     Key,
@@ -30,6 +33,7 @@ from analysis.measures.scaling.compare_rows import (
     columns_of,
     regressed,
     rows,
+    same_runs,
     sentence,
     shown,
     telling,
@@ -151,6 +155,8 @@ def main() -> int:
     if arguments.threshold < 0:
         raise UserError(f"--threshold: {arguments.threshold:g} is no slowdown; give a percentage from 0 on")
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
+    if all(study.of_kind("trace") and not study.of_kind("run") for study in studies):
+        return _of_traces(studies[0], studies[1], arguments)
     a, b = (values_of(study, across) for study in studies)
     figures, paths = rows(a, b), (arguments.a, arguments.b)
     if not figures:
@@ -161,6 +167,8 @@ def main() -> int:
     notes = [sentence(a, b, figures, arguments.threshold)]
     changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
     parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(figures), _CAPTION)]
+    if same_runs(a, b):
+        parts = []  # a table of intervals would look like an answer
     _find_alone(studies[0], a, b, paths)
     _say_if_apart(*studies)
     _say_if_other_devices(studies[0], studies[1], paths)
@@ -169,9 +177,21 @@ def main() -> int:
     return EXIT_FAILED if worse else code
 
 
+def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
+    """Two jobs' traces beside each other."""
+    figures = traced_difference.rows(a, b)
+    a.log.add(b.log, a.path.resolve() == b.path.resolve())
+    part = traced_difference.part(figures, f"{arguments.b.name} (b) against {arguments.a.name} (a)")
+    notes = [traced_difference.sentence(figures)]
+    code = output.emit(Answer(figures, traced_difference.METRICS, [part], notes=notes), a, arguments)
+    return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m analysis.compare", output.described(__doc__, COLUMNS))
-    parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep or a run")
+    parser = make_parser(
+        "python -m analysis.compare", output.described(__doc__, {**COLUMNS, **traced_difference.COLUMNS})
+    )
+    parser.add_argument("a", type=Path, metavar="A", help="results before: a sweep, a run, or traces")
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
     parser.add_argument(

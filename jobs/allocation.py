@@ -1,5 +1,6 @@
 """Which nodes has the batch system given us, and how are they named in its shorthand?"""
 
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,26 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         cpus=(expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")) or [1])[0],
         restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def gpus_per_node(job: str) -> int | None:
+    """How many GPUs a job of Slurm's has on each of its nodes, at least; None if Slurm does not say."""
+    command = ["scontrol", "show", "job", "--details", job]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return read_gpus(answer.stdout)
+
+
+def read_gpus(details: str) -> int | None:
+    """The GPUs of each node, at least, in what ``scontrol show job --details`` says; None if it says nothing.
+
+    A line for nodes that are alike: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3),shard:8``.
+    """
+    lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
+    counts = [sum(map(int, re.findall(r"\bgpu(?::[^:,()]+)*?:(\d+)(?=[(,\s]|$)", line))) for line in lines]
+    return min(counts, default=None)
 
 
 def _ask_slurm(job: str) -> list[str] | None:

@@ -25,7 +25,7 @@ GROUPS = {
     "What can this machine do?": (
         "jobs.doctor", "jobs.choices", "jobs.site", "train.calibrate",
     ),
-    "What is to be measured?": (
+    "What should be measured?": (
         "jobs.sweep", "train", "train.data", "profiling.convert",
     ),
     "How does training scale, and what is lost where?": (
@@ -39,17 +39,13 @@ GROUPS = {
     "What matters, and what would change it?": (
         "analysis.factors", "analysis.compare", "analysis.predict",
     ),
-    "What does one node tell before the big sweep?": (
+    "What does one node show before the big sweep?": (
         "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",
         "analysis.studies",
     ),
-    "What do the figures mean?": (
+    "What do the columns mean?": (
         "analysis.columns",
     ),
-}  # fmt: skip
-# What other commands start, and no user does.
-STARTED_BY_OTHERS = {
-    "analysis.hotspots", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
 }  # fmt: skip
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
@@ -65,7 +61,7 @@ def question(module: str) -> str:
 def listing() -> str:
     """All commands, a line each, below the question that their group answers."""
     width = max(map(len, COMMANDS))
-    lines = ["scaleprof measures how distributed training scales on a cluster, and says why."]
+    lines = ["scaleprof measures how distributed training scales on a cluster, and explains what limits it."]
     for group, modules in GROUPS.items():
         lines += ["", group]
         lines += [f"  {module.rpartition('.')[2]:<{width}}  {question(module)}" for module in modules]

@@ -54,15 +54,13 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
-    if not possible:
-        reasons = "; ".join(progress.count_reasons(impossible))
-        raise UserError(f"none of the {len(sweep_runs)} runs can start here: {reasons}")
     execution.directory.mkdir(parents=True, exist_ok=True)
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     refused = [] if execution.sweep.unavailable == "skip" else impossible
     if not todo and not refused:
-        console.print(Text(f"All {len(possible)} runs of {execution.directory} are done; nothing to do."))
+        text = f"All {len(possible)} runs of {execution.directory} are done; nothing to do."
+        console.print(Text(text), soft_wrap=True)
         return Outcome()
     progress.print_excluded(console, [*excluded, *impossible])
     result = Result()
@@ -80,8 +78,12 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     return Outcome(len(result.failed) + len(result.left) + len(refused), again)
 
 
-def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> None:
-    """What a sweep would do: the runs that are not done, with their exact commands."""
+def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
+    """What a sweep would do: the runs that are not done, with their exact commands.
+
+    Returns:
+        How many runs cannot start here, where the sweep does not accept that.
+    """
     console = Console(stderr=True)
     possible, impossible = split_possible(execution, sweep_runs)
     progress.print_excluded(console, [*excluded, *impossible])
@@ -95,13 +97,20 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
         commands[sweep_run.id] = [(process.environment, process.argv) for process in processes]
     progress.print_commands(commands)
     done = len(possible) - len(todo)
-    console.print(Text(f"{len(todo)} runs to do, {done} done, in {execution.directory}"))
+    console.print(Text(f"{len(todo)} runs to do, {done} done, in {execution.directory}"), soft_wrap=True)
+    refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
+    progress.print_refused(console, refused)
+    return refused
 
 
 def split_possible(
     execution: Execution, sweep_runs: Iterable[SweepRun]
 ) -> tuple[list[SweepRun], list[Excluded]]:
-    """The runs that the launcher can run here, and the others with the reason."""
+    """The runs that the launcher can run here, and the others with the reason.
+
+    Raises:
+        UserError: it can run none of them.
+    """
     possible, impossible = [], []
     for sweep_run in sweep_runs:
         reason = execution.launcher.cannot(sweep_run.configuration)
@@ -109,6 +118,9 @@ def split_possible(
             possible.append(sweep_run)
         else:
             impossible.append(Excluded(sweep_run, reason))
+    if not possible:
+        reasons = "; ".join(progress.count_reasons(impossible))
+        raise UserError(f"none of the {len(impossible)} runs can start here: {reasons}")
     return possible, impossible
 
 

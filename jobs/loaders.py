@@ -6,6 +6,8 @@ checks of a run, :mod:`jobs.doctor` and the docs derive from it.
 
 from dataclasses import dataclass
 
+from jobs.data_sets import MAKE_DATA
+
 
 @dataclass(frozen=True)
 class Library:
@@ -62,7 +64,7 @@ class LoaderKind:
         return ""
 
 
-_DATA = "a folder of images or TFRecord files (python -m train.data make data/demo makes a small set)"
+_DATA = f"a folder of images or TFRecord files; {MAKE_DATA}"
 
 DALI = Library(
     "NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130  (Linux only)"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +29,7 @@ STACKS_S = 3.0  # for hanging ranks to write where they are
 STACKS_SIGNAL = signal.SIGUSR1
 _LOOK_S = 1.0  # between two looks at whether a run gets on
 _PR_SET_PDEATHSIG = 1
+STDERR = 2  # the file descriptor
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -198,17 +199,26 @@ def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
 
 @contextmanager
 def stopped_in_order() -> Iterator[None]:
-    """A batch system's SIGTERM stops as Ctrl-C does, its SIGUSR1 (time is nearly up) with TimeIsUp."""
+    """A batch system's SIGTERM stops as Ctrl-C does, its SIGUSR1 (time is nearly up) with TimeIsUp.
+
+    A second Ctrl-C while the runs end is not heard: it would leave their processes behind.
+    """
 
     def interrupt(number: int, _: object) -> None:
         # Once is enough: the stopping itself is not to be interrupted.
         for each in before:
             signal.signal(each, signal.SIG_IGN)
+        why = "the job's time is nearly up" if number == signal.SIGUSR1 else "interrupted"
+        # Ending may take seconds. Past Python's own buffers, which may be in the middle of a line.
+        with suppress(OSError):
+            os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
         raise TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
     for number in before:
-        signal.signal(number, interrupt)
+        if (number, before[number]) != (signal.SIGINT, signal.SIG_IGN):  # of a shell's background jobs
+            signal.signal(number, interrupt)
     try:
         yield
     finally:

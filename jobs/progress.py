@@ -114,18 +114,24 @@ def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list
             print(shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *argv]))
 
 
+def print_refused(console: Console, refused: int) -> None:
+    """How many runs cannot start here, where the sweep does not accept that."""
+    if refused:
+        text = f"{refused} cannot run here, see above (`unavailable: skip` in the sweep file accepts that)"
+        console.print(Text(text, style="bold red"), soft_wrap=True)
+
+
 def print_end(console: Console, directory: Path, done: int, result: Result, refused: int) -> None:
     """How a sweep ended; the failed runs by name, with the reason and where their log is."""
     failures = result.failed
-    console.print(Text(f"{done} runs of {directory} are done", style="" if failures else "green"))
+    text = f"{done} runs of {directory} are done"
+    console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
         console.print(f"{len(result.elsewhere)} are left to another sweep, which is running them")
     if result.left:
         text = f"{len(result.left)} are left: this job has lost the nodes for them; the same command goes on"
         console.print(Text(text, style="bold red"), soft_wrap=True)
-    if refused:
-        text = f"{refused} cannot run here, see above (`unavailable: skip` in the sweep accepts that)"
-        console.print(Text(text, style="bold red"), soft_wrap=True)
+    print_refused(console, refused)
     if failures:
         text = f"{len(failures)} failed; the same command tries them again:"
         console.print(Text(text, style="bold red"), soft_wrap=True)

@@ -1,19 +1,20 @@
-"""What is true of a cluster: its modules, partition, GPUs a node, network, MPI, container, folders?
+"""What are the settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders?
 
-One YAML file a cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains each
-key. For scripts:
+One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
+each key. For scripts:
 
-    python -m jobs.site --shell [SITE]     commands a batch script evaluates before all else
-    python -m jobs.site --sbatch [SITE]    what sbatch must be told, a word a line
+    python -m jobs.site --shell [SITE]     commands that a batch script evaluates first
+    python -m jobs.site --sbatch [SITE]    options for sbatch, one per line
 """
 
 import os
 import shlex
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from jobs.flags import make_parser
 from jobs.validation import problems_of
@@ -22,6 +23,8 @@ from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site
+_MODULES_S = 60
+_NOT_FOUND = 127  # a shell's exit code for a command that there is not
 
 
 def _as_text(value: Any) -> Any:
@@ -81,6 +84,8 @@ class Container(_Part):
 class Site(_Part):
     """A site file."""
 
+    _file: Path | None = PrivateAttr(None)  # where it was read from; None: there is none
+
     name: str = Field(default="none", description="the file's name")
     cluster: Word | None = Field(
         default=None, description="Slurm's name of the cluster: the site is then found by it"
@@ -104,6 +109,10 @@ class Site(_Part):
     scratch: Path | None = Field(default=None, description="a node's own fast disk; temporary files go there")
     data: dict[str, str] = Field(default={}, description="a sweep's `data` -> where it is here")
 
+    @property
+    def file(self) -> Path | None:
+        return self._file
+
 
 def read_site(path: Path) -> Site:
     """A site from its YAML file.
@@ -117,17 +126,19 @@ def read_site(path: Path) -> Site:
     if not isinstance(content, dict):
         raise UserError(f"{path} is no site file: it should hold keys, as jobs/sites/example.yaml does")
     try:
-        return Site.model_validate({"name": path.stem, **content})
+        site = Site.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         problems = problems_of(error, Site, "key")
         raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems]) from None
+    site._file = path
+    return site
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     """The site that ``--site`` says, else $SCALEPROF_SITE, else the one with this Slurm cluster's name.
 
     Raises:
-        UserError: there is no such site.
+        UserError: there is no such site, or there are two files for this cluster.
     """
     name = name or environment.get(CHOOSE)
     if name:
@@ -139,21 +150,73 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
             raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or say a file, --site FILE.yaml)")
         return read_site(path)
     cluster = environment.get("SLURM_CLUSTER_NAME")
-    for path in sorted(SITES.glob("*.yaml")) if cluster else []:
-        site = read_site(path)
-        if site.cluster == cluster:
-            return site
-    return Site()
+    sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []
+    fitting = [site for site in sites if site.cluster == cluster]
+    if len(fitting) > 1:
+        files = ", ".join(str(site.file) for site in fitting)
+        raise UserError(
+            f"several site files are for the cluster {cluster!r} ({files}); choose one with --site"
+        )
+    return fitting[0] if fitting else Site()
+
+
+def check_network(site: Site, networks: Iterable[str]) -> None:
+    """Refuse networks that a site which names its networks does not name.
+
+    Raises:
+        UserError: the runs would not use the network that they are named after.
+    """
+    known = site.network.model_fields_set
+    for network in networks:
+        if known and network.lower() not in known:
+            raise UserError(
+                f"network: {network} is not in the site file {site.file}, which has only "
+                f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
+            )
+
+
+def why_no_modules(site: Site, environment: Mapping[str, str]) -> str:
+    """Why a site's modules cannot be loaded here, in one line; "" if they can, or it has none."""
+    if not site.modules:
+        return ""
+    script = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null"
+    try:
+        answer = subprocess.run(
+            ["bash", "-c", script], env=dict(environment), capture_output=True, text=True, timeout=_MODULES_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the modules of the site file {site.file} cannot be loaded: {error}"
+    if answer.returncode == 0:
+        return ""
+    if answer.returncode == _NOT_FOUND:
+        return _no_module_command(site)
+    words = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
+    named = ", ".join(site.modules)
+    return f"the modules of the site file {site.file} ({named}) cannot be loaded: {words[:300]}"
 
 
 def shell_commands(site: Site) -> list[str]:
     """What a batch script does before all else: the site's modules and variables."""
-    commands = [shlex.join(["module", "load", *site.modules])] if site.modules else []
+    commands = []
+    if site.modules:
+        load = shlex.join(["module", "load", *site.modules])
+        commands = [
+            _or_end("type module >/dev/null 2>&1", _no_module_command(site)),
+            _or_end(load, f"the modules of the site file {site.file} could not be loaded; see above"),
+        ]
     return commands + [
         # A variable that the user has set stays as it is.
         f'export {name}="${{{name}-{_quoted(value)}}}"'
         for name, value in site.environment.items()
     ]
+
+
+def _or_end(command: str, error: str) -> str:
+    return f"{command} || {{ echo {shlex.quote(f'scaleprof: error: {error}')} >&2; exit 2; }}"
+
+
+def _no_module_command(site: Site) -> str:
+    return f"the site file {site.file} has `modules`, but this shell has no command `module`"
 
 
 def _quoted(value: str) -> str:

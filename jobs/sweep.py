@@ -5,14 +5,16 @@
     python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
     python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
 
-Exit code 0: all runs are done; 1: some failed (they are named); 2: wrong use, one line says what; 75: this
-job's time is up, or it has lost nodes: started again, it goes on (slurm/sweep.sh does that).
+Exit code 0: all runs are done; 1: some failed or cannot run here (they are named); 2: wrong use, one line
+says what; 75: the job's time is up, or it has lost nodes: started again, it resumes (slurm/sweep.sh does
+that); 130: interrupted, the last line is the command that resumes.
 """
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -22,9 +24,9 @@ from jobs.execution import Execution
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.site import CHOOSE, Site, find_site
+from jobs.site import CHOOSE, Site, check_network, find_site, why_no_modules
 from jobs.sweep_file import Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
@@ -32,7 +34,8 @@ EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 def main() -> int:
     arguments = _parser().parse_args()
     site = find_site(arguments.site, os.environ)
-    sweep = without_horovod(at_site(read_sweep(arguments.config), site), site)
+    sweep = at_site(read_sweep(arguments.config), site)
+    sweep, without = without_horovod(sweep, site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = expand(sweep, str(arguments.config))
@@ -43,18 +46,53 @@ def main() -> int:
     if arguments.print:
         print_for_scripts(arguments.print, directory, sweep_runs)
         return EXIT_DONE
+    check_site(site, sweep_runs)
+    for line in (without, which_site(site, os.environ)):
+        if line:
+            print(line, file=sys.stderr)
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     execution = Execution(sweep, directory, launcher, arguments.keep_raw, arguments.pack)
     if arguments.dry_run:
-        print_plan(execution, sweep_runs, excluded)
-        return EXIT_DONE
+        return EXIT_FAILED if print_plan(execution, sweep_runs, excluded) else EXIT_DONE
     try:
         with stopped_in_order():
             outcome = run_sweep(execution, sweep_runs, excluded)
     except TimeIsUp:
-        print("the job's time is up: what is not done is left for the next one", file=sys.stderr)
+        print("the job's time is up: what is not done is left for the next job", file=sys.stderr)
         return EXIT_AGAIN
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
+
+
+class Interrupted(UserError):
+    """The user has stopped the sweep."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def this_command(words: Sequence[str]) -> str:
+    """The command that was given, as one can paste it into a shell."""
+    return shlex.join(["python", "-m", "jobs.sweep", *words])
+
+
+def check_site(site: Site, sweep_runs: Sequence[SweepRun]) -> None:
+    """Refuse a sweep whose site lacks what it asks for, before any of its runs.
+
+    Raises:
+        UserError: the site's modules cannot be loaded, or it has no network of that name.
+    """
+    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
+    if why := why_no_modules(site, os.environ):
+        raise UserError(why)
+
+
+def which_site(site: Site, environment: Mapping[str, str]) -> str:
+    """Which site file is in use, in one line; "" where there is none, and no batch system either."""
+    if site.file is not None:
+        return f"site file: {os.path.relpath(site.file)}"
+    cluster = environment.get("SLURM_CLUSTER_NAME")
+    return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,8 +133,8 @@ def at_site(sweep: Sweep, site: Site) -> Sweep:
     return sweep.model_copy(update={"run": {**sweep.run, "data": here}})
 
 
-def without_horovod(sweep: Sweep, site: Site) -> Sweep:
-    """The sweep with DDP in the place of Horovod where that is not installed; a line says so.
+def without_horovod(sweep: Sweep, site: Site) -> tuple[Sweep, str]:
+    """The sweep with DDP in the place of Horovod where that is not installed, and a line that says so, or "".
 
     Its runs are then DDP's by name too: what they measure is not taken for Horovod.
     """
@@ -104,9 +142,9 @@ def without_horovod(sweep: Sweep, site: Site) -> Sweep:
     backends = backend if isinstance(backend, list) else [backend]
     # What a container holds is not seen from outside.
     if "horovod" not in backends or site.container or has_horovod():
-        return sweep
-    print(NO_HOROVOD, file=sys.stderr)
-    return sweep.model_copy(update={"run": {**sweep.run, "backend": in_place_of_horovod(backends)}})
+        return sweep, ""
+    instead = {**sweep.run, "backend": in_place_of_horovod(backends)}
+    return sweep.model_copy(update={"run": instead}), NO_HOROVOD
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What tests of every room share: where reference data is, and when a skip is a failure."""
+"""What tests of every package share: where reference data is, and when a skip is a failure."""
 
 import os
 from pathlib import Path
@@ -19,6 +19,17 @@ def pytest_configure() -> None:
     # What tests write need not outlive the machine: waiting for the disk took a tenth of their time.
     os.fsync = lambda _file: None
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".pytest_cache" / "hypothesis"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: many a test waits for processes that it has started."""
+    return min((os.cpu_count() or 1) + 1, 4)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that no worker is left with one when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="session")

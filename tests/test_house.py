@@ -1,4 +1,4 @@
-"""The house is in order: imports run one way, pins agree, the package's name hides nothing."""
+"""The structure holds: imports run one way, pins agree, the package's name hides nothing."""
 
 import ast
 import importlib
@@ -16,21 +16,21 @@ from jobs.gpus import why_not_tested
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
-# room -> which modules of other rooms it may import (a prefix)
+# package -> which modules of other packages it may import (a prefix)
 MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.backends", "jobs.loaders", "jobs.studies"),
-        *("jobs.by_hand", "jobs.gpus"),
+        *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
         "profiling",
     ),
     "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
 }
-# Rooms within a room, from the bottom up: each may import those below it, none those above. Files beside
-# them are commands, which import any room and no other command; of profiling all but two lie below its
-# rooms.
-FLOORS = {
+# The layers of a package, each a package in it, from the bottom up: each may import those below it, none
+# those above. Files beside them are commands, which import any layer and no other command; of profiling all
+# but two lie below its layers.
+LAYERS = {
     "analysis": (
         "statistics",
         "display",
@@ -43,7 +43,7 @@ FLOORS = {
     ),
     "profiling": ("cost", "attribution", "readers", "tools", "traces"),
 }
-# Rooms of analysis/measures, from the bottom up, by the same rule.
+# The layers of analysis/measures, from the bottom up, by the same rule.
 MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
@@ -89,13 +89,13 @@ def starts_with(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_imports_run_one_way(room):
-    for path in (ROOT / room).rglob("*.py"):
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_run_one_way(package):
+    for path in (ROOT / package).rglob("*.py"):
         for module in imports_of(path):
             other = module.split(".")[0]
-            if other in OURS - {room}:
-                allowed = any(starts_with(module, prefix) for prefix in MAY_IMPORT[room])
+            if other in OURS - {package}:
+                allowed = any(starts_with(module, prefix) for prefix in MAY_IMPORT[package])
                 assert allowed, f"{path.relative_to(ROOT)} imports {module}"
 
 
@@ -103,8 +103,8 @@ def tree_of_imports() -> dict[str, set[str]]:
     """Which of our modules each of them imports, inside functions and under TYPE_CHECKING too."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for room in MAY_IMPORT
-        for path in (ROOT / room).rglob("*.py")
+        for package in MAY_IMPORT
+        for path in (ROOT / package).rglob("*.py")
     }
     tree: dict[str, set[str]] = {}
     for module, path in files.items():
@@ -124,46 +124,46 @@ def test_no_imports_go_round_in_a_circle():
     assert sorted(left) == []
 
 
-def floor_of(module: str) -> int:
-    """How high a module of ``analysis`` or ``profiling`` lies; commands highest, what has no room lowest."""
-    room, *rest = module.split(".")
-    if rest and rest[0] in FLOORS[room]:
-        return FLOORS[room].index(rest[0])
-    below = room == "profiling" and module not in COMMANDS_OF_PROFILING
-    return -1 if below or not rest else len(FLOORS[room])
+def layer_of(module: str) -> int:
+    """The layer of a module of ``analysis`` or ``profiling``: commands highest, what is in none lowest."""
+    package, *rest = module.split(".")
+    if rest and rest[0] in LAYERS[package]:
+        return LAYERS[package].index(rest[0])
+    below = package == "profiling" and module not in COMMANDS_OF_PROFILING
+    return -1 if below or not rest else len(LAYERS[package])
 
 
-@pytest.mark.parametrize("room", FLOORS)
-def test_no_import_runs_to_a_higher_floor_and_nobody_imports_a_command(room):
+@pytest.mark.parametrize("package", LAYERS)
+def test_no_import_runs_to_a_higher_layer_and_nobody_imports_a_command(package):
     for module, imports in tree_of_imports().items():
         for other in imports:
-            if module.split(".")[0] == room == other.split(".")[0]:
-                top = room == "analysis" and floor_of(other) == len(FLOORS[room])
-                assert floor_of(other) <= floor_of(module) and not top, f"{module} imports {other}"
+            if module.split(".")[0] == package == other.split(".")[0]:
+                top = package == "analysis" and layer_of(other) == len(LAYERS[package])
+                assert layer_of(other) <= layer_of(module) and not top, f"{module} imports {other}"
 
 
-def test_no_measure_imports_one_of_a_higher_room():
-    rooms = {path.name for path in (ROOT / "analysis/measures").iterdir() if (path / "__init__.py").exists()}
-    assert rooms == set(MEASURES)
+def test_no_measure_imports_one_of_a_higher_layer():
+    layers = {path.name for path in (ROOT / "analysis/measures").iterdir() if (path / "__init__.py").exists()}
+    assert layers == set(MEASURES)
     assert [path.name for path in (ROOT / "analysis/measures").glob("*.py")] == ["__init__.py"]
-    below = {f"analysis.measures.{room}": height for height, room in enumerate(MEASURES)}
+    below = {f"analysis.measures.{layer}": height for height, layer in enumerate(MEASURES)}
     for module, imports in tree_of_imports().items():
         height = below.get(".".join(module.split(".")[:3]))
         for other in imports if height is not None else ():
             assert below.get(".".join(other.split(".")[:3]), -1) <= height, f"{module} imports {other}"
 
 
-def modules_of(room: str) -> list[str]:
+def modules_of(package: str) -> list[str]:
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for path in sorted((ROOT / package).rglob("*.py"))
         if path.name != "__main__.py"
     ]
 
 
-@pytest.mark.parametrize("room", ["analysis", "profiling", "jobs"])
-def test_a_laptop_without_torch_can_import_it(room):
-    code = f"import sys\nfor m in {modules_of(room)!r}: __import__(m)\n"
+@pytest.mark.parametrize("package", ["analysis", "profiling", "jobs"])
+def test_a_laptop_without_torch_can_import_it(package):
+    code = f"import sys\nfor m in {modules_of(package)!r}: __import__(m)\n"
     code += f"print(sorted(set(sys.modules) & {HEAVY!r}))"
     answer = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -181,11 +181,11 @@ def is_command(path: Path) -> bool:
     return path.name == "__main__.py" or 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
-def test_functions_import_only_what_takes_long_or_may_be_absent(room):
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_functions_import_only_what_takes_long_or_may_be_absent(package):
     sprinkled = {
         f"{path.relative_to(ROOT)}: {module}"
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for path in sorted((ROOT / package).rglob("*.py"))
         if not is_command(path)
         for module in imports_in_functions(path) - DEFERRED_OF_OURS
         if module.split(".")[0] not in DEFERRED

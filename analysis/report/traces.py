@@ -9,6 +9,7 @@ from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.kernels.of_run import kernels_of
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced
@@ -170,8 +171,8 @@ def _scales(context: Context) -> list[Sentence]:
 
 
 def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
-    study = context.study
-    parts = study.use(source, lambda one: anatomy.means(one, anatomy.anatomy_of(study, one), ()))
+    traces = traces_of(context.study, [source])
+    parts = [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]
     if not parts:
         return []
     row = parts[0]

@@ -3,31 +3,14 @@
 Notes on what all questions about kernels leave out are here, too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 
-from analysis.results.study import Source, Study, Unusable
+from analysis.results.study import Source, Study, reading
 from profiling import tables
-from profiling.errors import UserError
-
-
-@contextmanager
-def reading(source: Source) -> Iterator[None]:
-    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
-    try:
-        yield
-    except Unusable:
-        raise
-    except UserError as error:
-        raise Unusable(source, str(error)) from None
-    except (duckdb.Error, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -84,14 +67,21 @@ def note_left_out(study: Study, source: Source, without: int, batches: int, unti
         without: attributed batches (of ranks that have kernels) that hold no kernel, of ``batches``.
         untimed: launches without a duration (:func:`untimed_launches`).
     """
+    for text in left_out(without, batches, untimed):
+        study.note(text, source)
+
+
+def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
+    """The same in words."""
+    said = []
     if without:
-        study.note(
+        said.append(
             f"{without} of {batches} recorded batches hold no kernel (was the recording cut, or is its clock "
-            "another?): they are left out",
-            source,
+            "another?): they are left out"
         )
     if untimed:
-        study.note(f"launches without a duration, or with one below 0, are left out: {untimed}", source)
+        said.append(f"launches without a duration, or with one below 0, are left out: {untimed}")
+    return said
 
 
 def untimed_launches(study: Study, source: Source) -> int:

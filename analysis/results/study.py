@@ -9,6 +9,7 @@ what was said of the other runs still holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import duckdb
 
-from jobs.run import Run
+from jobs.run import Run, fields_of
 from jobs.store import Calibration, Manifest
 from profiling import database
 from profiling.errors import UserError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+
+# In these the runs of one point may differ: how they were watched, and for how long.
+NOT_OF_POINT = fields_of("observation", "length")
 
 _Answer = TypeVar("_Answer")
 
@@ -74,6 +78,11 @@ class Source:
         return self.world_size if name == "world_size" else self.fields.get(name)
 
     @property
+    def point(self) -> tuple[Any, ...]:
+        """What it is a run of, in the order of Run's fields; a profiled run and its twin are of one."""
+        return tuple(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT)
+
+    @property
     def gpus_per_rank(self) -> int:
         """GPUs that one process drove: one, but for DataParallel."""
         return self.manifest.run.gpus_per_rank if self.manifest else 1
@@ -118,6 +127,20 @@ class Unusable(UserError):
         super().__init__(f"{source.id}: {reason}")
         self.source = source
         self.reason = " ".join(reason.split())
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Within it an error of reading a table is one of this run: :class:`Unusable`."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    except (duckdb.Error, OSError) as error:
+        why = str(error).splitlines()[0]
+        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.results.query import reading
-from analysis.results.study import Source
+from analysis.results.study import Source, reading
 from profiling import tables
 
 _STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
@@ -55,16 +54,15 @@ def read_ranks(source: Source) -> Iterator[RankTables]:
         Unusable: a table is missing, damaged or wrong.
     """
     for path in source.tables("kernels"):
-        with reading(source):
-            of_rank = _read_rank(path.parent)
-        yield of_rank
+        yield _read_rank(source, path.parent)
 
 
-def _read_rank(directory: Path) -> RankTables:
-    batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+def _read_rank(source: Source, directory: Path) -> RankTables:
+    with reading(source):
+        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+        kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     attributed = batches.filter(batches["attributed"])  # null is not attributed
     whole = attributed.filter(_timed(attributed))
-    kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     in_time, untimed = _in_time(kernels)
     return RankTables(
         int(directory.name.rpartition("_")[2]),

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.data_sets import why_no_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
 from jobs.run import Run
 from jobs.site import Site
 from profiling.presence import Presence, of_program
 from profiling.tools import why_not_installed, why_not_on_a_cpu, why_not_so_many
+
+ROOT = Path(__file__).resolve().parents[2]  # where ranks start: relative paths of data are relative to it
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
     if gpus == 0 and run.device == "gpu":
         return "device gpu asked, but this machine has no usable GPU (python -m jobs.doctor says why)"
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
+        return why
+    # In a container the data may be elsewhere.
+    looked_for = LOADERS[run.loader].reads_data and run.data and not contained
+    if looked_for and (why := why_no_data(ROOT / str(run.data), run.data_format)):
         return why
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.allocation import Allocation, read_allocation
+from jobs.allocation import Allocation, gpus_per_node, read_allocation
 from jobs.launchers.base import (
     Launcher,
     Process,
@@ -32,6 +32,7 @@ class Slurm(Launcher):
         machine: a node of it, which the others are taken to be like.
         environment: the user's, in which launched ranks find what is not said here.
         has_srun: whether srun is on the PATH.
+        gpus_per_node: of the allocation, where the site has GPUs; None: unknown.
     """
 
     name: ClassVar = "slurm"
@@ -45,11 +46,14 @@ class Slurm(Launcher):
     machine: Machine
     environment: Mapping[str, str] = field(default_factory=dict)
     has_srun: bool = True
+    gpus_per_node: int | None = None
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         has_srun = shutil.which("srun", path=environment.get("PATH")) is not None
-        return cls(site, read_allocation(environment), this_machine(), environment, has_srun)
+        allocation = read_allocation(environment)
+        gpus = gpus_per_node(allocation.job) if allocation and site.gpus_per_node else None
+        return cls(site, allocation, this_machine(), environment, has_srun, gpus)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -76,11 +80,20 @@ class Slurm(Launcher):
             return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
         if run.ranks_per_node > self.allocation.cpus:
             has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
-            return f"{run.ranks_per_node} ranks a node asked, but {has}"
-        if self.site.gpus_per_node and run.device != "cpu" and run.gpus_per_node > self.site.gpus_per_node:
-            has = f"a node of {self.site.name} has {self.site.gpus_per_node}"
-            return f"{run.gpus_per_node} GPUs asked, but {has}"
+            return f"{run.ranks_per_node} ranks per node asked, but {has}"
+        if run.device != "cpu" and self.site.gpus_per_node and (why := self._why_no_gpus(run.gpus_per_node)):
+            return why
         return why_node_cannot(run, self.machine, self.site.container is not None)
+
+    def _why_no_gpus(self, asked: int) -> str:
+        """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
+        said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.file or self.site.name
+        if asked > said:
+            return f"{asked} GPUs per node asked, but the site file {file} says gpus_per_node: {said}"
+        if has is not None and asked > has:
+            do = f"submit with --gpus-per-node={asked}, or correct gpus_per_node in the site file {file}"
+            return f"{asked} GPUs per node asked, but this job has {has}: {do}"
+        return ""
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()

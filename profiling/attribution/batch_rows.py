@@ -142,8 +142,8 @@ class BatchRows:
             )
         if self.batches.source == PERIOD:
             self.findings.append(
-                f"nothing marks its batches: they are told by {PERIOD}, of which "
-                f"{100 * self.batches.confidence:.1f} % recur one batch later"
+                f"nothing marks its batches: they are told by {PERIOD}; confidence: "
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
 
 

@@ -37,14 +37,20 @@ def run_tree(command: Sequence[str], environment: Mapping[str, str], heard: list
     What it started stays in this process's group, so that who kills the group leaves nothing behind.
     """
     _end_in_order_with_parent()
-    child = subprocess.Popen(command, env=dict(environment))
+    started: list[int] = []
 
     def hand_on(number: int, _: object) -> None:
         heard.append(number)
-        _hand_on(number, child.pid)
+        for child in started:
+            _hand_on(number, child)
 
+    # Before it starts: a signal in between would end this process alone.
     for number in _HANDED_ON:
         signal.signal(number, hand_on)
+    child = subprocess.Popen(command, env=dict(environment))
+    started.append(child.pid)
+    for early in tuple(heard):
+        _hand_on(early, child.pid)
     code = child.wait()
     return 128 - code if code < 0 else code
 

@@ -107,7 +107,9 @@ def test_a_truncated_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path
         ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
         assert (ran.code, bool(ran.csv)) == (1, True)
         (line,) = [line for line in ran.err.splitlines() if broken.name in line]
-        assert "damaged or truncated" in line
+        # Where batches are divided the table is read whole, else by a query.
+        says = "not a readable kernels table" if command == "scaled" else "damaged or truncated"
+        assert says in line
     rows = {row["world_size"]: row for row in run("analysis.scaled", tmp_path, "--format", "csv").csv}
     assert float(rows["2"]["batch_ms"]) == pytest.approx(110, rel=0.01)
     assert rows["2"]["kernel_ms"] == ""

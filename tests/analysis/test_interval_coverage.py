@@ -9,6 +9,8 @@ from analysis.statistics.variance import analysis_of_variance
 from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.interval_coverage import TRUE_MS, drift, heavy, normal, of_perturbation, slow_runs, sweep
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("noise", [normal, heavy, slow_runs, drift])
 def test_the_truth_of_a_noise_is_its_median(noise):

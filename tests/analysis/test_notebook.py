@@ -14,6 +14,8 @@ from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_published import kernel_file, published
 
+pytestmark = pytest.mark.long
+
 # Those that need tables or paths of another kind than the planted sweep's have their own tests.
 OF_A_SWEEP = set(notebook.COMMANDS) - {"compare", "hotspots", "tau_batches"}
 

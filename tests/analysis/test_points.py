@@ -5,11 +5,12 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import names_of
+from analysis.measures.scaling import loss
 from analysis.measures.scaling.figures import figures
-from analysis.measures.scaling.loss import anatomies_of
 from analysis.measures.scaling.points import points_of
 from analysis.published import by_method
 from analysis.report.build import build
@@ -47,7 +48,7 @@ def test_a_point_is_built_whole_and_stays_as_it_is(tmp_path: Path) -> None:
     assert (one.baseline, one.base, two.baseline) == (None, one, one)
     assert [len(two.timed), len(two.profiled)] == [2, 1] and two.cost and two.batch.low < two.batch.high
     before = two.rate
-    known = anatomies_of(study, [one, two])  # asked of, not put into, the points
+    known = loss.anatomies_of([one, two], loss.read(study))  # asked of, not put into, the points
     assert set(known) == {one, two} and all(known.values()) and two.rate is before
     with pytest.raises(FrozenInstanceError):
         two.baseline = None  # type: ignore[misc]
@@ -59,7 +60,7 @@ def test_without_anatomies_the_parts_of_the_loss_are_not_known(tmp_path: Path) -
     )
     study = load(tmp_path)
     two = max(points_of(study), key=lambda point: point.world_size)
-    bare, whole = figures([two]), figures([two], anatomies=anatomies_of(study, [two]))
+    bare, whole = figures([two]), figures([two], anatomies=loss.anatomies_of([two], loss.read(study)))
     assert bare["loss_pct"] == whole["loss_pct"] and bare["loss_compute_pct"] is None
     assert whole["loss_compute_pct"] is not None and bare["loss_note"] and not whole["loss_note"]
 
@@ -301,3 +302,15 @@ def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> 
     assert "scaling better than ideal (1 of 2 rows, up to 125 %) says that the base point ran slower" in said
     write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
     assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out
+
+
+def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Path) -> None:
+    """Sums over kernels can be read of it, and are no reason to leave it out; its anatomy cannot."""
+    runs = [run_of(gpus_per_node=size, profile="torch") for size in (1, 2)]
+    write_sweep(tmp_path, runs, repetitions={"torch": 2})
+    broken = next(tmp_path.glob("run_1_config_1_2_*"))
+    kernels = broken / "rank_0001" / "kernels.parquet"
+    pq.write_table(pq.read_table(kernels).drop_columns("device"), kernels)
+    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    assert [(row["world_size"], row["repetitions"]) for row in ran.json] == [(1, 2), (2, 1)]
+    assert f"unreadable: {broken.name}" in ran.err

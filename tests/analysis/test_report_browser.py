@@ -9,6 +9,8 @@ from tests.analysis.commands import run
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
 
+pytestmark = pytest.mark.long
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

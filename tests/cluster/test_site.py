@@ -9,7 +9,16 @@ import pytest
 
 from jobs.launchers.base import network_environment
 from jobs.run import make_run
-from jobs.site import SITES, find_site, read_site, sbatch_words, shell_commands
+from jobs.site import (
+    SITES,
+    Site,
+    check_network,
+    find_site,
+    read_site,
+    sbatch_words,
+    shell_commands,
+    why_no_modules,
+)
 from jobs.sweep import at_site
 from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
@@ -72,13 +81,64 @@ def test_a_site_is_found_by_name_by_variable_by_file_and_by_its_cluster(tmp_path
 def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("modules: [2024, x]")
-    assert shell_commands(read_site(path)) == ["module load 2024 x"]
+    commands = "\n".join(shell_commands(read_site(path)))
+    shell = ["bash", "-c", "module() { echo loaded $*; [[ $3 != absent ]]; };" + commands]
+    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == "loaded load 2024 x\n"
+    path.write_text("modules: [2024, absent]")
+    shell[2] = shell[2].replace("2024 x", "2024 absent")
+    answer = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (
+        answer.returncode == 2 and f"the modules of the site file {path} could not be loaded" in answer.stderr
+    )
+    answer = subprocess.run(["bash", "-c", commands], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2 and answer.stderr.splitlines() == [
+        f"scaleprof: error: the site file {path} has `modules`, but this shell has no command `module`"
+    ]
     path.write_text("""environment: {MINE: 'a "b" $c `d` \\e }', YOURS: 1}""")
     script = "\n".join([*shell_commands(read_site(path)), 'printf "%s|%s" "$MINE" "$YOURS"'])
     answer = subprocess.run(
         ["bash", "-c", script], env={"YOURS": "2"}, capture_output=True, text=True, check=True
     )
     assert answer.stdout == 'a "b" $c `d` \\e }|2'
+
+
+def test_modules_that_are_not_there_are_known_before_the_first_run(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("modules: [cuda/12]")
+    assert "mine.yaml has `modules`, but this shell has no command `module`" in why_no_modules(
+        read_site(path), {"PATH": os.environ["PATH"]}
+    )
+    # As environment modules export it to the shells of a login.
+    function = {
+        "PATH": os.environ["PATH"],
+        "BASH_FUNC_module%%": "() { echo no module $2 >&2; [ $2 = gcc ]; }",
+    }
+    why = why_no_modules(read_site(path), function)
+    assert f"the modules of the site file {path} (cuda/12) cannot be loaded: no module cuda/12" == why
+    path.write_text("modules: [gcc]")
+    assert why_no_modules(read_site(path), function) == "" == why_no_modules(Site(), {})
+
+
+def test_a_network_that_the_site_does_not_have_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("network: {eth: {interface: eth0}}")
+    check_network(read_site(path), ["eth", "ETH"])
+    with pytest.raises(
+        UserError, match=r"network: ib is not in the site file .*mine\.yaml, which has only eth"
+    ):
+        check_network(read_site(path), ["eth", "ib"])
+    check_network(Site(), ["ib"])  # nothing is known of its networks
+
+
+def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("jobs.site.SITES", tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text("cluster: mine")
+    with pytest.raises(
+        UserError, match=r"for the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); choose one with --site"
+    ):
+        find_site(None, {"SLURM_CLUSTER_NAME": "mine"})
+    assert find_site("b", {"SLURM_CLUSTER_NAME": "mine"}).file == tmp_path / "b.yaml"
 
 
 def test_what_sbatch_is_told():
@@ -126,3 +186,17 @@ def test_the_sweep_takes_a_site(tmp_path, root):
     answer = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False)
     assert "needs srun, which is not on the PATH" in answer.stderr
     assert shutil.which("srun", path=str(tmp_path)) is None
+
+
+def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_runs(tmp_path, root):
+    (tmp_path / "s.yaml").write_text("run: {batches: 1, network: [eth, ib]}")
+    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "s.yaml"), "--dry-run"]
+
+    def dry_run(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run([*command, *words], cwd=root, capture_output=True, text=True, check=False)
+
+    answer = dry_run("--site", "virtual", "--only", "network=eth")
+    assert (answer.returncode, answer.stderr.splitlines()[0]) == (0, "site file: jobs/sites/virtual.yaml")
+    answer = dry_run("--site", "virtual")
+    assert answer.returncode == 2 and "network: ib is not in the site file" in answer.stderr
+    assert "site file:" not in dry_run().stderr

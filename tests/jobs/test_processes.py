@@ -13,7 +13,11 @@ import pytest
 from jobs.launchers.base import Process
 from jobs.processes import EXIT_TIME_LIMIT, Limits, run_processes
 
-SLEEP = "import time; time.sleep(60)"
+pytestmark = pytest.mark.long
+
+WAIT_S = 100  # for a machine that has much else to do
+# Longer than any wait below, so that nobody ends by himself.
+SLEEP = "import time; time.sleep(600)"
 
 
 def python(code: str, **environment: str) -> Process:
@@ -60,8 +64,8 @@ import sys
 from pathlib import Path
 from jobs.launchers.base import Process
 from jobs.processes import Limits, run_processes
-ranks = [Process([sys.executable, "-c", "import time; time.sleep(60) # " + sys.argv[1]])] * 2
-run_processes(ranks, Path(sys.argv[2]), Limits(60), Path("."))
+ranks = [Process([sys.executable, "-c", "import time; time.sleep(600) # " + sys.argv[1]])] * 2
+run_processes(ranks, Path(sys.argv[2]), Limits(600), Path("."))
 """
 
 
@@ -73,10 +77,10 @@ def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number)
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, marker, str(tmp_path / "log")], cwd=root, stderr=subprocess.DEVNULL
     )
-    _until(lambda: len(still_running("# " + marker)) == 2)
+    _until(lambda: len(still_running("# " + marker)) == 2, "two ranks run")
     driver.send_signal(number)
-    driver.wait(20)
-    _until(lambda: not still_running(marker))
+    driver.wait(WAIT_S)
+    _until(lambda: not still_running(marker), "they have ended")
 
 
 # A tool that is a shell, as tau_exec is, which waits for the rank and does not become it.
@@ -87,15 +91,15 @@ echo ended
 """
 RANK = """
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60) # {marker}"])
-time.sleep(60) # {marker}
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # {marker}"])
+time.sleep(600) # {marker}
 """
 WRAPPED_DRIVER = """
 import sys
 from pathlib import Path
 from jobs.launchers.base import Process
 from jobs.processes import Limits, run_processes
-run_processes([Process(sys.argv[2:])], Path(sys.argv[1]), Limits(60), Path("."))
+run_processes([Process(sys.argv[2:])], Path(sys.argv[1]), Limits(600), Path("."))
 """
 
 
@@ -120,10 +124,10 @@ def test_nothing_under_a_profiler_that_is_a_shell_outlives_who_is_ended(
         command = [sys.executable, "-c", WRAPPED_DRIVER, str(tmp_path / "log"), *command]
     first = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # The command itself, the wrapper, the shell, the rank and its child hold the marker.
-    _until(lambda: len(still_running(marker)) == 4 + of_a_sweep)
+    _until(lambda: len(still_running(marker)) == 4 + of_a_sweep, "the rank and its child run")
     first.send_signal(number)
-    first.wait(20)
-    _until(lambda: not still_running(marker))
+    first.wait(WAIT_S)
+    _until(lambda: not still_running(marker), "they have ended")
 
 
 def test_a_tool_that_may_not_start_is_not_started_again_after_a_signal(tmp_path, root, monkeypatch):
@@ -136,15 +140,15 @@ def test_a_tool_that_may_not_start_is_not_started_again_after_a_signal(tmp_path,
     command = [sys.executable, "-m", "profiling.wrap", "--tool", "nsys", "--out", str(tmp_path / "out")]
     command += ["--device", "cpu", "--", "-c", "pass"]
     wrapper = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE)
-    _until(starts.exists)
+    _until(starts.exists, "the tool has started")
     wrapper.send_signal(signal.SIGTERM)
-    assert wrapper.wait(20) == 143 and b"once more" not in wrapper.stderr.read()
+    assert wrapper.wait(WAIT_S) == 143 and b"once more" not in wrapper.stderr.read()
     wrapper.stderr.close()
     assert starts.read_text().split() == ["once"]
 
 
-def _until(condition, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+def _until(condition, what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
         time.sleep(0.05)

@@ -22,6 +22,9 @@ from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from profiling.errors import UserError
+from tests.ended_runs import ended_runs
+
+pytestmark = pytest.mark.long
 
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
@@ -70,7 +73,7 @@ def run_all(work: Execution) -> int:
 
 def manifests(work: Execution) -> dict[str, Manifest]:
     return {path.name: store.read_record(path / "manifest.json", Manifest)
-            for _, path in store.ended_runs(work.directory)}  # fmt: skip
+            for path in ended_runs(work.directory)}  # fmt: skip
 
 
 def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
@@ -94,8 +97,8 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
     monkeypatch.setenv("NCCL_API_TOKEN", "hush")
     work = execution(tmp_path)
     run_all(work)
-    for directory in store.ended_runs(work.directory):
-        text = (directory[1] / "manifest.json").read_text()
+    for directory in ended_runs(work.directory):
+        text = (directory / "manifest.json").read_text()
         assert "hush" not in text
         manifest = Manifest.model_validate_json(text)
         assert manifest.environment["NCCL_DEBUG"] == "INFO"
@@ -175,6 +178,31 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
     assert why_node_cannot(run, HERE, contained=True) is None
 
 
+def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    run = {"batches": 3, "data": [str(tmp_path / "none"), str(tmp_path / "empty")], "batch": [2, 4],
+           "loader": ["synthetic", "pytorch"]}  # fmt: skip
+    work = execution(tmp_path, run=run)
+    assert execute.print_plan(work, *expand(work.sweep)) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count(f"2 runs: there is no data folder {tmp_path / 'none'}") == 1
+    assert said.count(f"2 runs: no images in {tmp_path / 'empty'}") == 1
+    only = {"batches": 3, "data": str(tmp_path / "none"), "loader": "pytorch", "batch": [2, 4]}
+    work = execution(tmp_path, run=only)
+    for sweep in (execute.print_plan, run_sweep):
+        with pytest.raises(
+            UserError, match="none of the 2 runs can start here: 2 runs: there is no data folder"
+        ):
+            sweep(work, *expand(work.sweep))
+    assert not work.directory.exists()
+
+
+def test_a_loader_without_data_is_known_before_the_first_run(tmp_path):
+    work = execution(tmp_path, run={"loader": "pytorch"})
+    with pytest.raises(UserError, match="1 run: loader pytorch needs data: a folder of"):
+        execute.print_plan(work, *expand(work.sweep))
+
+
 def test_where_nothing_can_run_one_line_says_why(tmp_path):
     with pytest.raises(UserError, match="none of the 1 runs can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))
@@ -193,7 +221,7 @@ def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
 def test_a_run_is_done_only_if_its_manifest_says_so(tmp_path):
     work = execution(tmp_path)
     run_all(work)
-    directory = store.ended_runs(work.directory)[0][1]
+    directory = ended_runs(work.directory)[0]
     (directory / "manifest.json").unlink()
     states = [work.state(run) for run in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "failed"]
@@ -227,6 +255,35 @@ def test_a_killed_sweep_resumes_at_its_first_unfinished_run(tmp_path, root):
     assert not [
         d.name for d in work.directory.iterdir() if d.name.startswith("run_") and "_ret_" not in d.name
     ]
+
+
+INTERRUPTED = """
+import sys
+from jobs import sweep
+from profiling.errors import run_command
+from tests.jobs.test_sweep import Scripted
+Scripted.open = classmethod(lambda cls, site, environment: cls(misbehave="hang"))
+sweep.LAUNCHERS["local"] = Scripted
+run_command(sweep.main)
+"""
+
+
+def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_path, root):
+    (tmp_path / "my sweep.yaml").write_text("run: {batches: 3, batch: 2, loader: pytorch, data: .}\nname: s")
+    words = [str(tmp_path / "my sweep.yaml"), "--out", str(tmp_path)]
+    sweep = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *words], cwd=root, stderr=subprocess.PIPE,
+                             text=True)  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not any((tmp_path / "s").glob("run_*/log.txt")):
+        assert time.monotonic() < deadline and sweep.poll() is None
+        time.sleep(0.05)
+    sweep.send_signal(signal.SIGINT)
+    said = [line for line in sweep.communicate(timeout=60)[1].splitlines() if "interrupted" in line]
+    assert sweep.returncode == 130
+    resume = f"python -m jobs.sweep '{tmp_path}/my sweep.yaml' --out {tmp_path}"
+    assert said == [
+        "interrupted: ending runs ...", f"scaleprof: error: interrupted; to resume: {resume}"
+    ]  # fmt: skip
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):

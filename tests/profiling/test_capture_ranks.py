@@ -9,6 +9,8 @@ import pytest
 
 from profiling.tables import rank_directory, read
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 SECRET = "hunter2-do-not-write-me"
 

@@ -17,6 +17,8 @@ from profiling.convert import read, recognise
 from profiling.tools import Options, tool
 from profiling.wrap import wrapped
 
+pytestmark = pytest.mark.long
+
 needs_nvprof = pytest.mark.skipif(shutil.which("nvprof") is None, reason="nvprof is not installed")
 needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is not installed")

@@ -14,6 +14,8 @@ from jobs.store import Calibration, read_record
 from train import calibrate
 from train.world import World
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 
 

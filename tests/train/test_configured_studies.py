@@ -9,6 +9,8 @@ import yaml
 from tests.analysis.commands import ROOT, run, run_as_user
 from tests.cluster.sweeps import leave_out_calibration
 
+pytestmark = pytest.mark.long
+
 SMALL = {"image_size": 32, "threads": 1, "device": "cpu", "workers": 1}
 
 

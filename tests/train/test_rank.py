@@ -25,6 +25,8 @@ from train.world import World
 
 from .conftest import IMAGES, run_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def threads_as_before():

@@ -27,6 +27,8 @@ from train.__main__ import in_world, make_parser, may_leave_at_once
 from train.__main__ import main as command
 from train.world import World
 
+pytestmark = pytest.mark.long
+
 RESNET18_PARAMETERS = 11_689_512
 BATCHES, FIRST = 4, 2
 

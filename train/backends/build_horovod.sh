@@ -4,9 +4,11 @@
 #   train/backends/build_horovod.sh VENV
 #
 # Horovod's last release (0.28.1) asks for C++14, and PyTorch's headers want C++20: a small wrapper in the place
-# of the compiler rewrites that one flag; the source stays as it was released. It takes some minutes on
-# two cores; the wheel is kept in $HOROVOD_WHEELS [~/.cache/scaleprof/horovod], one for each Python, PyTorch
-# and MPI. Needs g++, cmake, make; with an mpicxx on the PATH (or in VENV) it can talk over MPI, else over Gloo.
+# of the compiler rewrites that one flag; the source stays as it was released. The wrapper also has the library
+# look for PyTorch and MPI in the environment that it is installed into: a wheel may outlive the environment that
+# it was built in. It takes some minutes on two cores; the wheel is kept in $HOROVOD_WHEELS
+# [~/.cache/scaleprof/horovod], one for each Python, PyTorch and MPI. Needs g++, cmake, make; with an mpicxx on
+# the PATH (or in VENV) it can talk over MPI, else over Gloo.
 set -euo pipefail
 VERSION=0.28.1
 bin=$(cd "$1/bin" && pwd)
@@ -21,7 +23,8 @@ if command -v mpicxx >/dev/null; then
     mpi=$(mpirun --version 2>/dev/null | grep -oE '(Open MPI|HYDRA|Intel).*' | head -1 | tr -cs 'A-Za-z0-9.\n' '-')
 fi
 torch=$("$bin/python" -c 'import sys, torch; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{torch.__version__}")')
-wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/scaleprof/horovod}/$torch-${mpi:-unknown}
+# The last digit counts the ways to build: no wheel is taken that an earlier one has left.
+wheels=${HOROVOD_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/scaleprof/horovod}/$torch-${mpi:-unknown}-2
 shopt -s nullglob
 wheel=("$wheels"/horovod-*.whl)
 
@@ -31,7 +34,8 @@ if [[ ${#wheel[@]} -eq 0 ]]; then
     trap 'rm -rf "$scratch"' EXIT
     cat >"$scratch/g++" <<'WRAPPER'
 #!/usr/bin/env bash
-exec /usr/bin/env -S PATH="$REAL_PATH" g++ "${@/#-std=*++14/-std=c++20}"
+here='$ORIGIN/../../torch/lib:$ORIGIN/../../../..' # from site-packages/horovod/torch
+exec env PATH="$REAL_PATH" g++ "-Wl,-rpath,$here" "${@/#-std=*++14/-std=c++20}"
 WRAPPER
     chmod +x "$scratch/g++"
     # Its build asks the environment for these, and pins none of them.

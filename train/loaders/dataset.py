@@ -5,19 +5,19 @@ rank's shard is every ``world_size``-th sample from its *global* rank on: ranks 
 """
 
 import io
-import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs import data_sets
+from jobs.data_sets import MAKE_DATA
 from jobs.run import Run
 from profiling.errors import UserError
 from train.loaders import records
 from train.models import CLASSES
 
-SUFFIXES = {".jpg", ".jpeg", ".png"}
 # Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read,
 # and the rest shows when an image's turn comes (train.loaders.skipping).
 FULL_CHECK_IMAGES = 1000
@@ -124,14 +124,9 @@ def data_folder(run: Run) -> Path:
     Raises:
         UserError: no folder is said, or it does not exist.
     """
-    make = "make a small set with: python -m train.data make data/demo"
     if run.data is None:
-        raise UserError(f"loader {run.loader} needs --data DIR; {make}")
-    folder = Path(run.data)
-    if not folder.is_dir():
-        raise UserError(f"there is no data folder {folder.absolute()}; {make}")
-    part = folder / ("images" if run.data_format == "images" else "tfrecord")
-    return part if part.is_dir() else folder
+        raise UserError(f"loader {run.loader} needs --data DIR; {MAKE_DATA}")
+    return data_sets.data_folder(run.data, run.data_format)
 
 
 def find_images(folder: Path) -> list[Sample]:
@@ -141,21 +136,14 @@ def find_images(folder: Path) -> list[Sample]:
         UserError: there are none.
     """
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    samples = [Sample(path, label) for label, place in enumerate(classes) for path in _images_below(place)]
+    samples = [
+        Sample(path, label) for label, place in enumerate(classes) for path in data_sets.images_below(place)
+    ]
     if len(classes) > CLASSES:
         raise UserError(f"{folder} has {len(classes)} classes (folders), and a model {CLASSES}")
     if not samples:
-        raise UserError(
-            f"no images in {folder}: it should hold class/image.jpg (TFRecord files: data_format tfrecord)"
-        )
+        raise data_sets.no_data_in(folder, "images")
     return samples
-
-
-def _images_below(folder: Path) -> Iterator[Path]:
-    """A class's images in name order."""
-    for place, folders, files in os.walk(folder):
-        folders.sort()  # in place: the order in which os.walk goes on
-        yield from (Path(place, name) for name in sorted(files) if Path(name).suffix.lower() in SUFFIXES)
 
 
 def find_records(folder: Path) -> list[Sample]:
@@ -164,13 +152,9 @@ def find_records(folder: Path) -> list[Sample]:
     Raises:
         UserError: there are none, or one has no index.
     """
-    files = sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix not in (".idx", ".json") and not path.name.startswith(".")
-    )
+    files = data_sets.record_files(folder)
     if not files:
-        raise UserError(f"no TFRecord files in {folder} (image folders: data_format images)")
+        raise data_sets.no_data_in(folder, "tfrecord")
     samples = []
     for path in files:
         index = records.index_path(path)

@@ -1,15 +1,15 @@
-"""Which collectives did a rank make, and how much of them did no computing hide?
+"""Which collectives did a rank make?
 
 Kinds and process groups are those that the profiler recorded; where it did not (older results), kinds are
-told by names and the group is taken to be all ranks. Calls overlap each other's time where a rank has several
-under way. What is exposed and what is hidden is as :mod:`analysis.measures.anatomy.divide` has it,
-of the recorded batches: a collective that outlasts the last of them is cut where that ends.
+told by names and the group is taken to be all ranks. What of a collective is exposed and what is hidden
+:mod:`analysis.measures.anatomy.divide` says, of the recorded batches: one that outlasts the last of them is
+cut where that ends.
 """
 
 import numpy as np
 
-from analysis.measures.anatomy.divide import Activities
-from analysis.measures.batches.overlap import Intervals, covered, minus, union
+from analysis.measures.anatomy.divide import Activities, shares
+from analysis.measures.batches.overlap import Intervals
 from analysis.results.matching import Calls, Matched, match, unmatched
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
 
@@ -35,7 +35,7 @@ def calls_of(
     order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
     call = {name: column[order] for name, column in kernels.items()}
     end = call["start_ns"] + call["duration_ns"]
-    exposed, hidden = _shares((call["start_ns"], end), windows, activities)
+    exposed, hidden = shares((call["start_ns"], end), windows, activities)
     return Calls(
         rank,
         len(np.unique(kernels["batch_index"][mine])),
@@ -72,34 +72,6 @@ def _group(name: str | None, ranks: str | None, size: float) -> str:
     if size and name in (None, ONE_OF_SEVERAL):
         return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
     return name or ""
-
-
-def _own(calls: Intervals) -> Intervals:
-    """The calls cut so that none overlaps the one before it: time is counted once."""
-    start, end = calls
-    reach = np.maximum.accumulate(end) if len(end) else end
-    before = np.concatenate([start[:1], reach[:-1]])
-    begin = np.minimum(np.maximum(start, before), end)
-    return begin, end
-
-
-def _shares(calls: Intervals, windows: Intervals, activities: Activities) -> tuple[np.ndarray, np.ndarray]:
-    """What of the exposed and of the hidden communication of the windows is each call's, in ns.
-
-    Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
-    reach into the first window: the others bear its time in proportion, so that the shares add up.
-    """
-    own, within = _own(calls), union(*windows)
-    inside = covered(own, within)
-    exposed = covered(own, minus(within, activities.compute))
-    all_exposed = covered(windows, activities.exposed).sum()
-    all_hidden = covered(windows, union(*activities.communication)).sum() - all_exposed
-    return _scaled(exposed, all_exposed), _scaled(inside - exposed, all_hidden)
-
-
-def _scaled(weights: np.ndarray, total: float) -> np.ndarray:
-    whole = weights.sum()
-    return weights * (total / whole) if whole else np.full(len(weights), total / max(len(weights), 1))
 
 
 def match_ranks(

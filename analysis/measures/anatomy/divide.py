@@ -124,6 +124,36 @@ def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Interva
     return {"exposed_transfer": transfer, "exposed_wait": whole - transfer}
 
 
+def shares(calls: Intervals, windows: Intervals, activities: Activities) -> tuple[np.ndarray, np.ndarray]:
+    """What of the exposed and of the hidden communication of the windows is each collective's, in ns.
+
+    Collectives overlap each other's time where a rank has several under way.
+
+    Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
+    reach into the first window: the others bear its time in proportion, so that the shares add up.
+    """
+    own, within = _own(calls), union(*windows)
+    inside = covered(own, within)
+    exposed = covered(own, minus(within, activities.compute))
+    all_exposed = covered(windows, activities.exposed).sum()
+    all_hidden = covered(windows, union(*activities.communication)).sum() - all_exposed
+    return _scaled(exposed, all_exposed), _scaled(inside - exposed, all_hidden)
+
+
+def _scaled(weights: np.ndarray, total: float) -> np.ndarray:
+    whole = weights.sum()
+    return weights * (total / whole) if whole else np.full(len(weights), total / max(len(weights), 1))
+
+
+def _own(calls: Intervals) -> Intervals:
+    """The calls cut so that none overlaps the one before it: time is counted once."""
+    start, end = calls
+    reach = np.maximum.accumulate(end) if len(end) else end
+    before = np.concatenate([start[:1], reach[:-1]])
+    begin = np.minimum(np.maximum(start, before), end)
+    return begin, end
+
+
 def _joined(first: Intervals, second: Intervals) -> Intervals:
     return union(np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]]))
 

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from analysis.display.metrics import (
     BATCH,
     OF_A_RUN,
@@ -21,18 +19,8 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
-from analysis.measures.anatomy.divide import (
-    BESIDE,
-    EVERY,
-    PARTS,
-    STAGES,
-    WITHIN,
-    transfer_and_wait,
-    windows_of,
-)
-from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
-from analysis.measures.batches.overlap import NOTHING, Intervals
-from analysis.results.query import note_left_out
+from analysis.measures.anatomy.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
+from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.results.study import Source, Study
 
 LEVELS = {
@@ -82,9 +70,6 @@ COLUMNS = {
     "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
     "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
 }
-_COMMUNICATION = ("exposed_communication", "overlapped_communication")
-# Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
-_UNKNOWN_SHARE = 0.01
 
 
 def rows(study: Study, by: Sequence[str] = ()) -> Rows:
@@ -93,13 +78,16 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     Raises:
         UserError: no run has attributed batches with kernels that have a place in time.
     """
-    profiled = study.recorded
-    answer: Rows = []
-    for source, ranks in study.each(profiled, lambda source: anatomy_of(study, source)):
-        if "stage" in by and not all(one.staged for one in trace_of(study, source).ranks):
-            study.note("what of a batch is forward, backward and update is not known: no row a stage", source)
-            continue
-        answer += means(source, ranks, by)
+    traces = traces_of(study, study.recorded)
+    if "stage" in by:
+        for trace in traces:
+            if not trace.staged:
+                study.note(
+                    "what of a batch is forward, backward and update is not known: no row a stage",
+                    trace.source,
+                )
+        traces = [trace for trace in traces if trace.staged]
+    answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
     if not answer:
         raise study.nothing(
             f"{study.path} holds no attributed batch whose kernels have a place in time: "
@@ -108,65 +96,7 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
     return answer
 
 
-def anatomy_of(study: Study, source: Source) -> list[dict[str, Any]]:
-    """Of each rank of a run its number and :func:`divided`; none where no attributed batch has kernels.
-
-    Raises:
-        Unusable: a table is missing, damaged or wrong.
-    """
-    trace = trace_of(study, source)
-    _note(study, source, trace)
-    recorded = [one for one in trace.ranks if len(one.batch_index)]
-    transfers = transfers_of(trace, alone=source.ranks == 1)
-    ranks: list[dict[str, Any]] = [
-        {"rank": one.calls.rank, **divided(one, transfers.get(one.calls.rank))} for one in recorded
-    ]
-    if source.ranks > 1 and not any(one[f"{name}_ns"].any() for one in ranks for name in _COMMUNICATION):
-        # Not 0 ms: the profiler did not see them, and what they took counts as idle.
-        unseen = [f"{name}_ns" for name in _COMMUNICATION]
-        return [{name: of for name, of in one.items() if name not in unseen} for one in ranks]
-    return ranks
-
-
-def transfers_of(trace: RunTrace, alone: bool) -> dict[int, Intervals]:
-    """When each rank's collectives moved data: since the last rank had come; empty: not known of all.
-
-    Args:
-        alone: the run had one rank, which has no collective to make.
-    """
-    if not trace.has_collectives:
-        return {one.rank: NOTHING for one in trace.calls if alone}  # else they were not recorded
-    lasted = [np.asarray(one, float) for one in trace.matched.transfer_ns] if trace.matched else []
-    if not lasted or any(np.isnan(one).any() for one in lasted):
-        return {}
-    return {
-        one.rank: (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns)
-        for one, ns in zip(trace.calls, lasted, strict=True)
-    }
-
-
-def divided(one: RankTrace, transfers: Intervals | None = None) -> dict[str, np.ndarray]:
-    """The anatomy of each stage of each recorded batch of one rank, as columns.
-
-    Columns: ``batch_index, stage, wall_ns``, and ``<part>_ns`` of :data:`EVERY` that is known; five rows a
-    batch.
-
-    Args:
-        transfers: see :func:`divide.transfer_and_wait`; None: not known.
-    """
-    begin, end = windows = windows_of(one.edges_ns)
-    parts = dict(one.parts_ns)
-    if transfers is not None:
-        parts |= transfer_and_wait(windows, one.exposed, transfers)
-    return {
-        "batch_index": np.repeat(one.batch_index, len(STAGES)),
-        "stage": np.tile(np.array(STAGES), len(one.batch_index)),
-        "wall_ns": end - begin,
-        **{f"{name}_ns": value for name, value in parts.items()},
-    }
-
-
-def means(source: Source, ranks: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Rows:
+def means(source: Source, ranks: Anatomy, by: Sequence[str]) -> Rows:
     """The rows of a run: the mean of its batches, by rank, batch or stage where these are asked for."""
     import pandas as pd
 
@@ -190,33 +120,6 @@ def means(source: Source, ranks: Sequence[Mapping[str, Any]], by: Sequence[str])
             **{f"{name}_ms": row.get(f"{name}_ns", math.nan) / count / 1e6 for name in EVERY},
         })  # fmt: skip
     return rows
-
-
-def _note(study: Study, source: Source, trace: RunTrace) -> None:
-    """Say what of a run's anatomy is not known, and of which batches none is."""
-    ranks = [one for one in trace.ranks if len(one.batch_index)]
-    if not trace.has_collectives and trace.ranks and source.ranks > 1:
-        study.note(f"its trace of {source.world_size} ranks holds no collective", source)
-    for text in trace.unmatched:
-        study.note(text, source)
-    if not ranks:
-        study.note("no attributed batch with kernels", source)
-    attributed = sum(one.attributed for one in trace.ranks)
-    note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
-    silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
-    if silent:
-        study.note(
-            f"when kernels were launched is not recorded on {len(silent)} of {len(ranks)} "
-            "ranks: its idle time is not split into host-bound and other",
-            source,
-        )
-    count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
-    if not silent and unknown > _UNKNOWN_SHARE * count:
-        study.note(
-            f"{unknown} of {count} activities have no launch that is known: idle time before "
-            "these counts as other, not host-bound",
-            source,
-        )
 
 
 def columns_of(by: Sequence[str] = ()) -> list[Metric]:

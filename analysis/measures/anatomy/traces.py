@@ -1,18 +1,29 @@
 """What is known of when each rank of a run did what? The tables of its ranks, reduced to what measures need.
 
 Anatomy, communication and lateness are made of this, and so is what the simulation knows of collectives. A
-rank is read, reduced and dropped before the next: all kernels of all ranks are never in memory.
+rank is read, reduced and dropped before the next: all kernels of all ranks are never in memory. All that is
+read of a run is read here; what follows from a trace reads nothing.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from analysis.measures.anatomy.collectives import calls_of, match_ranks
-from analysis.measures.anatomy.divide import activities_of, edges_of, launch_known, split, windows_of
-from analysis.measures.batches.overlap import Intervals, covered, union
+from analysis.measures.anatomy.divide import (
+    STAGES,
+    activities_of,
+    edges_of,
+    launch_known,
+    split,
+    transfer_and_wait,
+    windows_of,
+)
+from analysis.measures.batches.overlap import NOTHING, Intervals, covered, union
 from analysis.results.matching import Calls, Matched
-from analysis.results.query import note_left_out
+from analysis.results.query import left_out
 from analysis.results.study import Source, Study
 from analysis.results.traces import RankTables, read_ranks
 
@@ -26,11 +37,11 @@ class RankTrace:
         calls: its collectives in attributed batches.
         batch_index: of each attributed batch in whose time something ran; one without was not recorded.
         edges_ns: the instants between which the stages of these lie, (batches, 6).
-        parts_ns: :func:`divide.split` of these stages, (batches x 5,) each.
+        parts_ns: of :data:`divide.EVERY` what is known of these stages, (batches x 5,) each.
         staged: whether their stages are known.
-        exposed: of :class:`divide.Activities`.
         activities, unknown_launches: of the device from the first of these batches to the last, and how many
             of them have no known launch.
+        untimed_batches, untimed_kernels: what lacks a time and is left out.
     """
 
     attributed: int
@@ -38,9 +49,10 @@ class RankTrace:
     batch_index: np.ndarray
     edges_ns: np.ndarray
     parts_ns: dict[str, np.ndarray]
-    exposed: Intervals
     activities: int
     unknown_launches: int
+    untimed_batches: int
+    untimed_kernels: int
     staged: bool = True
 
 
@@ -53,6 +65,7 @@ class RunTrace:
         unmatched: in words, of what wait and transfer are not known and why.
     """
 
+    source: Source
     ranks: tuple[RankTrace, ...]
     matched: Matched | None
     unmatched: tuple[str, ...]
@@ -66,6 +79,33 @@ class RunTrace:
     def has_collectives(self) -> bool:
         return any(len(one.calls.kind) for one in self.ranks)
 
+    @property
+    def staged(self) -> bool:
+        """Whether the stages of all batches are known."""
+        return all(one.staged for one in self.ranks)
+
+    @property
+    def recorded(self) -> list[RankTrace]:
+        """The ranks in whose attributed batches something ran."""
+        return [one for one in self.ranks if len(one.batch_index)]
+
+
+# Of each rank that has some, what is known of each stage of its recorded batches, as columns: ``rank`` (one
+# number), ``batch_index, stage, wall_ns``, and ``<part>_ns`` of divide.EVERY; five rows a batch.
+Anatomy = list[dict[str, Any]]
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
+    """The trace of each of the runs that can be used; what of its anatomy is not known is noted."""
+    traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
+    for trace in traces:
+        for text in unknown(trace):
+            study.note(text, trace.source)
+    return traces
+
 
 def trace_of(study: Study, source: Source) -> RunTrace:
     """A run's trace; a study reads it once, and notes what of it is left out.
@@ -75,34 +115,38 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     """
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
-        kept[source.id] = _read(study, source)
+        kept[source.id] = _read(source)
+    for text in _left_out(kept[source.id]):
+        study.note(text, source)
     return kept[source.id]
 
 
-def _read(study: Study, source: Source) -> RunTrace:
-    ranks: list[RankTrace] = []
-    untimed = 0
+def _read(source: Source) -> RunTrace:
+    ranks = []
     for one in read_ranks(source):
-        if one.untimed_batches:
-            study.note(
-                f"attributed batches of rank_{one.rank:04d} that lack a time are left out: "
-                f"{one.untimed_batches}",
-                source,
-            )
-        untimed += one.untimed_kernels
         ranks.append(reduced(one))
-    attributed = sum(one.attributed for one in ranks)
-    without = attributed - sum(one.calls.batches for one in ranks)
-    note_left_out(study, source, without, attributed, untimed)
-    calls = [one.calls for one in ranks]
-    if not any(len(one.kind) for one in calls):
-        return RunTrace(tuple(ranks), None, ())
-    matched, unmatched = match_ranks(calls, source.world_size, source.gpus_per_rank)
-    return RunTrace(tuple(ranks), matched, tuple(unmatched))
+    return _joined(source, ranks)
 
 
-def reduced(tables: RankTables) -> RankTrace:
-    """The trace of a rank from its tables."""
+def _left_out(trace: RunTrace) -> list[str]:
+    attributed = sum(one.attributed for one in trace.ranks)
+    without = attributed - sum(one.calls.batches for one in trace.ranks)
+    return [
+        *(
+            f"attributed batches of rank_{one.calls.rank:04d} that lack a time are left out: "
+            f"{one.untimed_batches}"
+            for one in trace.ranks
+            if one.untimed_batches
+        ),
+        *left_out(without, attributed, sum(one.untimed_kernels for one in trace.ranks)),
+    ]
+
+
+# --- reducing -----------------------------------------------------------------------------------------
+
+
+def reduced(tables: RankTables) -> tuple[RankTrace, Intervals]:
+    """The trace of a rank from its tables, and when its communication was exposed."""
     batches, kernels = tables.batches, tables.kernels
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
     busy = covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
@@ -111,17 +155,100 @@ def reduced(tables: RankTables) -> RankTrace:
     activities = activities_of(kernels, (edges[:, 0], edges[:, 1]))
     whole = mine["start_ns"], mine["end_ns"]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
-    return RankTrace(
+    trace = RankTrace(
         attributed=len(busy) if len(start) else 0,
         calls=calls_of(tables.rank, kernels, batches["batch_index"], whole, activities),
         batch_index=mine["batch_index"],
         edges_ns=edges,
         parts_ns=split(windows_of(edges), activities),
-        exposed=activities.exposed,
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
+        untimed_batches=tables.untimed_batches,
+        untimed_kernels=tables.untimed_kernels,
         staged=tables.staged,
     )
+    return trace, activities.exposed
 
 
 _LAST = np.iinfo(np.int64).max
+
+
+def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals]]) -> RunTrace:
+    """The ranks of a run; what their exposed communication is made of, where that is known."""
+    calls = [one.calls for one, _ in ranks]
+    if not any(len(one.kind) for one in calls):
+        matched, unmatched = None, list[str]()
+        # One rank has no collective to make; those of several were not recorded.
+        transfers = [NOTHING] * len(ranks) if source.ranks == 1 else None
+    else:
+        matched, unmatched = match_ranks(calls, source.world_size, source.gpus_per_rank)
+        transfers = transfers_of(calls, matched)
+    whole = [one for one, _ in ranks]
+    if transfers is not None:
+        whole = [_divided(*one, moved) for one, moved in zip(ranks, transfers, strict=True)]
+    return RunTrace(source, tuple(whole), matched, tuple(unmatched))
+
+
+def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Intervals] | None:
+    """When each rank's collectives moved data: since the last rank had come; None: not known of all."""
+    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched else []
+    if not lasted or any(np.isnan(one).any() for one in lasted):
+        return None
+    return [
+        (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns) for one, ns in zip(calls, lasted, strict=True)
+    ]
+
+
+def _divided(one: RankTrace, exposed: Intervals, transfers: Intervals) -> RankTrace:
+    """The same with what its exposed communication is made of."""
+    made_of = transfer_and_wait(windows_of(one.edges_ns), exposed, transfers)
+    return replace(one, parts_ns=one.parts_ns | made_of)
+
+
+# --- what follows from it -----------------------------------------------------------------------------
+
+_COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
+# Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
+_UNKNOWN_SHARE = 0.01
+
+
+def anatomy_of(trace: RunTrace) -> Anatomy:
+    """The anatomy of a run."""
+    ranks: Anatomy = [
+        {
+            "rank": one.calls.rank,
+            "batch_index": np.repeat(one.batch_index, len(STAGES)),
+            "stage": np.tile(np.array(STAGES), len(one.batch_index)),
+            "wall_ns": np.diff(one.edges_ns).ravel(),
+            **{f"{name}_ns": value for name, value in one.parts_ns.items()},
+        }
+        for one in trace.recorded
+    ]
+    if trace.source.ranks > 1 and not any(one[name].any() for one in ranks for name in _COMMUNICATION):
+        # Not 0 ms: the profiler did not see them, and what they took counts as idle.
+        return [{name: of for name, of in one.items() if name not in _COMMUNICATION} for one in ranks]
+    return ranks
+
+
+def unknown(trace: RunTrace) -> list[str]:
+    """What of a run's anatomy is not known, and of which batches none is, in words."""
+    ranks, said = trace.recorded, list(trace.unmatched)
+    if not trace.has_collectives and trace.ranks and trace.source.ranks > 1:
+        said.insert(0, f"its trace of {trace.source.world_size} ranks holds no collective")
+    if not ranks:
+        said.append("no attributed batch with kernels")
+    attributed = sum(one.attributed for one in trace.ranks)
+    said += left_out(attributed - sum(len(one.batch_index) for one in ranks), attributed)
+    silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
+    if silent:
+        said.append(
+            f"when kernels were launched is not recorded on {len(silent)} of {len(ranks)} "
+            "ranks: its idle time is not split into host-bound and other"
+        )
+    count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
+    if not silent and unknown > _UNKNOWN_SHARE * count:
+        said.append(
+            f"{unknown} of {count} activities have no launch that is known: idle time before "
+            "these counts as other, not host-bound"
+        )
+    return said

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.results.query import reading
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE

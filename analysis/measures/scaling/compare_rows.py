@@ -1,6 +1,7 @@
 """Which figures differ between two sets of runs, and what is to be said of that?"""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,8 +154,8 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     batches = [row for row in rows if row["family"] == "batch"]
     if not batches:
         return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
-    if all(a[key] == b[key] for key in a if key in b):
-        return "A and B hold the same runs: nothing can differ. Give two results that were run apart."
+    if same_runs(a, b):
+        return "A and B are the same runs: nothing can differ. Give two results that were run separately."
     said = []
     worse = [row for row in regressed(rows, threshold_pct) if row["family"] == "batch"]
     few = [row for row in batches if row["verdict"] == "too few runs"]
@@ -175,6 +176,11 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     return " ".join([*said, *(_together(row) for row in rows if row["family"] == "combined")])
 
 
+def same_runs(a: Values, b: Values) -> bool:
+    """Whether both sides have the same figures, which two measurements never have."""
+    return all(a[key] == b[key] for key in a if key in b)
+
+
 def _effect(row: dict[str, Any]) -> str:
     low, high = row["effect_pct_low"], row["effect_pct_high"]
     ends = f" [{low:.1f}, {high:.1f}]" if np.isfinite([low, high]).all() else ""
@@ -187,14 +193,14 @@ def _of_few(few: Rows, configurations: int) -> str:
     text = f"{len(few)} of {configurations} configurations have too few runs to show a difference{alone}. "
     largest = max(few, key=lambda row: row["effect_pct"])
     if largest["effect_pct"] <= 0:
-        return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."
+        return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
     if (
         not largest["runs_enough"] and max(largest["runs_a"], largest["runs_b"]) < 2
     ):  # nobody knows the scatter
-        return f"{text}Repeat them: {runs_needed(configurations)} runs a side can show a difference."
+        return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (
-        f"{text}Repeat them: {runs} runs a side would find a slowdown as large as the largest here, "
+        f"{text}Repeat them: {runs} runs per side would find a slowdown as large as the largest here, "
         f"{largest['effect_pct']:.1f} %, in {_FOUND}."
     )
 
@@ -234,4 +240,14 @@ def shown(rows: Rows) -> list[Column]:
     by_name = {metric.name: metric for metric in METRICS}
     runs = by_name["runs_a"].column("runs", lambda row: f"{row['runs_a']}, {row['runs_b']}")
     figures = [by_name[name] for name in ("figure", "a", "b", "effect_pct", "p_value")]
-    return [*columns([*_fields(rows), *figures]), runs, by_name["verdict"].column()]
+    tests = Counter(row["family"] for row in rows)
+    verdict = by_name["verdict"].column(printed=lambda row: _verdict(row, tests[row["family"]]))
+    return [*columns([*_fields(rows), *figures]), runs, verdict]
+
+
+def _verdict(row: Mapping[str, Any], tests: int) -> str:
+    """The verdict of a row; where runs are too few, with how many per side would be enough."""
+    if row["verdict"] != "too few runs":
+        return str(row["verdict"])
+    enough = row["runs_enough"] or f"at least {runs_needed(tests)}"
+    return f"too few runs: {enough} per side needed"

@@ -19,9 +19,9 @@ import numpy as np
 
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.measures.anatomy.divide import PARTS, SPLIT, STAGES, WITHIN
-from analysis.measures.anatomy.rows import anatomy_of
+from analysis.measures.anatomy.traces import Anatomy, anatomy_of, traces_of
 from analysis.measures.scaling.points import Point
-from analysis.results.study import Source, Study
+from analysis.results.study import Study
 from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
@@ -67,33 +67,48 @@ _RESAMPLES = 2000
 Anatomies = Mapping[Point, Mapping[str, np.ndarray]]
 
 
-def anatomies_of(study: Study, points: Sequence[Point]) -> Anatomies:
-    """What is known of points of several ranks, and of those they are compared with; empty: nothing is."""
+def read(study: Study) -> dict[str, Anatomy]:
+    """The anatomies of profiled runs by their ids; none of results of one rank alone, which nobody asks for.
+
+    Before there are points: a run whose tables are damaged is in none.
+    """
+    runs = study.of_kind("run")
+    if all(source.world_size == 1 for source in runs):
+        return {}
+    recorded = [source for source in runs if source.fields["profile"] != "none" and source.tables("kernels")]
+    return {trace.source.id: anatomy_of(trace) for trace in traces_of(study, recorded)}
+
+
+def anatomies_of(points: Sequence[Point], of_runs: Mapping[str, Anatomy]) -> Anatomies:
+    """What is known of points of several ranks, and of those they are compared with; empty: nothing is.
+
+    Args:
+        of_runs: from :func:`read`.
+    """
     compared = [one for point in points if point.baseline for one in (point, point.baseline)]
     asked = dict.fromkeys((*(point for point in points if point.world_size > 1), *compared))
-    return {point: _mean_anatomy(study, point) for point in asked}
+    return {point: _mean_anatomy(point, of_runs) for point in asked}
 
 
-def _mean_anatomy(study: Study, point: Point) -> dict[str, np.ndarray]:
-    runs = [source for source, _ in point.profiled]
-    anatomies = [parts for _, parts in study.each(runs, lambda source: _of_run(study, source)) if parts]
+def _mean_anatomy(point: Point, of_runs: Mapping[str, Anatomy]) -> dict[str, np.ndarray]:
+    each = [_of_run(run.id, of_runs[run.id]) for run, _ in point.profiled if run.id in of_runs]
+    anatomies = [parts for parts in each if parts]
     # What one run does not know is not known of the point.
     names = [name for name in _READ if anatomies and all(name in parts for parts in anatomies)]
     return {name: np.mean([parts[name] for parts in anatomies], axis=0) for name in names}
 
 
-def _of_run(study: Study, source: Source) -> dict[str, np.ndarray]:
+def _of_run(run_id: str, ranks: Anatomy) -> dict[str, np.ndarray]:
     """Mean duration of each part in a batch of a rank, ns: as it was, then as it may be.
 
     Empty: no attributed batch has kernels; or several ranks are in it and no collective, which is not "0 ms":
     the profiler did not see it, and what it took would count as idle.
     """
-    ranks = anatomy_of(study, source) if source.tables("kernels") else []
     windows = sum(len(rank["wall_ns"]) for rank in ranks) / len(STAGES)
     if not windows or any("exposed_communication_ns" not in rank for rank in ranks):
         return {}
     # A seed of its own: the runs that are compared are resampled apart from each other.
-    seed = zlib.crc32(source.id.encode())
+    seed = zlib.crc32(run_id.encode())
     parts = {}
     for name in _READ:
         if all(f"{name}_ns" in rank for rank in ranks):

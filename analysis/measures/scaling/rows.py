@@ -5,9 +5,8 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import sortable
-from analysis.measures.scaling import figures, use
+from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.loss import anatomies_of
 from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
 from analysis.results.study import Study
 from jobs.run import ID_FIELDS, Run
@@ -19,10 +18,11 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     Args:
         scaling: weak or strong; None: the kind that compares more points.
     """
+    of_runs = loss.read(study)
     points = points_of(study, scaling)
     kind = scaling or choose_scaling(points)
     _note_kind(study, points, kind)
-    anatomies = anatomies_of(study, points)
+    anatomies = loss.anatomies_of(points, of_runs)
     for finding in use.findings(points):
         study.note(finding)
     groups: dict[tuple, list[Point]] = {}

@@ -16,6 +16,7 @@ from analysis.display.metrics import FIELDS, IN_RUN, Column, Metric, Rows, colum
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
+from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
@@ -72,17 +73,13 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
             study.note("of how many ranks its job was is not known: 4=DIR says it to analysis.scaled", source)
     if not sized:
         return Answer([], "")
-    parts = {row["id"]: row for source in sized for row in _anatomy(study, source)}
+    traces = traces_of(study, sized)
+    parts = {row["id"]: row for one in traces for row in anatomy.means(one.source, anatomy_of(one), ())}
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
     kind = scaling or _suggested(rows)
     for row in rows:
         row |= _compared(row, rows[0], kind)
     return Answer(rows, _assumed(rows, kind, scaling is not None))
-
-
-def _anatomy(study: Study, source: Source) -> Rows:
-    found = study.use(source, lambda one: anatomy.anatomy_of(study, one))
-    return anatomy.means(source, found, ()) if found else []
 
 
 def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:

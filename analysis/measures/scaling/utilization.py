@@ -22,8 +22,8 @@ from analysis.display.metrics import (
 from analysis.measures.batches.overlap import Intervals, covered, length, union
 from analysis.measures.scaling import figures
 from analysis.measures.scaling.points import points_of
-from analysis.results.query import note_left_out, reading, untimed_launches
-from analysis.results.study import Source, Study
+from analysis.results.query import note_left_out, untimed_launches
+from analysis.results.study import Source, Study, reading
 from profiling import tables
 from profiling.errors import UserError
 
