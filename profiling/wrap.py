@@ -11,10 +11,10 @@ import shutil
 import sys
 from glob import glob
 from pathlib import Path
-from typing import NoReturn
 
 import orjson
 
+from profiling.arguments import Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.identity import read_identity
@@ -139,15 +139,10 @@ def add_findings(report: Path, findings: list[str]) -> None:
     partial.replace(report)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists the flags)")
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    parser = _Parser(
-        prog="python -m profiling.wrap", description=__doc__, allow_abbrev=False,
+    parser = Parser(
+        prog="python -m profiling.wrap", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     tools = [name for name in TOOLS if wraps(name)]

@@ -20,7 +20,7 @@ from analysis.results.study import Contents, Failure, Source, Study
 from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
-from profiling.errors import UserError
+from profiling.errors import UserError, did_you_mean
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
 
@@ -36,7 +36,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     if path.is_file():
         load_reference.add_file(contents, path)
     elif not path.is_dir():
-        raise UserError(f"{path} does not exist; give a folder of results (results/<sweep>) or a file")
+        raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
         _add_trace(contents, path)
     elif store.is_run(path) or (path.name.startswith("run_") and (path / store.LOG).exists()):
@@ -51,6 +51,13 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     if not study.loaded:
         raise UserError(no_result(study))
     return study
+
+
+def _near(path: Path) -> str:
+    """What was meant by a folder that does not exist: one beside it, if there are any."""
+    beside = [str(folder) for folder in _visible(path.parent)] if path.parent.is_dir() else []
+    near = did_you_mean(str(path), beside) if beside else ""
+    return near if "did you mean" in near else "; give a folder of results (results/<sweep>) or a file"
 
 
 _SIZED = re.compile(r"^(\d{1,7})=(.+)$")

@@ -11,6 +11,7 @@ wire, so their union is the time of communication, not their sum.
 import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,7 +92,7 @@ class TorchCapture:
         """Switch the profiler on; it keeps nothing before :meth:`start`."""
         self._on_gpu = _on_gpu(model)
         self._warm = self._profiler()
-        self._warm.prepare_trace()
+        _prepare(self._warm)
         self._name_layers(model)
 
     def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
@@ -106,7 +107,7 @@ class TorchCapture:
         profiler, self._warm = self._warm, None
         if profiler is None:
             profiler = self._profiler()
-            profiler.prepare_trace()
+            _prepare(profiler)
         profiler.start_trace()
         self._recorded.append((first_batch, profiler))
         self._running = True
@@ -179,6 +180,13 @@ class TorchCapture:
                 path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))  # a second call would be refused
             return read_trace(path) if in_json_only else _trace_of(results)
+
+
+def _prepare(profiler: Any) -> None:
+    with warnings.catch_warnings():
+        # Before 2.13 each says that it keeps one cycle alone, which is all that is asked of it.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+        profiler.prepare_trace()
 
 
 def _events(profiler: Any) -> Sequence[Any]:

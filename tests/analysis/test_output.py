@@ -113,8 +113,8 @@ def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: P
         (("--group-by", ""), "--group-by needs a field"),
         (("--method", "corected"), "did you mean 'corrected'?"),
         (("--formt", "csv"), "did you mean '--format'?"),
-        (("--format", "xml"), "invalid choice"),
-        (("--scaling", "both"), "invalid choice"),
+        (("--format", "cvs"), "invalid --format 'cvs'; did you mean 'csv'?"),
+        (("--scaling", "both"), "invalid --scaling 'both'; one of: "),
     ],
 )
 def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
