@@ -138,7 +138,7 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
         for job in jobs:
             job.findings.append(
                 f"the traces of ranks {listed([one.rank for one in order])} in one folder were recorded "
-                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are taken for "
+                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are treated as "
                 f"{len(jobs)} jobs"
             )
     return jobs
@@ -150,8 +150,8 @@ def _job(members: Sequence[Recorded]) -> Job:
     for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
         if one.rank in ranks:
             findings.append(
-                f"rank {one.rank} is there twice: {ranks[one.rank].source.name} counts, {one.source.name} "
-                "does not"
+                f"rank {one.rank} appears twice: {ranks[one.rank].source.name} is used, {one.source.name} "
+                "is not"
             )
         else:
             ranks[one.rank] = one
@@ -198,7 +198,7 @@ def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -
     if sizes:
         return max(sizes), ""
     if len(ranks) > 1:
-        return max(ranks) + 1, "the traces that are there"
+        return max(ranks) + 1, "the available traces"
     return (1, "") if not known and ranks == [0] and not told[0].groups else (None, "")
 
 
@@ -207,11 +207,13 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
         yield (
-            f"{len(present)} of {size} ranks are there (without {listed(absent)}): what is said of it is of "
+            f"{len(present)} of {size} ranks are available (without {listed(absent)}): results cover only "
             "these"
         )
     elif size is None:
-        yield "it does not say of how many ranks its job was: figures of the whole job are not known"
+        yield (
+            "it does not record the number of ranks of its job: results for the whole job are not available"
+        )
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
         yield f"its ranks recorded {min(counts)} to {max(counts)} batches"
@@ -220,7 +222,7 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     if apart > _CLOCKS_NS:
         yield (
             f"its ranks' recordings begin {_duration(apart)} apart, by the clocks of their hosts; times of "
-            "different ranks are compared by their collectives alone"
+            "different ranks are compared only through their collectives"
         )
 
 

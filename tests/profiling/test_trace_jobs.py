@@ -88,7 +88,7 @@ def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
     trace.write(tmp_path / "one.json")
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True, True]
-    assert any("left out as warm-up" in finding for finding in read_job(out / "one").findings)
+    assert any("left out as warmup" in finding for finding in read_job(out / "one").findings)
 
 
 def test_passes_that_take_turns_have_no_stages(tmp_path):
@@ -102,7 +102,7 @@ def test_passes_that_take_turns_have_no_stages(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json")
     rows = batches_of(out / "one")
     assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in rows)
-    assert any("take turns" in finding for finding in read_job(out / "one").findings)
+    assert any("passes alternate in" in finding for finding in read_job(out / "one").findings)
 
 
 def test_where_nothing_tells_batches_apart_the_recording_is_one(tmp_path):
@@ -169,8 +169,8 @@ def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path):
     (directory,) = out.iterdir()
     job = read_job(directory)
     assert [one.rank for one in job.ranks] == [0, 1, 2]
-    assert any("3 of 4 ranks are there (without 3)" in finding for finding in job.findings)
-    assert any("rank 1 is there twice: again_rank1.json counts" in finding for finding in job.findings)
+    assert any("3 of 4 ranks are available (without 3)" in finding for finding in job.findings)
+    assert any("rank 1 appears twice: again_rank1.json is used" in finding for finding in job.findings)
 
 
 def test_clocks_of_hosts_that_are_seconds_apart_are_said(tmp_path):

@@ -24,25 +24,30 @@ from profiling.errors import UserError
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
-    Metric("job", "the two jobs that are compared, a and b", text=True, key=True),
+    Metric("job", "the two jobs compared, a and b", text=True, key=True),
     Metric(
         "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
     ),
     Metric(
-        "figure", "ms a batch: of batches and stages the median, of the rest the mean", text=True, key=True
+        "figure",
+        "quantity compared, ms per batch: median of batches and stages, mean of the others",
+        text=True,
+        key=True,
     ),
-    Metric("a_ms", "of the first", interval=IN_RUN),
-    Metric("b_ms", "of the second", interval=IN_RUN),
-    Metric("difference_ms", "b less a"),
-    Metric("difference_pct", "of a", places=1),
+    Metric("a_ms", "value in a", interval=IN_RUN),
+    Metric("b_ms", "value in b", interval=IN_RUN),
+    Metric("difference_ms", "b minus a"),
+    Metric("difference_pct", "difference relative to a", places=1),
     Metric(
-        "verdict", "of a batch: slower or faster, where the intervals do not meet; else not shown", text=True
+        "verdict",
+        "of a batch: slower or faster if the intervals do not overlap; otherwise not shown",
+        text=True,
     ),
 )
-COLUMNS = {"Of traces (a row a figure of two jobs):": METRICS}
+COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms a batch, as the profilers recorded them. Intervals are of batches inside a run: one run of\n"
-    "each does not say what other runs would differ by."
+    "a, b: ms per batch, as the profilers recorded them. Intervals are over the batches of one run: they "
+    "do\nnot cover differences between runs."
 )
 
 
@@ -61,7 +66,8 @@ def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
         if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
             return alike
     raise UserError(
-        f"no job of {a.path} is one of {b.path}, by name or by world size; give two folders of one job each"
+        f"no job of {a.path} matches one of {b.path}, by name or by world size; give two folders of one job "
+        "each"
     )
 
 
@@ -140,7 +146,7 @@ def regressed(found: Rows, threshold_pct: float) -> bool:
     return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
 
 
-_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "not shown to differ"}
+_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference shown"}
 
 
 def sentence(found: Rows) -> str:
@@ -156,12 +162,12 @@ def sentence(found: Rows) -> str:
         sign = 1 if row["difference_ms"] >= 0 else -1
         most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
         said = _SAID[row["verdict"]]
-        why = f"; most of it is {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        why = f"; largest part: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return "\n".join(lines) or "No batch of the two can be compared: nothing tells those of one apart."
+    return "\n".join(lines) or "No batches can be compared: no markers separate those of one side."
 
 
 def shown(found: Rows) -> list[Column]:
