@@ -1,10 +1,10 @@
-"""What is true of a cluster: its modules, partition, GPUs a node, network, MPI, container, folders?
+"""What are the settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders?
 
-One YAML file a cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains each
-key. For scripts:
+One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
+each key. For scripts:
 
-    python -m jobs.site --shell [SITE]     commands a batch script evaluates before all else
-    python -m jobs.site --sbatch [SITE]    what sbatch must be told, a word a line
+    python -m jobs.site --shell [SITE]     commands that a batch script evaluates first
+    python -m jobs.site --sbatch [SITE]    options for sbatch, one per line
 """
 
 import os

@@ -2,34 +2,35 @@
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--jobs N]
 
-Files are recognised by what is in them; folders are walked. With --out, traces (of PyTorch's profiler, nsys,
-nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, and OUT/<job>/job.json says what they say of the
-job. Files that sum up (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out the tables of
-each file go to a folder named after it, beside it.
+Files are recognised by their content; folders are searched. With --out, traces (of PyTorch's profiler, nsys,
+nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are in
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
+Files that contain sums (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out, the tables of
+each file are written to a folder named after it, next to it.
 
-Batches are told by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or
-by a period of the kernels, if it is sure. Many files are shared by processes, or under mpirun by its ranks.
-Exit code 1: some files were not recognised or could not be read; 2: none could.
+Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
+the period of the kernels, if it is certain. Files are divided among processes, or under mpirun its ranks.
+Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
 import argparse
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pyarrow as pa
 
+from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.traces.grouping import Recorded
-from profiling.traces.jobs import place_jobs
+from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.ranks import record_ranks
 from profiling.workers import open_workers
 
@@ -72,12 +73,21 @@ def _reader(path: Path, name: str | None) -> Profiler:
     """The profiler that wrote a file, by its name where that is known."""
     if name is None and path.is_dir():
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
+    if name is None and (why := why_unreadable(path)):
+        raise UserError(f"{path} {why}")
     if name is None:
-        unknown = f"is of no profiler known here ({', '.join(_readers())}); say which with --tool"
-        raise UserError(f"{path} {why_unreadable(path) or unknown}")
+        raise Unrecognised(f"{path}: unrecognised format; {_supported()}")
     if not tool(name).reads:
         raise UserError(f"--tool {name} writes no files to read; one of: {', '.join(_readers())}")
     return tool(name)
+
+
+class Unrecognised(UserError):
+    """A file that no tool known here has written."""
+
+
+def _supported() -> str:
+    return f"supported: {', '.join(_readers())} (--tool NAME says which it is)"
 
 
 def _readers() -> list[str]:
@@ -117,6 +127,7 @@ class Unit:
         root: the folder in which it was found.
         batch_marker: see :class:`profiling.readers.origin.Origin`; None: its tables are for themselves, and
             not a rank's of a job.
+        out: --out.
     """
 
     path: Path
@@ -124,6 +135,7 @@ class Unit:
     target: Path
     root: Path = Path()
     batch_marker: str | None = None
+    out: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,7 @@ class Outcome:
     findings: tuple[str, ...] = ()
     error: str = ""
     ranks: tuple[Recorded, ...] = ()
+    unrecognised: bool = False
 
 
 def _bundled(path: Path) -> tuple[Path, str | None]:
@@ -160,8 +173,15 @@ def units_of(paths: Iterable[Path], name: str | None, out: Path | None, batch_ma
                 whole, of = path, name
             if whole not in units:
                 root = named if named.is_dir() else named.parent
-                units[whole] = Unit(whole, of, _unused(target_of(whole, out), used), root, marker)
+                units[whole] = Unit(whole, of, _unused(_target(whole, named, out), used), root, marker, out)
     return list(units.values())
+
+
+def _target(path: Path, named: Path, out: Path | None) -> Path:
+    """Where the tables of a file in ``named`` go: with --out, below the names of the folders it is in."""
+    if out is None or not named.is_dir():
+        return target_of(path, out)
+    return target_of(path, out / named.resolve().name / path.relative_to(named).parent)
 
 
 def convert(
@@ -171,7 +191,7 @@ def convert(
     jobs: int | None = None,
     batch_marker: str = "",
 ) -> tuple[int, int] | None:
-    """Convert files; how many were, and how many were not. Each that was not gets one line on stderr.
+    """Convert files; how many were, and how many were not, which is said on stderr.
 
     Args:
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
@@ -191,9 +211,8 @@ def convert(
     console = Console(stderr=True)
     paths = list(paths)
     units = units_of(paths, name, out, batch_marker)
-    done = failed = 0
     recorded: list[Recorded] = []
-    findings: list[str] = []
+    outcomes: list[Outcome] = []
     leads = True
     try:
         with open_workers([_size(unit.path) for unit in units], jobs) as workers:
@@ -206,37 +225,63 @@ def convert(
                     if outcome.error and len(units) == 1:
                         raise UserError(outcome.error)
                     recorded += outcome.ranks
-                    if outcome.ranks:
-                        findings += outcome.findings  # said of their job
-                    else:
-                        _say(outcome)
-                    done, failed = done + (not outcome.error), failed + bool(outcome.error)
+                    outcomes.append(outcome)
                     progress.update(bar, advance=1, description=escape(unit.path.name))
-        if out is not None and recorded:
-            _place(recorded, out, findings)
+        placed = place_jobs(recorded, out, _findings(outcomes, True)) if out is not None and recorded else []
     finally:
         for unit in units if leads else ():
             shutil.rmtree(_scratch(unit), ignore_errors=True)
-    return done, failed
-
-
-def _say(outcome: Outcome) -> None:
-    for line in (outcome.error,) if outcome.error else outcome.findings:
+    tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
+    for line in (*_complaints(units, outcomes), *together(_findings(outcomes, False)), *_of_jobs(placed)):
         print(f"scaleprof: {line}", file=sys.stderr)
-    if not outcome.error:
-        print(outcome.target)
+    for directory in (*tables, *(one.directory for one in placed)):
+        print(directory)
+    if line := _next(placed, tables, out):
+        print(f"scaleprof: next: {line}", file=sys.stderr)
+    failed = sum(bool(outcome.error) for outcome in outcomes)
+    return len(outcomes) - failed, failed
+
+
+def _findings(outcomes: Iterable[Outcome], of_ranks: bool) -> list[str]:
+    """What was found in the traces of jobs, or in all other files."""
+    return [line for outcome in outcomes if bool(outcome.ranks) == of_ranks for line in outcome.findings]
+
+
+def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:
+    """Why files were not converted, a line each; those of no known format together."""
+    unknown = [unit.path for unit, outcome in zip(units, outcomes, strict=True) if outcome.unrecognised]
+    lines = [outcome.error for outcome in outcomes if outcome.error and not outcome.unrecognised]
+    if len(unknown) > 1:
+        endings = sorted({path.suffix or path.name for path in unknown})
+        shown = ", ".join(endings[:_MOST_ENDINGS]) + (", ..." if len(endings) > _MOST_ENDINGS else "")
+        return [*lines, f"{len(unknown)} files are in an unrecognised format: {shown}; {_supported()}"]
+    return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
+
+
+def _of_jobs(placed: Iterable[Placed]) -> list[str]:
+    return [f"{one.directory.name}: {finding}" for one in placed for finding in one.job.findings]
+
+
+def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:
+    """What to do with what was converted; "" where that is nothing."""
+    if placed:
+        shown = placed[0].directory if len(placed) == 1 or out is None else out
+        return f"python -m analysis.report {shlex.quote(str(shown))}"
+    recorded = [path for path in tables if any((path / f"{name}.parquet").exists() for name in _ACTIVITIES)]
+    if not recorded:
+        return ""
+    command = f"python -m analysis.activities {shlex.quote(str(recorded[0]))}"
+    return command + ("" if out else "; with --out DIR traces become results that every command takes")
+
+
+_MOST_ENDINGS = 6  # that are named
+_ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads
 
 
 def _scratch(unit: Unit) -> Path:
-    """Where the tables of a trace are until it is known of which job it is."""
-    return unit.target.with_name(f".converting-{unit.target.name}")
-
-
-def _place(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> None:
-    for placed in place_jobs(recorded, out, findings):
-        for line in placed.job.findings:
-            print(f"scaleprof: {placed.directory.name}: {line}", file=sys.stderr)
-        print(placed.directory)
+    """Where the tables of a trace are until it is known of which job it is; in no folder that a job takes."""
+    base = unit.out or unit.target.parent
+    return base / f".converting-{'-'.join(unit.target.relative_to(base).parts)}"
 
 
 def _size(path: Path) -> int:
@@ -255,7 +300,7 @@ def convert_unit(unit: Unit) -> Outcome:
             for table, piece in _pieces(unit, findings):
                 writer.add(table, piece)
     except UserError as error:
-        return Outcome(unit.target, error=str(error))
+        return Outcome(unit.target, error=str(error), unrecognised=isinstance(error, Unrecognised))
     except OSError as error:
         why = error.strerror or error
         return Outcome(
@@ -291,11 +336,6 @@ def _unused(target: Path, used: set[Path]) -> Path:
     return free
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists the flags)")
-
-
 def _check_marker(marker: str, out: Path | None) -> None:
     try:
         re.compile(marker)
@@ -307,8 +347,8 @@ def _check_marker(marker: str, out: Path | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    parser = _Parser(
-        prog="python -m profiling.convert", description=__doc__, allow_abbrev=False,
+    parser = Parser(
+        prog="python -m profiling.convert", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")

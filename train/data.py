@@ -1,7 +1,7 @@
-"""Where do data come from? A small photo-like set of one's own, and indexes for TFRecord files.
+"""Where does the data come from? Create a small photo-like data set, or the indexes of TFRecord files.
 
-python -m train.data make data/demo            images and TFRecord files, the same pictures in both
-python -m train.data index FILE.tfrecord ...   DALI's index of each, beside it (FILE.idx)
+python -m train.data make data/demo            images and TFRecord files with the same pictures
+python -m train.data index FILE.tfrecord ...   DALI's index of each, next to it (FILE.idx)
 """
 
 import colorsys
@@ -77,6 +77,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     partial = folder.with_name(folder.name + ".partial")
     if partial.exists():
         remove(partial)
+    partial.mkdir(parents=True)  # a place where nothing can be written is found before the pictures are drawn
     labels = [index % classes for index in range(images)]
     encoded = list(track(_pictures(labels, classes, seed), "pictures", images, console=Console(stderr=True)))
     _write_images(partial / "images", encoded, labels)

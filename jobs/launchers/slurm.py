@@ -80,7 +80,7 @@ class Slurm(Launcher):
             return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
         if run.ranks_per_node > self.allocation.cpus:
             has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
-            return f"{run.ranks_per_node} ranks a node asked, but {has}"
+            return f"{run.ranks_per_node} ranks per node asked, but {has}"
         if run.device != "cpu" and self.site.gpus_per_node and (why := self._why_no_gpus(run.gpus_per_node)):
             return why
         return why_node_cannot(run, self.machine, self.site.container is not None)

@@ -1,6 +1,7 @@
 """python -m profiling.convert: recognises by content, converts what it can, says what it cannot."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -169,11 +170,50 @@ def test_what_is_not_recognised_is_one_line_and_the_rest_is_converted(tmp_path, 
     assert any("cut.json is truncated or damaged at byte" in line for line in printed.err.splitlines())
 
 
+def test_files_of_no_known_format_are_counted_not_listed(tmp_path, capsys):
+    trace(tmp_path / "good.json")
+    for number in range(60):
+        (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "unrecognised" in line]
+    assert len(said) == 1 and "60 files are in an unrecognised format: .jpg; supported: torch, " in said[0]
+
+
+def test_it_says_what_to_do_next_and_that_is_true(tmp_path, root, capsys):
+    path = trace(tmp_path / "my trace.json")
+    for words in (["--out", str(tmp_path / "out")], []):
+        assert main([str(path), *words]) == 0
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "next: " in line]
+        command = shlex.split(line.partition("next: ")[2].partition(";")[0])
+        module = "analysis.report" if words else "analysis.activities"
+        assert command[:3] == ["python", "-m", module]
+        answer = subprocess.run([sys.executable, *command[1:]], cwd=root, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+
+
+def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
+    for job in ("a", "b"):
+        (tmp_path / "jobs" / job).mkdir(parents=True)
+        pyprof(tmp_path / "jobs" / job / "rank0.parquet")
+    assert main([str(tmp_path / "jobs"), "--out", str(tmp_path / "out")]) == 0
+    assert sorted(capsys.readouterr().out.split()) == [
+        str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")
+    ]
+
+
+def test_what_is_found_in_several_files_is_said_once(tmp_path, capsys):
+    for rank in range(3):
+        pyprof(tmp_path / f"rank{rank}.parquet", {}, {"Idx": None})
+    assert main([str(tmp_path)]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert len(said) == 1 and said[0].startswith("scaleprof: 3 traces: ")
+
+
 def test_nothing_converted_is_wrong_use(tmp_path):
     with pytest.raises(UserError, match="no files"):
         main([str(tmp_path)])
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(UserError, match=r"notes\.txt is of no profiler known here"):
+    with pytest.raises(UserError, match=r"notes\.txt: unrecognised format; supported: torch, "):
         main([str(tmp_path)])
     (tmp_path / "more.txt").write_text("hello")
     with pytest.raises(UserError, match="none of 2 files"):

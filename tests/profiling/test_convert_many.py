@@ -40,14 +40,10 @@ def alone(tmp_path_factory):
 
 def test_every_format_becomes_tables(alone):
     found = tables_below(alone / "out")
-    assert {Path(name).parts[0] for name in found} >= {
-        "net",
-        "rep",
-        "tauprofile",
-        "TAU text",
-        "timeline",
-    }
-    assert all(rows for name, rows in found.items() if name.startswith(("net", "rep", "timeline")))
+    jobs, tables = {"net", "rep", "timeline"}, {"TAU merged", "TAU text", "ncu raw"}
+    assert {Path(name).parts[0] for name in found} >= {*jobs, "raw"}
+    assert {Path(name).parts[1] for name in found if name.startswith("raw/")} >= tables
+    assert all(rows for name, rows in found.items() if name.startswith(tuple(jobs)))
     for path in (alone / "out").rglob("*.parquet"):
         assert pq.read_schema(path).equals(SCHEMAS[path.stem]), path
 
