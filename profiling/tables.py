@@ -41,6 +41,11 @@ DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attribu
 
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
 FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
+STAGES = (FORWARD, BACKWARD, UPDATE)
+MARKS = (*STAGES, END_OF_BATCH)
+# Of a benchmark study: the passes that compute; the step of a network that is split over two devices.
+PASSES = ("forward", "backward")
+SPLIT_STEP = ("receive", "forward", "exchange", "backward", "send")
 
 # The columns of the batches' table that say when each was, and whether it was recorded.
 TIMES_OF_BATCHES = [

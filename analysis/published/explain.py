@@ -11,12 +11,13 @@ import numpy as np
 
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
-from analysis.measures.kernels.costs import Costs, costs_of
+from analysis.measures.kernels.costs import costs_of
 from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published import explain_reference
 from analysis.published.explain_reference import BY_LAUNCH, Lines, line, moves, span
+from analysis.results.attributed import Costs
 from analysis.results.borrowed import relation
 from analysis.results.query import query
 from analysis.results.study import Source, Study

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.display.metrics import Rows
-from analysis.measures.kernels.costs import Costs, costs_of, published_bound
+from analysis.measures.kernels.costs import costs_of, published_bound
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published import reference
 from analysis.published.scaled_published import scaled_rows
+from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 

@@ -11,6 +11,7 @@ from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
 from analysis.measures.kernels import costs, peaks
 from analysis.measures.scaling.use import coverage_findings
+from analysis.results.attributed import Costs
 from analysis.results.pyprof_tables import TableSums, table_sums
 from analysis.results.study import Source, Study
 from jobs.run import ID_FIELDS
@@ -128,7 +129,7 @@ def analytic_forward_flops(source: Source) -> float | None:
     return per_image * batch if per_image and batch else None
 
 
-def _kernel_figures(study: Study, counted: Sequence[tuple[Source, costs.Costs]]) -> dict[str, Any]:
+def _kernel_figures(study: Study, counted: Sequence[tuple[Source, Costs]]) -> dict[str, Any]:
     if not counted:
         return {}
     bounds = [costs.bound_of(study, source) for source, _ in counted]

@@ -46,7 +46,7 @@ def late_runs(context: Context) -> list[Judged] | None:
         lateness = stragglers.lateness_of(study, source)
         if lateness is None:
             return None
-        return Judged(source, lateness, stragglers.rows_of(study, source, lateness))
+        return Judged(source, lateness, stragglers.rows_by_rank(study, source, lateness))
 
     largest = [source for source in runs if source.world_size == most]
     return [run for _, run in study.each(largest, judge)]

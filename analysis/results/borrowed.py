@@ -10,12 +10,10 @@ equally many. What remains has no FLOPs and bytes; how much that is, is a findin
 import duckdb
 
 from analysis.results.study import Source, Study
-from jobs.run import fields_of
 from profiling.tables import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
-_ANY = fields_of("observation", "length")
 
 # The model's launches in attributed batches, numbered by kernel and direction within each batch.
 _LAUNCHES = f"""
@@ -158,9 +156,7 @@ def lender_of(study: Study, source: Source) -> Source | None:
     alike = [
         other
         for other in study.of_kind("run")
-        if other.fields["profile"] == "torch"
-        and other.tables("kernels")
-        and all(other.fields[name] == value for name, value in source.fields.items() if name not in _ANY)
+        if other.fields["profile"] == "torch" and other.tables("kernels") and other.point == source.point
     ]
     return min(
         alike,

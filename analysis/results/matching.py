@@ -105,12 +105,6 @@ class Matched:
     unmatched: tuple[str, ...] = ()
 
     @property
-    def wait_ns(self) -> tuple[np.ndarray, ...]:
-        """The rest of each rank's time in the collective."""
-        every = zip(self.start_ns, self.end_ns, self.transfer_ns, strict=True)
-        return tuple(end - start - transfer for start, end, transfer in every)
-
-    @property
     def numbers(self) -> tuple[np.ndarray, ...]:
         """Of each rank's calls a number from 1 that the same call has on all ranks; 0: it is not matched."""
         of_ranks = tuple(np.zeros(len(one), np.uint64) for one in self.start_ns)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import duckdb
 
-from jobs.run import Run
+from jobs.run import Run, fields_of
 from jobs.store import Calibration, Manifest
 from profiling import database
 from profiling.errors import UserError
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+
+# In these the runs of one point may differ: how they were watched, and for how long.
+NOT_OF_POINT = fields_of("observation", "length")
 
 _Answer = TypeVar("_Answer")
 
@@ -73,6 +76,11 @@ class Source:
     def value(self, name: str) -> Any:
         """A field of the run, or its ``world_size``."""
         return self.world_size if name == "world_size" else self.fields.get(name)
+
+    @property
+    def point(self) -> tuple[Any, ...]:
+        """What it is a run of, in the order of Run's fields; a profiled run and its twin are of one."""
+        return tuple(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT)
 
     @property
     def gpus_per_rank(self) -> int:

@@ -17,10 +17,9 @@ from analysis.studies.result import (
     timing,
     yes_or_no,
 )
+from profiling.tables import PASSES, SPLIT_STEP
 
 # Of a step (train.studies.attempt); a stage's own are those in which it computes.
-STEP = ("receive", "forward", "exchange", "backward", "send")
-OWN = ("forward", "backward")
 _MIB = 1 << 20
 _SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
 METRICS = (
@@ -90,7 +89,7 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
     split = _SPLIT.fullmatch(case)
     limit, peak, held = (result.quantity(key, name) for name in ("limit_bytes", "peak_bytes", "held_bytes"))
     fits = result.quantity(key, "fits") == 1
-    step = interval_columns("step", result.estimate(key, STEP))
+    step = interval_columns("step", result.estimate(key, SPLIT_STEP))
     return {
         "network": split["network"] if split else case,
         "devices": 2 if split else 1,
@@ -103,7 +102,7 @@ def _row(result: Result, key: Key) -> dict[str, Any]:
         "boundary": "",
         **step,
         "step_on_devices": (2 if split else 1) if step["step_ms"] is not None else None,
-        **interval_columns("own", result.estimate(key, OWN)),
+        **interval_columns("own", result.estimate(key, PASSES)),
         **{name: result.quantity(key, name) for name in _BYTES},
         "free_bytes": limit - peak - (held or 0) if fits and limit and peak else None,
         "reason": result.note(key, "fits"),

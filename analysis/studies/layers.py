@@ -14,8 +14,8 @@ from analysis.display.terminal import Answer, Part
 from analysis.measures.kernels import peaks, roofline
 from analysis.measures.kernels.costs import Bound
 from analysis.studies.result import Key, Result, in_units, interval_columns, timed, timing
+from profiling.tables import PASSES
 
-STAGES = ("forward", "backward")
 PEAKS = "peaks"  # the case that holds the device's
 _MIB, _GIGA = 1 << 20, 1e9
 
@@ -75,7 +75,7 @@ METRICS = (
     ),
     *(
         replace(metric, name=f"{stage}_{metric.name}", meaning=f"{stage}: {metric.meaning}")
-        for stage in STAGES
+        for stage in PASSES
         for metric in _OF_A_STAGE
     ),
 )
@@ -98,7 +98,7 @@ def rows_of(result: Result, own_peaks: Path | None = None) -> Rows:
             continue
         layer, _, shape = case.rpartition("@")
         row: dict[str, Any] = {"layer": layer, "input": shape, "device": device}
-        for name in STAGES:
+        for name in PASSES:
             row |= interval_columns(name, result.estimate(key, [name]))
         for name in ("peak_memory_bytes", "retained_memory_bytes"):
             row[name] = result.quantity(key, name)
@@ -106,7 +106,7 @@ def rows_of(result: Result, own_peaks: Path | None = None) -> Rows:
         for name, unit in (("power", "w"), ("energy_above_idle", "j")):
             row[f"{name}_{unit}"] = result.quantity(key, f"{name}_{unit}")
             row[f"{name}_low_{unit}"], row[f"{name}_high_{unit}"] = result.spread(key, f"{name}_{unit}")
-        for name in STAGES:
+        for name in PASSES:
             row |= _place(result, key, name, row[f"{name}_ms"], own_peaks)
         rows.append(row)
     return rows
@@ -138,7 +138,7 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
         METRICS, "layer", "input", "forward_ms", "backward_ms", "peak_memory_bytes", "retained_memory_bytes",
         "power_w", "energy_above_idle_j",
     )  # fmt: skip
-    stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in STAGES]
+    stages = [{**_of_stage(row, stage), "stage": stage} for row in rows for stage in PASSES]
     places = columns(
         (METRICS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE),
         "layer", "stage", "flops", "bytes", "intensity_flop_per_byte", "tflops_per_s", "gb_per_s", "bound",
@@ -172,7 +172,7 @@ def sentence(row: Mapping[str, Any]) -> str:
     )
     places = [
         _of_roof(stage, row[f"{stage}_bound"], share)
-        for stage in STAGES
+        for stage in PASSES
         if (share := row[f"{stage}_roof_pct"] or row[f"{stage}_roof_of_measured_pct"])
     ]
     return f"{text}; {', '.join(places)}." if places else f"{text}."

@@ -11,8 +11,8 @@ from analysis.display.terminal import Answer, Part
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
 from analysis.studies.result import Result, as_count, in_units, interval_columns, timed, timing, yes_or_no
+from profiling.tables import PASSES
 
-STAGES = ("forward", "backward")
 FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with
 _MIB = 1 << 20
 METRICS = (
@@ -79,9 +79,9 @@ def rows_of(result: Result) -> Rows:
             "order": key[0],
         }
         row |= {name: result.quantity(key, name) for name in _FIGURES}
-        for name in STAGES:
+        for name in PASSES:
             row |= interval_columns(name, result.estimate(key, [name]))
-        row |= interval_columns("step", result.estimate(key, STAGES))
+        row |= interval_columns("step", result.estimate(key, PASSES))
         quotient = ratio(result, key[1], key[0])
         row |= {
             "time_ratio": quotient.value,
@@ -97,7 +97,7 @@ def rows_of(result: Result) -> Rows:
 def ratio(result: Result, device: str, case: str) -> Estimate:
     """A case's time over the usual order's, repetition by repetition, which were taken in turns."""
     timed = result.durations[case, device], result.durations[FIRST, device]
-    own, usual = (np.sum([stages[name] for name in STAGES], axis=0) for stages in timed)
+    own, usual = (np.sum([stages[name] for name in PASSES], axis=0) for stages in timed)
     return inside_run.of_median(own / usual)
 
 

@@ -11,12 +11,11 @@ from itertools import islice
 import numpy as np
 
 from profiling.attribution.events import RANGE, Columns, Trace
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import MARKS
 
 _SHOWN = 8
-_IN_ORDER = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
 # What marks a batch once, by our loop and by others'.
-STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
+MARKED_ONCE = (*MARKS, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
 
 def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[str]:
@@ -28,10 +27,11 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
     """
     findings = []
     marked = {
-        rank: {name: count for name, count in of.items() if name in STAGES} for rank, of in counts.items()
+        rank: {name: count for name, count in of.items() if name in MARKED_ONCE}
+        for rank, of in counts.items()
     }
     most = max((count for of in marked.values() for count in of.values()), default=0)
-    everywhere = sorted({name for of in marked.values() for name in of}, key=STAGES.index)
+    everywhere = sorted({name for of in marked.values() for name in of}, key=MARKED_ONCE.index)
     if most == 0:
         return ["no stage of a batch is marked, so batches cannot be counted"] if counts else []
     for rank in sorted(marked):
@@ -54,15 +54,15 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
         names: of its ranges and marks, those that are no stage included.
         start_ns: when each began, shape (names,).
     """
-    counts = Counter(name for name in names if name in STAGES)
+    counts = Counter(name for name in names if name in MARKED_ONCE)
     findings = missing_marks({rank: counts}) if counts else []
-    if findings or not all(name in counts for name in _IN_ORDER):
+    if findings or not all(name in counts for name in MARKS):
         return findings
-    place = {name: number for number, name in enumerate(_IN_ORDER)}
+    place = {name: number for number, name in enumerate(MARKS)}
     stage = np.array([place.get(name, -1) for name in names])
     begun = start_ns[stage >= 0]
     stage = stage[stage >= 0][np.argsort(begun, kind="stable")]
-    wrong = int((stage != np.arange(len(stage)) % len(_IN_ORDER)).sum())
+    wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
     if wrong:
         findings.append(
             f"{wrong} of {len(stage)} stages do not come in the order of a batch: the clock went backwards, "

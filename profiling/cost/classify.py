@@ -5,7 +5,6 @@ One ordered table of patterns: the first that is found in the name gives the cla
 """
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 # Order matters: collectives, copies and the loader first, because their names hold words of arithmetic
@@ -130,11 +129,6 @@ def classify(name: str) -> str:
 def is_helper(name: str) -> bool:
     """Whether a kernel only prepares or rearranges data for the arithmetic of the same operator."""
     return _HELPER.search(name) is not None
-
-
-def classify_all(names: Iterable[str]) -> dict[str, str]:
-    """The class of each distinct name: name -> class."""
-    return {name: classify(name) for name in set(names)}
 
 
 # --- short names ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from profiling.tables import as_table
 _ROWS = 1 << 16
 _LATEST_US = 4e15
 _COLLECTIVES = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "ADASUM")
-_NEGOTIATES, _BARRIER = "NEGOTIATE_", "NEGOTIATE_BARRIER"
+_BARRIER = "NEGOTIATE_BARRIER"
 _START = "start_time_since_epoch_in_micros"  # of releases from 0.21 on
 _SHAPE = re.compile(r"\d+")
 

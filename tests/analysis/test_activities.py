@@ -222,7 +222,7 @@ def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
             b"gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel\n1,8,x,1,1,1,1,1,k\n",
             "damaged at line 2",
         ),
-        (b"gpus,batch\n", "no profiler known"),
+        (b"gpus,batch\n", "unrecognised format"),
     ],
 )
 def test_what_is_no_profile_is_one_line(tmp_path, content, message):
@@ -237,4 +237,4 @@ def test_tables_without_activities_are_one_line(tmp_path):
     assert "unknown level 'ranks'" in one_line_error(run(MODULE, tmp_path, "--by", "ranks"))
     with sqlite3.connect(tmp_path / "foreign.sqlite") as connection:
         connection.execute("create table t (x)")
-    assert "no profiler known" in one_line_error(run(MODULE, tmp_path / "foreign.sqlite"))
+    assert "unrecognised format" in one_line_error(run(MODULE, tmp_path / "foreign.sqlite"))

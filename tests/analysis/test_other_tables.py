@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.measures.kernels.costs import Costs, costs_of
+from analysis.measures.kernels.costs import costs_of
+from analysis.results.attributed import Costs
 from analysis.results.load import load
 from analysis.results.pyprof_tables import table_sums
 from tests.analysis.commands import one_line_error, run

@@ -12,9 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from analysis.display.metrics import BATCH, RANK, Metric, Rows, names_of
-from analysis.measures.kernels.hotspot_runs import TOOLS_FIELDS
 from analysis.results.attributed import has_kernels, kernels
-from analysis.results.study import Source, Study, reading
+from analysis.results.study import NOT_OF_POINT, Source, Study, reading
 from profiling import database
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
@@ -227,7 +226,7 @@ def _differ(runs: Sequence[Mapping[str, Any]]) -> str | None:
     differences = []
     for name in runs[0]:
         values = dict.fromkeys(str(run.get(name)) for run in runs)
-        if len(values) > 1 and name not in TOOLS_FIELDS:
+        if len(values) > 1 and name not in NOT_OF_POINT:
             differences.append(f"{name} ({', '.join(values)})")
     return "; ".join(differences) or None
 

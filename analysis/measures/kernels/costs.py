@@ -6,36 +6,14 @@ batches do not weigh more in a sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from analysis.measures.kernels import peaks
-from analysis.results.attributed import Sums, sums_of_each
+from analysis.results.attributed import Costs, sums_of_each
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.cost.precision import precision_in
 from profiling.errors import UserError
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Of one batch of one rank, mean over the attributed batches (ns, FLOP, bytes).
-
-    Attributes:
-        batches: attributed batches (of all ranks) that have kernels.
-        kernel_ns: time of the model's kernels, launch by launch.
-        counted_ns: that of launches to which FLOPs are credited.
-        flops, bytes: credited to them; 0: not known.
-        loader_ns, communication_ns, copy_ns: the classes apart.
-    """
-
-    batches: int
-    kernel_ns: float
-    counted_ns: float
-    flops: float
-    bytes: float
-    loader_ns: float
-    communication_ns: float
-    copy_ns: float
 
 
 @dataclass(frozen=True)
@@ -157,15 +135,9 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
 
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """The costs of each source by its id; without attributed batches it is absent, and a note says so."""
-    costs = {source.id: _per_batch(sums) for source, sums in sums_of_each(study, sources)}
+    """Of a batch, by the source's id; one without attributed batches is absent, and a note says so."""
+    costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
     for source in sources:
         if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
             study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
     return costs
-
-
-def _per_batch(sums: Sums) -> Costs:
-    whole = asdict(sums)
-    batches = whole.pop("batches")
-    return Costs(batches, **{name: value / batches for name, value in whole.items()})

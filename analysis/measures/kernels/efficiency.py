@@ -5,7 +5,8 @@ from typing import Any
 
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import sortable
-from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of
+from analysis.measures.kernels.costs import Bound, bound_of, costs_of
+from analysis.results.attributed import Costs
 from analysis.results.study import Source, Study
 
 METRICS = (

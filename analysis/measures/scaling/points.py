@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.measures.batches.series import Series, all_series
-from analysis.measures.kernels.costs import Bound, Costs, bound_of, costs_of
+from analysis.measures.kernels.costs import Bound, bound_of, costs_of
+from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from jobs.run import fields_of
@@ -271,8 +272,7 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
 def _mean_cost(costs: Sequence[Costs]) -> Costs | None:
     if not costs:
         return None
-    names = [name for name in Costs.__dataclass_fields__ if name != "batches"]
-    means = {name: float(np.mean([getattr(cost, name) for cost in costs])) for name in names}
+    means = {name: float(np.mean([getattr(cost, name) for cost in costs])) for name in COSTS}
     return Costs(sum(cost.batches for cost in costs), **means)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiling.attribution.checks import STAGES, missing_marks
+from profiling.attribution.checks import MARKED_ONCE, missing_marks
 from profiling.attribution.coding import array_of
 from profiling.tau_markers import STAGE_EVENT, stage_of_event
 
 _COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
-_STAGE = f"^({'|'.join(STAGES)})$"
+_STAGE = f"^({'|'.join(MARKED_ONCE)})$"
 # What TAU adds to the name of a timer that it has switched off.
 _THROTTLED = r" *\[THROTTLED\]$"
 _SAMPLES = r"\[(SAMPLE|SUMMARY|CONTEXT)\]"
