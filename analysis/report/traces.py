@@ -15,7 +15,7 @@ from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
-from analysis.report.sentences import Sentence
+from analysis.report.sentences import Sentence, ranks_in_words
 from analysis.report.stragglers import late_runs, rows_of
 from analysis.report.views import as_view
 from analysis.results.study import Source
@@ -39,20 +39,20 @@ METRICS = (
 )
 # What costs a batch its time, and what to look at: a sentence each.
 _NEXT = {
-    "compute": "the model's kernels themselves",
-    "exposed_communication": "collectives that no kernel hides",
-    "exposed_transfer": "moving data in collectives that no kernel hides",
-    "exposed_wait": "waiting for ranks that come later to a collective",
-    "exposed_loader": "the loader",
+    "compute": "compute",
+    "exposed_communication": "exposed communication",
+    "exposed_transfer": "exposed transfer in collectives",
+    "exposed_wait": "waiting for later ranks in collectives",
+    "exposed_loader": "waiting for the loader",
     "exposed_copies": "copies",
-    "idle": "an idle device",
-    "idle_host_bound": "an idle device that waits for the host's next launch",
-    "idle_other": "an idle device, though work was launched (dependencies, synchronisation)",
+    "idle": "idle",
+    "idle_host_bound": "idle, waiting for the next launch by the host",
+    "idle_other": "idle for other reasons (dependencies, synchronisation)",
 }
 # What traces cannot say, in one line.
 NOT_KNOWN = (
-    "Traces do not hold: samples a batch (so no samples/s, and scaling efficiency by an assumption), a "
-    "duration without the profiler, what the job cost, peaks measured on its machine."
+    "Not known from traces: samples per step (no samples/s; scaling efficiency needs an assumption), "
+    "durations without the profiler, cost, peaks measured on the machine."
 )
 
 
@@ -98,7 +98,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
-    text = f"What the traces say of their jobs; a dash: nothing. {NOT_KNOWN}"
+    text = f"What the traces say about their jobs; a dash: nothing. {NOT_KNOWN}"
     return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
 
 
@@ -119,8 +119,8 @@ def _scaling(context: Context) -> Content:
     ]  # fmt: skip
     import pandas as pd
 
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A batch, by number of ranks")
-    chart = Chart("traced-scaling", figure, "What a batch is made of, by number of ranks")
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A step, by number of ranks")
+    chart = Chart("traced-scaling", figure, "Parts of a step, by number of ranks")
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
 
@@ -161,12 +161,12 @@ def _scales(context: Context) -> list[Sentence]:
     most, base = rows[-1], rows[0]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
-        f"On {most['world_size']} ranks the scaling efficiency is {most['scaling_efficiency_pct']:.0f} % of "
-        f"{base['world_size']} rank{'s' if base['world_size'] > 1 else ''}'s"
+        f"Scaling efficiency is {most['scaling_efficiency_pct']:.0f} % on "
+        f"{ranks_in_words(most['world_size'])}, relative to {ranks_in_words(base['world_size'])}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
-        text += f"; what grew most is {_NEXT[name]} (by {grown[name]:.3g} ms a batch)"
+        text += f"; largest growth: {_NEXT[name]} ({grown[name]:+.3g} ms per step)"
     return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
 
 
@@ -180,7 +180,7 @@ def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
     fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
-    what = "The recording" if whole else "A batch"
+    what = "The recording" if whole else "A step"
     return [Sentence(
         f"{what} takes {row['wall_ms']:.4g} ms{several}: {', '.join(shares)}.", "anatomy"
     )]  # fmt: skip
@@ -202,8 +202,8 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
     most = max(known, key=lambda row: row["exposed_ms"])
     speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return [Sentence(
-        f"The collective that costs most is {most['collective']} of {most['group_size']} ranks: "
-        f"{most['exposed_ms']:.3g} ms a batch exposed{speed}.", "communication",
+        f"Collective with the most exposed time: {most['collective']} of {most['group_size']} ranks, "
+        f"{most['exposed_ms']:.3g} ms per step{speed}.", "communication",
     )]  # fmt: skip
 
 
@@ -214,8 +214,8 @@ def _kernel(context: Context, source: Source) -> list[Sentence]:
     if not rows:
         return []
     top = rows[0]
-    bound = f"; {top['bound']} bounds them" if top.get("bound") in ("compute", "bandwidth") else ""
+    bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
-        f"Of the model's kernels {top['class']} takes most: {top['ms_per_batch']:.4g} ms a batch, "
+        f"Largest class of kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per step, "
         f"{top['share_pct']:.0f} % of the time of all kernels{bound}.", "kernels",
     )]  # fmt: skip

@@ -107,7 +107,7 @@ class Source:
         """The node of each rank: its host's name, or where nodes share one, their number."""
         if self.job is not None:
             known = {one.rank: one.host for one in self.job.ranks}
-            return [known.get(rank) or "not known" for rank in range(self.ranks)]
+            return [known.get(rank) or "unknown host" for rank in range(self.ranks)]
         ranks = self.manifest.ranks if self.manifest else []
         names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
         if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:

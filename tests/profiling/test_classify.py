@@ -19,7 +19,7 @@ from profiling.tables import CLASSES
 # Of transformers and other devices: attention by its libraries, fused MLPs, optimizers, compiled kernels, and
 # AMD's and Intel's names.
 BEYOND = [
-    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, cutlass::bfloat16_t>>(int)", "attention"),
+    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 4, cutlass::bfloat16_t>>(int)", "attention"),
     ("flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", "attention"),
     ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<int>>(int)", "attention"),
     ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),

@@ -159,7 +159,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.job is not None and source.job.batches_from == WHOLE:
-            study.note("nothing tells its batches apart: how long one takes is not known", source)
+            study.note("no steps found in its traces: no durations of steps", source)
             return None
         return series_of(study, source)
 

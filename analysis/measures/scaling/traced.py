@@ -29,19 +29,25 @@ _SAME = math.log(1.2)  # computing by so much more or less than the assumption s
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("batches", "steady batches that were recorded"),
+    Metric("batches", "recorded steps after warm-up"),
     Metric(
-        "batch_ms", "median of the steady batches, as the profiler recorded them", "batch\nmedian", IN_RUN
+        "batch_ms", "median duration of a step after warm-up, under the profiler", "batch\nmedian", IN_RUN
     ),
-    Metric("compute_ms", "of it: the model's kernels run", "compute"),
+    Metric("compute_ms", "of it: kernels of the model run", "compute"),
     Metric("exposed_communication_ms", "of it: collectives run and no model kernel does", "exposed\ncomm."),
     Metric("idle_ms", "of it: nothing runs", "idle"),
-    Metric("speedup", "of samples a second, over the traces of fewest ranks", "speed-\nup"),
     Metric(
-        "scaling_efficiency_pct", "speedup over that of ideal scaling", "scaling\neff. %", IN_RUN, places=1
+        "speedup", "throughput divided by that of the baseline (the traces of the fewest ranks)", "speed-\nup"
     ),
-    Metric("base_world_size", "ranks of the traces that it is compared with"),
-    *(Metric(f"grew_{name}_ms", f"by how much {name.replace('_', ' ')} grew a batch") for name in GREW),
+    Metric(
+        "scaling_efficiency_pct",
+        "speedup divided by that of ideal scaling",
+        "scaling\neff. %",
+        IN_RUN,
+        places=1,
+    ),
+    Metric("base_world_size", "ranks of the baseline"),
+    *(Metric(f"grew_{name}_ms", f"by how much {name.replace('_', ' ')} grew per step") for name in GREW),
 )
 COLUMNS = {"Of traces (a row a job):": METRICS}
 _SHOWN = (
@@ -70,7 +76,7 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     sized = sorted((source for source in sources if source.world_size), key=lambda one: one.world_size or 0)
     for source in sources:
         if not source.world_size:
-            study.note("of how many ranks its job was is not known: 4=DIR says it to analysis.scaled", source)
+            study.note("unknown number of ranks: give it to analysis.scaled as 4=DIR", source)
     if not sized:
         return Answer([], "")
     traces = traces_of(study, sized)
@@ -134,10 +140,8 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
             "One number of ranks: how it scales takes traces of several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
         )
     other = "strong" if kind == "weak" else "weak"
-    constant = {"weak": "the batch of a GPU", "strong": "the batch of the job"}[kind]
-    text = (
-        f"Traces say no batch size. Assumed: {constant} is constant ({kind} scaling; --scaling {other} not)."
-    )
+    constant = {"weak": "batch size per GPU", "strong": "global batch size"}[kind]
+    text = f"Traces hold no batch size. Assumed: constant {constant} ({kind} scaling; or --scaling {other})."
     ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
     if np.isnan(ratio):
         return text
@@ -145,7 +149,7 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
     away = abs(math.log(ratio / expected)) if ratio > 0 else math.inf
     fits = "which fits." if away < _SAME else "which does not fit: is it the same job?"
     took = (
-        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long a batch as on "
+        f"The model's kernels take {ratio:.2f} times as long per step on {most['world_size']} ranks as on "
         f"{base['world_size']}"
     )
     return f"{text}\n{took}, {fits}" if not asked or away >= _SAME else text
@@ -154,10 +158,10 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
 def part(found: Answer) -> Part:
     """The terminal's table."""
     caption = (
-        "Batches as the profiler recorded them, which it slows down; intervals are of batches inside a run."
+        "Durations under the profiler, which slows steps down. Intervals cover the variation inside one run."
     )
     shown = columns(METRICS, *_SHOWN)
-    return Part("Scaling, from traces (ms a batch)", found.rows, shown, "\n".join([found.assumed, caption]))
+    return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))
 
 
 def grown(found: Answer) -> Part | None:
@@ -166,4 +170,4 @@ def grown(found: Answer) -> Part | None:
     if not rows:
         return None
     shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
-    return Part("By how much parts of a batch grew, ms", rows, shown)
+    return Part("Growth of the parts of a step, ms", rows, shown)
