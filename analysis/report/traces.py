@@ -15,7 +15,7 @@ from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
-from analysis.report.sentences import Sentence, ranks_in_words
+from analysis.report.sentences import Sentence
 from analysis.report.stragglers import late_runs, rows_of
 from analysis.report.views import as_view
 from analysis.results.study import Source
@@ -26,33 +26,38 @@ from profiling.traced_job import TracedJob, listed
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
     FIELDS["job"],
-    Metric("tool", "that recorded it", text=True),
-    Metric("world_size", "ranks of the job", "ranks"),
-    Metric("there", "ranks whose traces are there", "traces\nof ranks", text=True),
-    Metric("hosts", "where they ran", text=True),
-    Metric("device", "what they ran on", text=True),
-    Metric("backend", "of its collectives", text=True),
-    Metric("groups", "process groups of several ranks: how many of each size", "process\ngroups", text=True),
-    Metric("batches", "that were recorded, of a rank"),
-    Metric("batches_from", "what tells them apart", "told\nby", text=True),
-    Metric("versions", "of libraries", text=True),
+    Metric("tool", "profiler that recorded the traces", text=True),
+    Metric("world_size", "number of ranks of the job", "ranks"),
+    Metric("there", "ranks whose traces are available", "traces\nof ranks", text=True),
+    Metric("hosts", "hosts of the ranks", text=True),
+    Metric("device", "devices of the ranks", text=True),
+    Metric("backend", "backend of the collectives", text=True),
+    Metric(
+        "groups",
+        "process groups of several ranks: number of groups of each size",
+        "process\ngroups",
+        text=True,
+    ),
+    Metric("batches", "recorded batches per rank"),
+    Metric("batches_from", "how batches were identified", "batches\nfrom", text=True),
+    Metric("versions", "versions of libraries", text=True),
 )
 # What costs a batch its time, and what to look at: a sentence each.
 _NEXT = {
-    "compute": "compute",
+    "compute": "kernels of the model",
     "exposed_communication": "exposed communication",
     "exposed_transfer": "exposed transfer in collectives",
-    "exposed_wait": "waiting for later ranks in collectives",
-    "exposed_loader": "waiting for the loader",
+    "exposed_wait": "exposed wait for other ranks in collectives",
+    "exposed_loader": "data loading",
     "exposed_copies": "copies",
-    "idle": "idle",
-    "idle_host_bound": "idle, waiting for the next launch by the host",
-    "idle_other": "idle for other reasons (dependencies, synchronisation)",
+    "idle": "idle time",
+    "idle_host_bound": "host-bound idle time",
+    "idle_other": "other idle time (dependencies, synchronisation)",
 }
 # What traces cannot say, in one line.
 NOT_KNOWN = (
-    "Not known from traces: samples per step (no samples/s; scaling efficiency needs an assumption), "
-    "durations without the profiler, cost, peaks measured on the machine."
+    "Not in traces: the batch size (so no images/s, and scaling efficiency needs an assumption), "
+    "unprofiled durations, the cost of the job, and measured peaks."
 )
 
 
@@ -98,7 +103,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
-    text = f"What the traces say about their jobs; a dash: nothing. {NOT_KNOWN}"
+    text = f"Contents of the traces; a dash: not recorded. {NOT_KNOWN}"
     return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
 
 
@@ -119,8 +124,8 @@ def _scaling(context: Context) -> Content:
     ]  # fmt: skip
     import pandas as pd
 
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A step, by number of ranks")
-    chart = Chart("traced-scaling", figure, "Parts of a step, by number of ranks")
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a batch, by number of ranks")
+    chart = Chart("traced-scaling", figure, "Milliseconds per batch in each part, by number of ranks")
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
 
@@ -128,7 +133,7 @@ def _parts(row: Mapping[str, Any]) -> dict[str, float]:
     return finest({name: row.get(f"{name}_ms") for name in EVERY})
 
 
-TRACES = SectionKind("traces", "What was traced?", _traces, lambda context: bool(context.traces))
+TRACES = SectionKind("traces", "What do the traces contain?", _traces, lambda context: bool(context.traces))
 SCALING = SectionKind(
     "traced-scaling",
     "How does it scale?",
@@ -161,12 +166,12 @@ def _scales(context: Context) -> list[Sentence]:
     most, base = rows[-1], rows[0]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
-        f"Scaling efficiency is {most['scaling_efficiency_pct']:.0f} % on "
-        f"{ranks_in_words(most['world_size'])}, relative to {ranks_in_words(base['world_size'])}"
+        f"Scaling efficiency on {most['world_size']} ranks: {most['scaling_efficiency_pct']:.0f} %, "
+        f"relative to {base['world_size']} rank{'s' if base['world_size'] > 1 else ''}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
-        text += f"; largest growth: {_NEXT[name]} ({grown[name]:+.3g} ms per step)"
+        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per batch)"
     return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
 
 
@@ -180,7 +185,7 @@ def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
     fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
-    what = "The recording" if whole else "A step"
+    what = "The recording" if whole else "A batch"
     return [Sentence(
         f"{what} takes {row['wall_ms']:.4g} ms{several}: {', '.join(shares)}.", "anatomy"
     )]  # fmt: skip
@@ -203,7 +208,7 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
     speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return [Sentence(
         f"Collective with the most exposed time: {most['collective']} of {most['group_size']} ranks, "
-        f"{most['exposed_ms']:.3g} ms per step{speed}.", "communication",
+        f"{most['exposed_ms']:.3g} ms per batch{speed}.", "communication",
     )]  # fmt: skip
 
 
@@ -216,6 +221,6 @@ def _kernel(context: Context, source: Source) -> list[Sentence]:
     top = rows[0]
     bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
-        f"Largest class of kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per step, "
-        f"{top['share_pct']:.0f} % of the time of all kernels{bound}.", "kernels",
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per batch "
+        f"({top['share_pct']:.0f} % of the time of all kernels{bound}).", "kernels",
     )]  # fmt: skip

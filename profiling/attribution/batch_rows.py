@@ -100,9 +100,9 @@ class BatchRows:
         self._say(known, whole)
         slow = _warmup(end - start, whole)
         if slow:
-            those = "step takes" if slow == 1 else f"{slow} steps take"
+            those = "batch takes" if slow == 1 else f"{slow} batches take"
             self.findings.append(
-                f"the first {those} more than {_SLOW:g} times as long as the others: left out as warm-up"
+                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warmup"
             )
             whole[: int(np.argmax(whole)) + slow] = False
         if times.source == PERIOD:
@@ -127,22 +127,23 @@ class BatchRows:
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
         if len(whole) and not whole[0]:
-            self.findings.append("the recording begins in the middle of a step: that step is left out")
+            self.findings.append("the recording begins in the middle of a batch: that batch is left out")
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(
-                f"forward and backward passes alternate in {turns} of {len(known)} steps (gradient "
-                "accumulation or a pipeline): no stages of these steps"
+                f"forward and backward passes alternate in {turns} of {len(known)} batches (gradient "
+                "accumulation, or a pipeline): these have no stages"
             )
         if self.batches.source == WHOLE:
             self.findings.append(
-                "no steps found (no ProfilerStep, End of Batch or Optimizer.step, and no sure period of its "
-                "kernels): using the whole recording as one; --batch-marker REGEX names ranges that are steps"
+                "no markers separate its batches (no ProfilerStep, End of Batch or Optimizer.step, and no "
+                "clear period of the kernels): the whole recording counts as one batch; --batch-marker "
+                "REGEX selects ranges that are batches"
             )
         if self.batches.source == PERIOD:
             self.findings.append(
-                f"no marked steps: using {PERIOD}; confidence: {100 * self.batches.confidence:.1f} % of the "
-                "kernels of a step recur in the next"
+                f"no markers separate its batches: using {PERIOD}; "
+                f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
 
 

@@ -26,20 +26,20 @@ SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
     Metric("job", "the two jobs that are compared, a and b", text=True, key=True),
     Metric(
-        "family", "batch, stages, parts (of a step), collectives or kernels (by class)", text=True, key=True
+        "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
     ),
-    Metric("figure", "ms per step: median of batches and stages, mean of the rest", text=True, key=True),
+    Metric("figure", "ms per batch: median of batches and stages, mean of the rest", text=True, key=True),
     Metric("a_ms", "of the first", interval=IN_RUN),
     Metric("b_ms", "of the second", interval=IN_RUN),
     Metric("difference_ms", "b less a"),
     Metric("difference_pct", "of a", places=1),
     Metric(
-        "verdict", "of a step: slower or faster if the intervals do not overlap, else not shown", text=True
+        "verdict", "of a batch: slower or faster if the intervals do not overlap, else not shown", text=True
     ),
 )
 COLUMNS = {"Of traces (a row a figure of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms per step, under the profiler. Intervals cover the variation inside one run, not between runs."
+    "a, b: ms per batch, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
 
 
@@ -155,10 +155,12 @@ def sentence(found: Rows) -> str:
         said = _SAID[row["verdict"]]
         why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
-            f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
+            f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return "\n".join(lines) or "Durations of steps cannot be compared: those of one of the two are not known."
+    return (
+        "\n".join(lines) or "Durations of batches cannot be compared: those of one of the two are not known."
+    )
 
 
 def shown(found: Rows) -> list[Column]:
