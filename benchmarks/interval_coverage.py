@@ -134,7 +134,7 @@ def of_pooling(sweeps: int) -> Rows:
             pooled = estimates.Scatter(float(np.sqrt(variances.mean())), len(TRUE_MS) * (runs - 1))
             series = [np.full(2, TRUE_MS[8] * np.exp(shift)) for shift in shifts[-1]]
             for name, between in zip(ends, (None, pooled), strict=True):
-                drawn = estimates.run_resamples(series, seed=number, between=between)
+                drawn = estimates.draw_runs(series, seed=number, between=between).values()
                 ends[name].append((*estimates.interval(drawn), TRUE_MS[8]))
         row: dict[str, Any] = {"kind": kind, "runs": runs}
         for name, of_name in ends.items():

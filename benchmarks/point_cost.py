@@ -75,6 +75,10 @@ def timed(directory: Path) -> Timed:
     return Timed(min(processes) / 1e9, min(starts) / 1e9, max(ends) / 1e9)
 
 
+def ended_runs(sweep: Path) -> list[Path]:
+    return [path.parent for path in sorted(sweep.glob(f"run_*_ret_*/{store.MANIFEST}"))]
+
+
 def seen_to_end(directory: Path) -> float:
     """When the suite saw a point's end, in seconds since 1970."""
     return datetime.fromisoformat(store.read_record(directory / store.MANIFEST, Manifest).ended).timestamp()
@@ -82,7 +86,7 @@ def seen_to_end(directory: Path) -> float:
 
 def between(sweep: Path) -> list[dict[str, float]]:
     """For each point but the last: seconds until the suite sees its end, and on to the next one's start."""
-    found = [(timed(path), seen_to_end(path)) for _, path in store.ended_runs(sweep)]
+    found = [(timed(path), seen_to_end(path)) for path in ended_runs(sweep)]
     points = sorted(found, key=lambda each: each[1])
     return [
         {"ranks_end_s": ended - one.last_batch, "next_starts_s": two.first_process - ended}
@@ -146,7 +150,7 @@ def measure(cluster: Cluster, folder: Path) -> dict[str, Any]:
         gaps[model] = between(sweep)
     a_batch_s = statistics.median(
         (at.last_batch - at.first_batch) / 10
-        for at in (timed(path) for _, path in store.ended_runs(folder / "between" / MODELS[0]))
+        for at in (timed(path) for path in ended_runs(folder / "between" / MODELS[0]))
     )
     calibration = folder / "between" / MODELS[0] / store.CALIBRATION
     return {"between": gaps, "pairs": pairs(cluster, folder, calibration, max(10, round(LONG_S / a_batch_s)))}

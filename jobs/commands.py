@@ -47,10 +47,6 @@ GROUPS = {
         "analysis.columns",
     ),
 }  # fmt: skip
-# What other commands start, and no user does.
-STARTED_BY_OTHERS = {
-    "analysis.hotspots", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
-}  # fmt: skip
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
 

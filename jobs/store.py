@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from jobs.run import Run, RunId, format_id, parse_id
+from jobs.run import Run, format_id
 from profiling.errors import UserError
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
@@ -205,15 +205,6 @@ def is_run(directory: Path) -> bool:
     """Whether a directory holds a run that has ended: a manifest, and ranks (a study's manifest has none)."""
     named = directory.name.startswith("run_")
     return (directory / MANIFEST).is_file() and (named or any(directory.glob("rank_*")))
-
-
-def ended_runs(sweep: Path) -> list[tuple[RunId, Path]]:
-    """The ended runs of a sweep directory, in name order; what is no run directory is not listed."""
-    runs = []
-    for directory in sorted(sweep.iterdir()) if sweep.is_dir() else []:
-        if directory.name.startswith("run_") and (directory / MANIFEST).is_file():
-            runs.append((parse_id(directory.name), directory))
-    return [(run_id, directory) for run_id, directory in runs if run_id.exit_code is not None]
 
 
 State = Literal["done", "failed", "to do"]

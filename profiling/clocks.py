@@ -17,10 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiling.tables import (
-    BACKWARD,
-    FORWARD,
+    STAGES,
     TIMES_OF_BATCHES,
-    UPDATE,
     as_table,
     is_model,
     read,
@@ -30,7 +28,6 @@ from profiling.tables import (
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
-_STAGES = (FORWARD, BACKWARD, UPDATE)
 _OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
 
 Columns = Mapping[str, np.ndarray]
@@ -106,7 +103,7 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     """The stages as the tool saw them marked, if it saw those of every attributed batch."""
     attributed = np.flatnonzero(batches["attributed"])
     rows, stages, places = [], [], []
-    for stage, name in enumerate(_STAGES):
+    for stage, name in enumerate(STAGES):
         marks = np.flatnonzero(markers["name"] == name)
         if len(marks) != len(attributed) or not len(marks):
             return None
@@ -151,12 +148,12 @@ def _rows_of(batches: Columns, index: np.ndarray) -> np.ndarray:
 
 def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray, by: str) -> _Placed:
     """From the first start to the last end of each stage of each batch."""
-    distinct, which = np.unique(row * len(_STAGES) + stage, return_inverse=True)
+    distinct, which = np.unique(row * len(STAGES) + stage, return_inverse=True)
     first = np.full(len(distinct), np.iinfo(np.int64).max)
     last = np.full(len(distinct), np.iinfo(np.int64).min)
     np.minimum.at(first, which, start)
     np.maximum.at(last, which, end)
-    return _Placed(distinct // len(_STAGES), distinct % len(_STAGES), first, last, by)
+    return _Placed(distinct // len(STAGES), distinct % len(STAGES), first, last, by)
 
 
 # --- of a rank's directory ----------------------------------------------------------------------------
@@ -184,9 +181,9 @@ def set_clock(directory: Path, tool: str) -> list[str]:
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
     how = (
-        f"was set to that of the batches by {placement.by}"
+        f"was aligned to the step timings by {placement.by}"
         if placement.shift_ns
-        else "is that of the batches"
+        else "and step timings agree"
     )
     return [f"{tool}: its clock {how}, to within {rounded(placement.residual_ns)}"]
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import END_OF_BATCH, STAGES
 from profiling.tau_markers import tau_emitter
 
-STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
 # Set in the processes that a collector of NVTX starts.
 _NVTX_COLLECTOR = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NVPROF_TMPDIR")
 
@@ -65,7 +64,7 @@ class Markers:
 
     def __init__(self, emitters: Sequence[Emitter]) -> None:
         self._emitters = emitters
-        self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES[:3])
+        self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES)
 
     def begin(self) -> None:
         """Say that the first batch begins; each other one does where the one before ends."""

@@ -41,6 +41,11 @@ DIRECTIONS = ("fprop", "bprop", "update", "loader", "none")  # none: not attribu
 
 # The stages of a batch as every tool sees them; "End of Batch" is a mark, the others are ranges.
 FORWARD, BACKWARD, UPDATE, END_OF_BATCH = "Forward Pass", "Backward Pass", "Model Update", "End of Batch"
+STAGES = (FORWARD, BACKWARD, UPDATE)
+MARKS = (*STAGES, END_OF_BATCH)
+# Of a benchmark study: the passes that compute; the step of a network that is split over two devices.
+PASSES = ("forward", "backward")
+SPLIT_STEP = ("receive", "forward", "exchange", "backward", "send")
 
 # The columns of the batches' table that say when each was, and whether it was recorded.
 TIMES_OF_BATCHES = [
@@ -309,7 +314,7 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:
-        raise UserError(f"{path} is not a readable {name} table ({error}); run the point again") from None
+        raise UserError(f"{path} is not a readable {name} table ({error}); repeat the run") from None
 
 
 def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
@@ -318,8 +323,8 @@ def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
     if len(numbers) < len(index) or not np.array_equal(numbers, np.arange(len(numbers))):
         span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
         if len(np.unique(numbers)) < len(numbers):
-            span += ", some twice"
+            span += ", with duplicates"
         raise UserError(
             f"{path} is damaged: its {len(index)} batches are numbered {span}, not 0 to {len(index) - 1}; "
-            "run the point again"
+            "repeat the run"
         )

@@ -12,9 +12,8 @@ import time
 from collections.abc import Container
 from typing import Any
 
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import END_OF_BATCH, STAGES
 
-STAGES = (FORWARD, BACKWARD, UPDATE)
 BATCH_DURATION = "Batch Duration"
 _GROUP = "PYTORCH"
 STAGE_EVENT = rf"^({BATCH_DURATION}|{'|'.join(STAGES)}) \((ns|us|ms|s)\)$"  # events that time stages

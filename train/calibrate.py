@@ -17,8 +17,9 @@ from jobs.flags import make_parser
 from jobs.run import make_run
 from jobs.store import Calibration, write_record
 from profiling.errors import run_command
+from profiling.workers import cores
 from train.backends import Backend, open_backend
-from train.device import choose_device, cores
+from train.device import choose_device
 from train.precision import Precision
 from train.world import World, read_world
 

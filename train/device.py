@@ -8,6 +8,7 @@ from jobs.gpus import NO_AMD, why_not_built_for
 from jobs.loaders import LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
+from profiling.workers import cores
 from train.world import World
 
 
@@ -67,8 +68,3 @@ def set_threads(run: Run, device: torch.device, world: World) -> None:
         torch.set_num_threads(run.threads)
     elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // world.local_size))
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

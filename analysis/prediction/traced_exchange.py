@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.anatomy.traces import trace_of
+from analysis.measures.anatomy.traces import RunTrace
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness.lateness import Lateness, of_collectives
 from analysis.measures.lateness.verdicts import STRAGGLER, judge
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
-from analysis.results.query import query_arrays
-from analysis.results.study import Source, Study
 
 # What NCCL's kernels say of themselves: ncclDevKernel_AllReduce_Sum_f32_RING_LL.
 _ALGORITHM = re.compile(r"nccl.*_(ring|tree)_", re.IGNORECASE)
 
-_NAMES = """
+ALLREDUCE_NAMES = """
 select distinct short_name::varchar as name from read_parquet($kernels)
 where "class"::varchar = 'communication' and short_name::varchar ilike '%allreduce%'
 """
@@ -76,26 +74,25 @@ def together(parts: Sequence[Exchanges]) -> Exchanges:
     return Exchanges(**arrays, algorithms=frozenset().union(*(one.algorithms for one in parts)))
 
 
-def allreduces(study: Study, source: Source, series: Series) -> Allreduces | None:
-    """A run's allreduces of all ranks; None where they do not match, or tables are missing.
+def allreduces(
+    trace: RunTrace, names: Iterable[str], series: Series
+) -> tuple[Allreduces | None, Sequence[str]]:
+    """A run's allreduces of all ranks; and in words what is not known of them, or is left out.
 
-    Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
+    None where they do not match, or tables are missing. Those of a process group of fewer ranks exchange no
+    gradients of DDP's: they are left out.
+
+    Args:
+        names: of the kernels that made them.
+        series: the run's batches.
     """
-    trace = trace_of(study, source)
-    ranks, matched = trace.calls, trace.matched
+    source, ranks, matched = trace.source, trace.calls, trace.matched
     if len(ranks) != source.world_size or not trace.has_collectives:
-        return None
+        return None, ()
     if matched is None:
-        study.note("its ranks recorded different collectives: what they cost is not known", source)
-        return None
+        return None, ["its ranks recorded different collectives: their cost is not available"]
     shared = [one for one in matched.shared if one.kind == "allreduce"]
     fewer = {one.members for one in shared if len(one.members) < len(ranks)}
-    if fewer:
-        study.note(
-            f"allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
-            "are left out of the simulation",
-            source,
-        )
     whole = [one.calls for one in shared if len(one.members) == len(ranks)]
     calls = np.concatenate([np.empty((len(ranks), 0), np.int64), *whole], axis=1)
     calls = calls[:, np.argsort(calls[0], kind="stable")]
@@ -107,12 +104,15 @@ def allreduces(study: Study, source: Source, series: Series) -> Allreduces | Non
     # Since the arrival, so that a float holds it to the nanosecond.
     lasted = np.rint(np.median(end - arrived, axis=0)).astype(np.int64)
     batch, size = (getattr(ranks[0], name)[calls[0]] for name in ("batch_index", "bytes"))
-    names = query_arrays(study, source, _NAMES, kernels=source.tables("kernels"))
-    return Allreduces(
+    of_all = Allreduces(
         batch, size, start[0], arrived, arrived + lasted,
-        algorithms_of(map(str, names["name"])),
+        algorithms_of(names),
         late_ranks(of_collectives(ranks, matched, series), source.hosts),
     )  # fmt: skip
+    return of_all, [
+        f"allreduces of process groups of {min(map(len, fewer))} of its {len(ranks)} ranks "
+        "are left out of the simulation"
+    ] if fewer else []
 
 
 def algorithms_of(names: Iterable[str]) -> frozenset[str]:

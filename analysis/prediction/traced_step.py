@@ -9,19 +9,18 @@
 - Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from analysis.measures.anatomy.traces import anatomy_of, trace_of
-from analysis.measures.batches.series import Series
+from analysis.measures.anatomy.traces import RunTrace, anatomy_of, trace_of
 from analysis.measures.scaling.points import Point
 from analysis.prediction.allreduce import Exchanges
 from analysis.prediction.exchange_forms import Layout
 from analysis.prediction.simulate import Step
-from analysis.prediction.traced_exchange import Allreduces, Late, allreduces, exchanges
+from analysis.prediction.traced_exchange import ALLREDUCE_NAMES, Allreduces, Late, allreduces, exchanges
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study, reading
 from profiling import tables
@@ -39,6 +38,24 @@ group by all order by all
 
 
 @dataclass(frozen=True)
+class Recording:
+    """All that is read of a traced run; arrays by column.
+
+    Attributes:
+        batches: ``tables.TIMES_OF_BATCHES`` of rank 0's attributed batches, in order.
+        ready: of rank 0's backward passes ``batch_index, layer, ready_ns``: the end of the layer's kernels.
+        trace: of all ranks.
+        allreduce_names: of the kernels that made allreduces.
+    """
+
+    source: Source
+    batches: Mapping[str, np.ndarray]
+    ready: Mapping[str, np.ndarray]
+    trace: RunTrace
+    allreduce_names: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Traced:
     """What the trace of a point says: its step, and its allreduces (none where one rank ran)."""
 
@@ -51,42 +68,65 @@ def traced(study: Study, point: Point) -> Traced | str:
     """What a point's trace says; or, in words, why it does not say when gradients are ready."""
     runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
     if not runs:
-        return "no run was traced (profile: torch)"
+        return "no run was profiled (profile: torch)"
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
-    answer = study.use(source, lambda source: _traced(study, point, source, series))
-    return answer or f"its trace ({source.id}) cannot be used: a table is damaged"
-
-
-def _traced(study: Study, point: Point, source: Source, series: Series) -> Traced | str:
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
+    recording = study.use(source, lambda source: read(study, source))
+    if recording is None:
+        return f"its trace ({source.id}) cannot be used: a table is damaged"
+    calls = None
+    if point.world_size > 1:
+        calls, unknown = allreduces(recording.trace, recording.allreduce_names, series)
+        for text in unknown:
+            study.note(text, source)
+    return traced_by(recording, point, calls)
+
+
+def read(study: Study, source: Source) -> Recording:
+    """What the prediction takes from a traced run.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
+    kernels = [tables.table_path(_rank_0(source), "kernels")]
     with reading(source):
-        recorded = _stages(source)
-    recorded = {name: column[recorded["attributed"]] for name, column in recorded.items()}
+        batches = _batches(source)
+    ready = query_arrays(study, source, _READY, kernels=kernels)
+    names = query_arrays(study, source, ALLREDUCE_NAMES, kernels=source.tables("kernels"))
+    return Recording(source, batches, ready, trace_of(study, source), list(map(str, names["name"])))
+
+
+def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> Traced | str:
+    """What a recording says of its point; or, in words, why it does not say when gradients are ready.
+
+    Args:
+        calls: its allreduces; None: there are none, or they are not known.
+    """
+    source, recorded = recording.source, recording.batches
     if not len(recorded["start_ns"]):
         return "its trace has no attributed batch"
-    calls = allreduces(study, source, series) if point.world_size > 1 else None
-    gradients = _ready(study, source, recorded)
+    gradients = _ready(recording)
     sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
     if gradients is None and sent is None:
         return (
-            "its trace does not say when gradients are ready (that takes kernels with layers and the "
+            "its trace does not show when gradients are ready (this needs kernels with layers and the "
             "parameters in rank 0's report, or allreduces with their sizes)"
         )
     ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
     step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
-        return "its stages took no time: by how much the profiler slowed the step down is not known"
-    step = replace(step, waits_share=_waits_share(study, source))
+        return "its stages took no time: the profiler's slowdown of the step is unknown"
+    step = replace(step, waits_share=_waits_share(recording.trace))
     return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
 
 
-def _waits_share(study: Study, source: Source) -> float:
+def _waits_share(trace: RunTrace) -> float:
     """How much of the loading stage a run waits for its loader while nothing else is done; 1: not known.
 
     A host that waits for data keeps no device waiting that still has kernels to run.
     """
-    ranks = anatomy_of(trace_of(study, source))
+    ranks = anatomy_of(trace)
     loading = sum(int(one["wall_ns"][one["stage"] == "load"].sum()) for one in ranks)
     waits = sum(int(one["loader_wait_ns"].sum()) for one in ranks)
     return min(1.0, waits / loading) if loading else 1.0
@@ -99,14 +139,13 @@ def _rank_0(source: Source) -> Path:
 # --- gradients ----------------------------------------------------------------------------------------
 
 
-def _ready(
-    study: Study, source: Source, recorded: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _ready(recording: Recording) -> tuple[np.ndarray, np.ndarray] | None:
     """(when each gradient is ready, ns from the begin of the backward pass; its elements), in that order."""
-    counts = source.manifest.ranks[0].gradient_elements if source.manifest and source.manifest.ranks else {}
+    manifest = recording.source.manifest
+    counts = manifest.ranks[0].gradient_elements if manifest and manifest.ranks else {}
     if not counts:
         return None
-    columns = query_arrays(study, source, _READY, kernels=[tables.table_path(_rank_0(source), "kernels")])
+    columns, recorded = recording.ready, recording.batches
     begin = dict(zip(recorded["batch_index"].tolist(), _backward_begin(recorded).tolist(), strict=True))
     by_layer: dict[str, list[float]] = {}
     for batch, layer, at in zip(columns["batch_index"], columns["layer"], columns["ready_ns"], strict=True):
@@ -168,11 +207,12 @@ def _backward_begin(stages: Mapping[str, np.ndarray]) -> np.ndarray:
 # --- stages -------------------------------------------------------------------------------------------
 
 
-def _stages(source: Source) -> dict[str, np.ndarray]:
-    """Rank 0's batches, in order."""
-    read = tables.read(_rank_0(source), "batches", tables.TIMES_OF_BATCHES)
-    order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
-    return {name: read[name].to_numpy()[order] for name in tables.TIMES_OF_BATCHES}
+def _batches(source: Source) -> dict[str, np.ndarray]:
+    """Rank 0's attributed batches, in order."""
+    every = tables.read(_rank_0(source), "batches", tables.TIMES_OF_BATCHES)
+    order = np.argsort(every["batch_index"].to_numpy(), kind="stable")
+    order = order[every["attributed"].to_numpy(zero_copy_only=False)[order]]
+    return {name: every[name].to_numpy(zero_copy_only=False)[order] for name in tables.TIMES_OF_BATCHES}
 
 
 def step_of(

@@ -1,8 +1,9 @@
-"""One HTML file that opens offline: the answer in words, charts, tables, provenance.
+"""The results as one HTML file that opens offline: summary, charts, tables, provenance.
 
 python -m analysis.report DIR                      writes DIR/report.html
 python -m analysis.report DIR --output FILE
-python -m analysis.report DIR --trace              and a run's timeline for Perfetto, DIR/trace.pftrace.gz
+python -m analysis.report TRACES...                first converts traces into a folder next to them
+python -m analysis.report DIR --trace              also writes the timeline of a run, DIR/trace.pftrace.gz
 """
 
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from analysis.display import output
 from analysis.measures.anatomy import timeline
 from analysis.report.render import Page, render
-from analysis.results.load import load
+from analysis.results.raw import load_or_convert
 from jobs.flags import make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
@@ -22,8 +23,9 @@ _BESIDE = Path()  # --trace without a name
 def main() -> int:
     parser = make_parser("python -m analysis.report", __doc__)
     parser.add_argument(
-        "path", type=Path, metavar="DIR", help="a sweep's results, a run, studies, or reference files"
-    )
+        "path", type=Path, nargs="+", metavar="DIR",
+        help="a sweep's results, a run, studies, reference files; or traces, which are converted first",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE", help="[DIR/report.html]")
     parser.add_argument(
         "--trace",
@@ -31,7 +33,7 @@ def main() -> int:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"write a run's timeline of all ranks too, for Perfetto [DIR/{timeline.FILE}]",
+        help=f"also write the timeline of all ranks of a run, for Perfetto [DIR/{timeline.FILE}]",
     )
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
@@ -40,23 +42,24 @@ def main() -> int:
     from analysis.report import studies
     from analysis.report.build import build
 
-    target = arguments.output or beside(arguments.path, "report.html")
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
-            raise UserError(f"--{flag} says what of a timeline is written: it goes with --trace")
-    if studies.holds_studies(arguments.path):
-        _write(target, studies.page(arguments.path, arguments.peaks))
+            raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
+    path: Path = arguments.path[0]
+    if len(arguments.path) == 1 and studies.holds_studies(path):
+        _write(arguments.output or beside(path, "report.html"), studies.page(path, arguments.peaks))
         if arguments.trace:
-            raise UserError(f"{arguments.path} holds studies: --trace draws the ranks of a run")
+            raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
-    study = load(arguments.path, arguments.peaks)
-    _write(target, build(study))
+    study = load_or_convert(arguments.path, arguments.peaks)
+    path = study.path
+    _write(arguments.output or beside(path, "report.html"), build(study))
     if arguments.trace:
-        own = arguments.trace if arguments.trace != _BESIDE else beside(arguments.path, timeline.FILE)
+        own = arguments.trace if arguments.trace != _BESIDE else beside(path, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
-        print(f"{len(failed)} points failed; the report names them", file=sys.stderr)
+        print(f"{len(failed)} runs failed; the report lists them", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

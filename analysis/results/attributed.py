@@ -7,7 +7,7 @@ measure asks which of the two a source is.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +45,13 @@ def kernels(source: Source) -> "pa.Table | list[Path]":
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Over the attributed batches of all ranks (ns, FLOP, bytes).
+class Costs:
+    """Of attributed batches, all of them or one in the mean (ns, FLOP, bytes).
 
     Attributes:
-        batches: of a rank that have kernels; of a rank with several GPUs one counts for each.
-        kernel_ns: of the model's kernels; counted_ns: of those to which FLOPs are credited.
+        batches: of a rank that have kernels, over all ranks; of a rank with several GPUs one counts for each.
+        kernel_ns: time of the model's kernels, launch by launch.
+        counted_ns: that of launches to which FLOPs are credited.
         flops, bytes: credited to them; 0: not known.
         loader_ns, communication_ns, copy_ns: the classes apart.
     """
@@ -64,6 +65,13 @@ class Sums:
     communication_ns: float = 0.0
     copy_ns: float = 0.0
 
+    @property
+    def per_batch(self) -> "Costs":
+        """Of one batch of one rank, the mean, where these are of all."""
+        return replace(self, **{name: getattr(self, name) / self.batches for name in COSTS})
+
+
+COSTS = tuple(one.name for one in fields(Costs) if one.name != "batches")
 
 _SUMS = f"""
 with counted as ({COUNTED}), launches as (
@@ -81,11 +89,11 @@ from launches
 """
 
 
-def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Source, Sums]]:
+def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Source, Costs]]:
     """The sums of each source that has attributed kernels; of the others a note says so."""
     of_tables = table_sums(study, [source for source in sources if source.kind == "pyprof"])
 
-    def sums(source: Source) -> Sums | None:
+    def sums(source: Source) -> Costs | None:
         if source.kind == "pyprof":
             return _sums_of_table(study, source, of_tables.get(source.id))
         return _sums_of_run(study, source)
@@ -93,7 +101,7 @@ def sums_of_each(study: Study, sources: Sequence[Source]) -> Iterator[tuple[Sour
     return study.each(sources, sums)
 
 
-def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Sums | None:
+def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Costs | None:
     # A table without rows has no sums.
     if sums is None or sums.batches.attributed_from is None:
         study.note("no batch in it has an attributed backward pass, so no cost is counted", source)
@@ -101,7 +109,7 @@ def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Sums
     if not sums.kernel_ns:
         study.note("no launch of its attributed batches has a time, so no cost is counted", source)
         return None
-    return Sums(
+    return Costs(
         sums.batches.backward,
         sums.kernel_ns,
         sums.counted_ns,
@@ -111,7 +119,7 @@ def _sums_of_table(study: Study, source: Source, sums: TableSums | None) -> Sums
     )
 
 
-def _sums_of_run(study: Study, source: Source) -> Sums | None:
+def _sums_of_run(study: Study, source: Source) -> Costs | None:
     paths = {name: source.tables(name) for name in ("kernels", "batches")}
     if not all(paths.values()):
         return None
@@ -125,7 +133,7 @@ def _sums_of_run(study: Study, source: Source) -> Sums | None:
         return None
     note_left_out(study, source, attributed - recorded, attributed, untimed)
     # One rank of DataParallel has the kernels of all its GPUs.
-    return Sums(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
+    return Costs(recorded * source.gpus_per_rank, *(float(value or 0) for value in sums))
 
 
 # --- groups -------------------------------------------------------------------------------------------
@@ -145,7 +153,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Groups:
-    """The rows of a question, and how many batches (of a rank; see :class:`Sums`) they are of."""
+    """The rows of a question, and how many batches (of a rank; see :class:`Costs`) they are of."""
 
     batches: int
     rows: list[tuple]

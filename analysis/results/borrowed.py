@@ -10,12 +10,10 @@ equally many. What remains has no FLOPs and bytes; how much that is, is a findin
 import duckdb
 
 from analysis.results.study import Source, Study
-from jobs.run import fields_of
 from profiling.tables import ATTRIBUTED, IS_MODEL
 
 PLAIN = "read_parquet($kernels)"
 # In these the two runs may differ: what a batch launches does not depend on them.
-_ANY = fields_of("observation", "length")
 
 # The model's launches in attributed batches, numbered by kernel and direction within each batch.
 _LAUNCHES = f"""
@@ -114,8 +112,8 @@ def _relation(study: Study, source: Source) -> str:
     lender = lender_of(study, source)
     if lender is None:
         study.note(
-            "its tool knows no shapes, so FLOPs and bytes are not known; a run of the same "
-            "point under PyTorch's profiler (profile: torch) would lend them",
+            "its profiler records no shapes, so FLOPs and bytes are unknown; they can be taken from a run "
+            "of the same configuration under PyTorch's profiler (profile: torch)",
             source,
         )
         return PLAIN
@@ -141,9 +139,9 @@ def _relation(study: Study, source: Source) -> str:
 
 def _tell(study: Study, source: Source, lender: Source, by_name: float, by_class: float) -> None:
     study.note(
-        f"its tool knows no shapes; FLOPs and bytes are those of the same launches in "
-        f"{lender.id}, which cover {by_name + by_class:.1f} % of its kernels' time ({by_name:.1f} % matched "
-        f"by kernel and order, {by_class:.1f} % by class and order)",
+        f"its profiler records no shapes; FLOPs and bytes are taken from the same launches in {lender.id} "
+        f"and cover {by_name + by_class:.1f} % of its kernel time ({by_name:.1f} % matched by kernel and "
+        f"order, {by_class:.1f} % by class and order)",
         source,
     )
 
@@ -158,9 +156,7 @@ def lender_of(study: Study, source: Source) -> Source | None:
     alike = [
         other
         for other in study.of_kind("run")
-        if other.fields["profile"] == "torch"
-        and other.tables("kernels")
-        and all(other.fields[name] == value for name, value in source.fields.items() if name not in _ANY)
+        if other.fields["profile"] == "torch" and other.tables("kernels") and other.point == source.point
     ]
     return min(
         alike,

@@ -236,17 +236,6 @@ def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> n
     return _widening(freedom, np.random.default_rng(seed), resamples)
 
 
-def run_resamples(
-    runs: Sequence[np.ndarray],
-    statistic: Statistic = median,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
-    between: Scatter | None = None,
-) -> np.ndarray:
-    """What :func:`draw_runs` draws, as values."""
-    return draw_runs(runs, statistic, resamples, seed, between).values()
-
-
 def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Statistic, seed: int) -> float:
     """Relative standard error of a run's figure, by its batches alone."""
     errors = [
@@ -256,23 +245,13 @@ def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Sta
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def between_runs(
-    runs: Sequence[np.ndarray],
-    statistic: Statistic = median,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
-) -> Estimate:
+def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.ndarray | None) -> Estimate:
     """The median over runs of a statistic of each run's batches, with its interval.
 
     Args:
         runs: the series of each repetition, after warm-up.
+        drawn: the values that :func:`draw_runs` gives of them; None: there are no two runs.
     """
-    drawn = run_resamples(runs, statistic, resamples, seed) if len(runs) > 1 else None
-    return of_resamples(runs, statistic, drawn)
-
-
-def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.ndarray | None) -> Estimate:
-    """The same, its interval from what :func:`run_resamples` drew; None where there are no two runs."""
     if not runs:
         return Estimate(float("nan"), float("nan"), float("nan"), "no runs")
     value = float(np.median([float(statistic(run)) for run in runs]))
@@ -281,7 +260,7 @@ def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.nda
     return Estimate(value, *interval(drawn))
 
 
-ONE_REPETITION = "one repetition: how much runs differ is not known; repeat the point"
+ONE_REPETITION = "one repetition: the spread between runs is unknown; repeat the run"
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class BatchTimes:
         start_ns, last_ns: of each batch, on the host's clock; the first of those that are told by their ends
             alone has no start of its own, and has that of the recording.
         begun: whether the recording holds the first batch from its start.
-        confidence: of a batch that was found by the kernels, how many of them recur, 0 to 1; 1: it is marked.
+        confidence: of batches that the kernels tell, how many of these the next batch has, 0 to 1; 1: marked.
     """
 
     of: Callable[[np.ndarray], np.ndarray]

@@ -11,12 +11,11 @@ from itertools import islice
 import numpy as np
 
 from profiling.attribution.events import RANGE, Columns, Trace
-from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from profiling.tables import MARKS
 
 _SHOWN = 8
-_IN_ORDER = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
 # What marks a batch once, by our loop and by others'.
-STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH, "Load Data", "Optimizer Step", "Allreduce Gradients")
+MARKED_ONCE = (*MARKS, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
 
 def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0) -> list[str]:
@@ -28,10 +27,11 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
     """
     findings = []
     marked = {
-        rank: {name: count for name, count in of.items() if name in STAGES} for rank, of in counts.items()
+        rank: {name: count for name, count in of.items() if name in MARKED_ONCE}
+        for rank, of in counts.items()
     }
     most = max((count for of in marked.values() for count in of.values()), default=0)
-    everywhere = sorted({name for of in marked.values() for name in of}, key=STAGES.index)
+    everywhere = sorted({name for of in marked.values() for name in of}, key=MARKED_ONCE.index)
     if most == 0:
         return ["no stage of a batch is marked, so batches cannot be counted"] if counts else []
     for rank in sorted(marked):
@@ -54,19 +54,19 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
         names: of its ranges and marks, those that are no stage included.
         start_ns: when each began, shape (names,).
     """
-    counts = Counter(name for name in names if name in STAGES)
+    counts = Counter(name for name in names if name in MARKED_ONCE)
     findings = missing_marks({rank: counts}) if counts else []
-    if findings or not all(name in counts for name in _IN_ORDER):
+    if findings or not all(name in counts for name in MARKS):
         return findings
-    place = {name: number for number, name in enumerate(_IN_ORDER)}
+    place = {name: number for number, name in enumerate(MARKS)}
     stage = np.array([place.get(name, -1) for name in names])
     begun = start_ns[stage >= 0]
     stage = stage[stage >= 0][np.argsort(begun, kind="stable")]
-    wrong = int((stage != np.arange(len(stage)) % len(_IN_ORDER)).sum())
+    wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
     if wrong:
         findings.append(
-            f"{wrong} of {len(stage)} stages do not come in the order of a batch: the clock went backwards, "
-            "or several processes marked them"
+            f"{wrong} of {len(stage)} stages are out of order within their batch: the clock went backwards, "
+            "or several processes wrote the markers"
         )
     return findings
 
@@ -81,8 +81,8 @@ def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
     if not early:
         return []
     return [
-        f"{early} of {launched} device activities begin before they are launched, by up to "
-        f"{earliest_ns / 1000:g} us: the clock went backwards, or the device's is not the host's"
+        f"{early} of {launched} device activities begin before their launch, by up to "
+        f"{earliest_ns / 1000:g} us: the clock went backwards, or device and host clocks differ"
     ]
 
 
@@ -120,13 +120,15 @@ class Tally:
         texts = list(trace.findings)
         if trace.malformed:
             texts.append(
-                f"{trace.malformed} events lack a required field or hold an absurd one; they are left out"
+                f"{trace.malformed} events lack a required field or have an impossible value; they are left "
+                "out"
             )
         if self._rows and trace.world_size > 1 and not self._collectives:
             where = "on its GPU" if trace.on_device else "among its operators"
             texts.append(
-                f"one of {trace.world_size} ranks, and no collective {where}: communication is not recorded, "
-                "not absent (it runs where this profiler does not look, or without CUDA activities)"
+                f"one of {trace.world_size} ranks, with no collective {where}: communication was not "
+                "recorded (it runs where this profiler does not look, or CUDA activities were not "
+                "recorded)"
             )
         texts += clock_findings(self._early, self._launched, self._earliest_ns)
         ranges = marks["kind"] == RANGE
@@ -135,16 +137,17 @@ class Tally:
         if self._launched < self._rows:
             texts.append(
                 f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
-                "(it came before the trace): they have no batch, direction or operator"
+                "(launched before the trace): they have no batch, direction or operator"
             )
         if self._rows and not source:
-            texts.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
+            texts.append("no markers separate its batches: no ProfilerStep, End of Batch or Optimizer.step")
         elif source == "Optimizer.step":
             texts.append(
-                "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
+                "no ProfilerStep or End of Batch markers: using the end of Optimizer.step as the step "
+                "boundary"
             )
         if not trace.inputs and self._rows:
             texts.append(
-                "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
+                "no input shapes: FLOPs and bytes of operators are unknown; profile with record_shapes"
             )
         return texts

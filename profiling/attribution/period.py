@@ -8,6 +8,7 @@ what runs once a batch (the loss, the optimizer) is not in each of them, and so 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +16,7 @@ MOST = 1 << 18  # kernels that are looked at
 FEWEST_PERIODS = 3
 LEAST_CONFIDENCE = 0.9  # of the kernels recur; fewer, and it is no period
 _SHORTEST = 8  # kernels of a batch
+_IN_STEP = 0.6  # of the kernels equal the one so many places on, in a period: one more shifts all behind it
 _NEAR = 0.02  # below the best agreement a shorter distance is as good
 _PROJECTIONS = 6
 _IN_MOST = 0.9  # of the batches a kernel must be in most, to be one that each batch launches
@@ -27,7 +29,7 @@ class Period:
     Attributes:
         edges_ns: where each whole batch begins, and at last where the last one ends; rising.
         kernels: of a batch.
-        confidence: the share of kernels that equal the one a batch later.
+        confidence: the share of a batch's kernels that the next batch has, too.
     """
 
     edges_ns: np.ndarray
@@ -51,13 +53,24 @@ def find_period(
     if count < FEWEST_PERIODS * _SHORTEST or len(names) < 2:
         return None
     for distance in _candidates(place, len(names)):
-        share = float((place[distance:] == place[:-distance]).mean())
-        if share < LEAST_CONFIDENCE or not _each_holds_all(place, distance, len(names)):
+        in_step = (place[distance:] == place[:-distance]).mean() >= _IN_STEP
+        if not in_step or not _each_holds_all(place, distance, len(names)):
             continue
         edges = _edges(name, start_ns, end_ns, distance, last_of_batch)
-        if edges is not None:
-            return Period(edges, distance, share)
+        if edges is None:
+            continue
+        confidence = _recurring(place, np.searchsorted(start_ns[:MOST], edges))
+        if confidence >= LEAST_CONFIDENCE:
+            return Period(edges, distance, confidence)
     return None
+
+
+def _recurring(place: np.ndarray, edges: np.ndarray) -> float:
+    """The share of the kernels of batches that the batch behind them has, too, whatever their order."""
+    edges = np.unique(np.minimum(edges, len(place)))
+    counts = [np.bincount(place[low:high], minlength=place.max() + 1) for low, high in pairwise(edges)]
+    shared = [np.minimum(one, after).sum() / max(one.sum(), after.sum()) for one, after in pairwise(counts)]
+    return float(np.mean(shared)) if shared else 0.0
 
 
 def _candidates(place: np.ndarray, names: int) -> list[int]:
@@ -78,7 +91,7 @@ def _candidates(place: np.ndarray, names: int) -> list[int]:
     if best <= 0:
         return []
     # What several random signs make equal by chance is found out by whoever counts exactly.
-    near = np.flatnonzero(agreement >= best - 3 * _NEAR)
+    near = np.flatnonzero(agreement >= best - 5 * _NEAR)
     peaks = [one for one in near if agreement[one] >= agreement[max(one - 1, 0) : one + 2].max()]
     return [int(one) for one in peaks][:64]
 
@@ -92,11 +105,11 @@ def _each_holds_all(place: np.ndarray, distance: int, names: int) -> bool:
     held = np.zeros((batches, names), bool)
     held[np.repeat(np.arange(batches), distance), cut.ravel()] = True
     often = held.mean(axis=0)
-    known = often > 0
-    regular = often >= _IN_MOST
-    # A name in no more than one batch is chance (an allocation, the trace's first kernels).
-    recurring = known & (held.sum(axis=0) > 1)
-    return bool(recurring.any()) and bool((regular & recurring).sum() >= _IN_MOST * recurring.sum())
+    regular = int((often >= _IN_MOST).sum())
+    # What ran in one of them alone, or behind the last: a few kernels by chance (the recording's first, an
+    # allocation), or, where a layer was taken for the batch, all that is not of a layer.
+    seldom = int((held.sum(axis=0) <= 1).sum())
+    return regular >= _IN_MOST * (names - seldom) and seldom <= (1 - _IN_MOST) * names
 
 
 def _edges(
@@ -111,20 +124,28 @@ def _edges(
     numbers, counts = np.unique(name, return_counts=True)
     expected = len(name) / distance
     once = numbers[np.abs(counts - expected) <= 1 + 0.02 * expected]
-    # The once-a-batch kernel nearest behind the cut begins the batch.
+    # The kernel that runs once a batch nearest behind the cut: batches begin as far before it as there.
     behind = {int(number): _steady(np.flatnonzero(name == number), distance) for number in once}
     steady = {number: places for number, places in behind.items() if places is not None}
     if not steady:
-        places = np.arange(first, len(name), distance)
+        places = np.arange(first % distance, len(name), distance)
     else:
-        offset = {number: int((places[0] - first) % distance) for number, places in steady.items()}
-        places = steady[min(offset, key=lambda number: offset[number])]
+        # As far behind the cut as in the second period: the first may be in part, or of the warm-up.
+        offset = {number: _behind(places, first) for number, places in steady.items()}
+        nearest = min(offset, key=lambda number: offset[number])
+        places = np.maximum(steady[nearest] - offset[nearest], 0)
     edges = start_ns[places]
     # What follows the last whole batch is none, unless it is as long as one.
     if len(name) - places[-1] >= distance:
         edges = np.append(edges, int(end_ns.max()) + 1)
     edges = edges[np.append(True, np.diff(edges) > 0)]
     return edges if len(edges) > FEWEST_PERIODS else None
+
+
+def _behind(places: np.ndarray, first: int) -> int:
+    """How far behind ``first`` the next of ``places`` is."""
+    behind = places[places >= first]
+    return int(behind[0] - first) if len(behind) else len(places)
 
 
 def _steady(places: np.ndarray, distance: int) -> np.ndarray | None:
@@ -139,16 +160,16 @@ def _steady(places: np.ndarray, distance: int) -> np.ndarray | None:
 def _first_kernel(
     name: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, distance: int, last: Sequence[int]
 ) -> int:
-    """Place of the kernel with which a batch begins, in the first period: behind the optimizer's last, or
-    the longest pause."""
-    cycle = np.arange(min(2 * distance, len(name) - 1))
+    """Place of the kernel with which a batch begins, in the second period or behind it: behind the
+    optimizer's last, or the longest pause."""
+    cycle = np.arange(distance, min(3 * distance, len(name) - 1))
     ends = cycle[np.isin(name[cycle], last)]
     if len(ends):
         # The last of a run of them: the next is a batch away.
         gaps = np.diff(np.append(ends, ends[0] + distance))
-        return int(ends[int(np.argmax(gaps))] + 1) % distance
+        return int(ends[int(np.argmax(gaps))] + 1)
     reach = np.maximum.accumulate(end_ns)
     pauses = start_ns[1:] - reach[:-1]
     batches = len(pauses) // distance
     by_place = np.median(pauses[: batches * distance].reshape(batches, distance), axis=0)
-    return int(np.argmax(by_place) + 1) % distance
+    return distance + int(np.argmax(by_place) + 1)

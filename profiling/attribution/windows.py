@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from profiling.attribution.batch_times import find_batches, tells_batch
-from profiling.attribution.checks import STAGES
+from profiling.attribution.checks import MARKED_ONCE
 from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of
 from profiling.attribution.coding import distinct
 from profiling.attribution.events import OPERATOR, Events, Trace, name_flags
@@ -62,7 +62,7 @@ class Windows:
 
     def __init__(self, trace: Trace, first_batch: int | None, marker: str = "", alone: bool = False) -> None:
         self._trace = trace
-        marking = name_flags(trace.names, lambda name: name in STAGES or tells_batch(name, marker))
+        marking = name_flags(trace.names, lambda name: name in MARKED_ONCE or tells_batch(name, marker))
         host = trace.tables["host"]
         pieces = [
             {name: column[marking[piece["name"]]] for name, column in piece.items()}

@@ -5,7 +5,6 @@ One ordered table of patterns: the first that is found in the name gives the cla
 """
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 # Order matters: collectives, copies and the loader first, because their names hold words of arithmetic
@@ -15,28 +14,34 @@ from functools import lru_cache
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "communication",
-        r"nccl|rccl|msccl|^(gloo|mpi|ucc|xccl|oneccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
+        r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|deep_?ep::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
         r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
         r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer",
     ),
     ("pooling", r"^triton_poi_\w*pool"),
-    ("pointwise", r"^triton_poi_|\bcpp_fused_"),
+    # Triton's names before PyTorch 2.1 (triton__0d1d2d) say nothing: most such kernels are elementwise.
+    ("pointwise", r"^triton_poi_|^triton__\d|\bcpp_fused_"),
     ("optimizer", r"^triton_for_"),
     (
         "memcpy",
-        r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$",
+        r"^\[?(CUDA |HIP )?memcpy\b|rocclr_copyBuffer|zeCommandListAppendMemoryCopy"
+        r"|^Copy(Host|Device)To|^aten::(copy_|_to_copy|clone)$",
     ),
-    ("memset", r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|^aten::(zero_|fill_|zeros|ones)$"),
+    (
+        "memset",
+        r"^\[?(CUDA |HIP )?memset\b|rocclr_fillBuffer|zeCommandListAppendMemoryFill"
+        r"|^aten::(zero_|fill_|zeros|ones)$",
+    ),
     ("loader", r"\bdali::|dali_|nvjpeg|jpeg|DataLoader|^image::|nvImageCodec"),
     (
         "optimizer",
         r"multi_tensor_apply|_foreach_|_fused_(adam|sgd|adagrad)|fused_?(adam|sgd|lamb|adagrad)|^Optimizer\."
-        r"|distributed_adam|amp_(non_finite|update_scale|foreach)|_amp_",
+        r"|distributed_adam|\b(adamw?|lamb|lion|adagrad|muon)_\w*(kernel|step)|amp_(non_finite|update_scale|foreach)|_amp_",
     ),
     # Of the softmax kernels, those of a plain softmax are attention's, those of its logarithm a loss's.
     (
         "attention",
-        r"flash|fmha|attention|_sdp|\bmha_|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"
+        r"flash|fmha|attention|_sdp|sdpa|\bmha_|\b_?attn_|_attn\b|\bsage_?(attn|fwd|quant)|\bmla_|kv_?cache|reshape_and_cache|softmax_warp_\w+<[^>]*,\s*(\(bool\)0|false),\s*\S+?>"
         r"|cunn_SoftMax\w*<.*\bSoftMax(For|Back)wardEpilogue|scaled_\w*softmax|^aten::_?softmax"
         r"|cudnn::fusion::compute_dot_do_o",
     ),
@@ -65,7 +70,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "gemm",
-        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
+        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|(?<!finalize_)matmul|cublasLtEpilogue|\b_?b?mm_[A-Z]|rocblas|hipblas|wvSplitK|fused_moe|moe_mm|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
         r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|triton_(tem|mm)|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
         r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear",
     ),
@@ -73,13 +78,14 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         "reduction",
         r"reduce|reduction|triton_(red|per)|\bcub::|scan_kernel|kernel_scan|cumsum|logsumexp|\bnorm_kernel|argmax|argmin"
         r"|^aten::(_?(sum|mean|max|min|amax|amin|norm|linalg_vector_norm|var|std|var_mean|all|any|prod|topk|sort"
-        r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK",
+        r"|cumsum|argmax|argmin|_local_scalar_dense|item|equal))(_out)?$|radixSort|DeviceRadix|bitonic|TopK|routing|\bmoe::|moe_(align|sum|permute|unpermute)|sum_bitmatrix",
     ),
     (
         "pointwise",
         r"elementwise|element_?wise|pointwise|triton_poi|TensorIterator|ApplyOp|dropout|\bscal_kernel|saxpy|axpy"
         r"|CatArray|transpose_readWrite|transpose|index_kernel|indexing|scatter|OpTensor|addTensor|activation"
         r"|^op_(generic_)?tensor|relu|LSTM_|GRU_|lstm_cell|gru_cell|elemWise|fill_kernel|copy_kernel|philox|distribution_|random"
+        r"|silu|gelu|swiglu|rotary|\brope_|rope_kernel|quant|recat_|offsets_range|repeat_interleave|compute_cuda_kernel"
         r"|tril_triu|\bkernelPointwise|upsample|pad_|\bthrust::"
         r"|^aten::(_?(add|sub|rsub|mul|div|neg|abs|pow|sqrt|rsqrt|exp|log|sin|cos|tanh|sigmoid|silu|gelu|relu"
         r"|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|selu|celu|mish|softplus|clamp|clamp_min|clamp_max"
@@ -123,11 +129,6 @@ def classify(name: str) -> str:
 def is_helper(name: str) -> bool:
     """Whether a kernel only prepares or rearranges data for the arithmetic of the same operator."""
     return _HELPER.search(name) is not None
-
-
-def classify_all(names: Iterable[str]) -> dict[str, str]:
-    """The class of each distinct name: name -> class."""
-    return {name: classify(name) for name in set(names)}
 
 
 # --- short names ---------------------------------------------------------------------------------------

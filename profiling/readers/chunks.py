@@ -22,7 +22,8 @@ _HEAD_BYTES = 64 << 20  # where the events must have begun
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+# Of a file that is truncated, or no gzip though it begins as one.
+BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 def open_text(path: Path) -> BinaryIO:
@@ -46,7 +47,7 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
         try:
             while len(head) < size and (more := stream.read(min(size - len(head), 1 << 16))):
                 head += more
-        except _BROKEN:
+        except BROKEN:
             return bytes(head)
     return bytes(head)
 
@@ -58,7 +59,7 @@ def why_unreadable(path: Path) -> str:
     with open_text(path) as stream:
         try:
             stream.read(1 << 20)
-        except _BROKEN as error:
+        except BROKEN as error:
             return f"is truncated or damaged ({error}); write or fetch it again"
     return ""
 
@@ -113,7 +114,7 @@ class _Reader:
                 self.ended = not piece
                 pieces.append(piece)
                 held += len(piece)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise self.fail(f"is truncated or damaged ({error})", self.before + held) from None
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
@@ -127,13 +128,13 @@ class _Reader:
             self.skip(len(self.buffer) - len(start) + 1)
             return False
         if not start.startswith(b"{"):
-            raise UserError(f"{self.path} is no JSON trace: it does not begin with {{ or [")
+            raise UserError(f"{self.path} is not a JSON trace: it does not begin with {{ or [")
         match = self.find_events(facts)
         while match is None and not self.ended and len(self.buffer) < _HEAD_BYTES:
             self.fill(2 * len(self.buffer))
             match = self.find_events(facts)
         if match is None:
-            raise UserError(f'{self.path} is no trace of PyTorch\'s profiler: it has no "traceEvents"')
+            raise UserError(f'{self.path} is not a trace of PyTorch\'s profiler: it has no "traceEvents"')
         self.skip(match.end())
         return True
 

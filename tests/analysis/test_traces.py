@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -12,12 +10,13 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
-from analysis.measures.scaling import traced
+from analysis.measures.scaling import traced, traced_difference
 from analysis.report.build import build
 from analysis.report.render import render
 from analysis.results.load import load, load_named
 from profiling.convert import main as convert
 from profiling.errors import UserError
+from tests.analysis.commands import run as run_module
 from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
 
 MS = 1000.0
@@ -96,31 +95,31 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_answers_traces_as_json(late, root, command):
-    done = run(root, command, late[1], "--format", "json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+def test_every_command_answers_traces_as_json(late, command):
+    done = run(command, late[1], "--format", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
 
 
 @pytest.mark.parametrize("command", ["expense", "factors", "predict"])
-def test_what_traces_cannot_say_is_one_line(late, root, command):
-    done = run(root, command, late[1])
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_traces_cannot_say_is_one_line(late, command):
+    done = run(command, late[1])
+    assert done.code == 2 and "Traceback" not in done.err
+    assert done.err.count("\n") == 1
 
 
-def test_the_report_and_the_timeline_of_traces(late, root, tmp_path):
-    done = run(root, "report", late[1], "--output", tmp_path / "r.html", "--trace", tmp_path / "t.gz")
-    assert done.returncode == 0, done.stderr
+def test_the_report_and_the_timeline_of_traces(late, tmp_path):
+    done = run("report", late[1], "--output", tmp_path / "r.html", "--trace", tmp_path / "t.gz")
+    assert done.code == 0, done.err
     page = (tmp_path / "r.html").read_text()
-    assert "What the traces of mine say" in page and "Who is slow?" in page
+    assert "Traces of mine" in page and "Are there stragglers?" in page
     assert "rank 2" in page and "ResNet50" not in page and "Tesla K40" not in page
     assert (tmp_path / "t.gz").stat().st_size > 500
 
 
-def run(root, command, *arguments):
-    words = [sys.executable, "-m", f"analysis.{command}", *map(str, arguments)]
-    return subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+def run(command, *arguments):
+    module = "analysis.report.__main__" if command == "report" else f"analysis.{command}"
+    return run_module(module, *arguments)
 
 
 # --- several jobs -------------------------------------------------------------------------------------
@@ -144,18 +143,18 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
         assert row["scaling_efficiency_pct"] == pytest.approx(ideal, rel=2e-3)
         assert row["speedup"] == pytest.approx(row["world_size"] * ideal / 100, rel=2e-3)
     assert found.rows[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
-    assert "the batch of a GPU is constant (weak scaling" in found.assumed
-    assert "1.00 times as long" in found.assumed and "which fits" in found.assumed
+    assert "fixed per-GPU batch size (weak scaling" in found.assumed
+    assert "1.00 times as long" in found.assumed and "This fits the assumption" in found.assumed
 
 
-def test_scaling_of_traces_that_say_their_ranks_themselves(scaled, root):
+def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     _, paths = scaled
     out = paths[4].parent
-    done = run(root, "scaled", out, "--format", "json")
-    rows = json.loads(done.stdout)
+    done = run("scaled", out, "--format", "json")
+    rows = json.loads(done.out)
     # The traces of one GPU say of no world size: alone of them that is said, and they are left out.
     assert [row["world_size"] for row in rows] == [2, 4]
-    assert "4=DIR says it" in done.stderr
+    assert "as 4=DIR" in done.err
 
 
 def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
@@ -163,7 +162,7 @@ def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
     paths = [job(tmp_path, one, "two"), job(tmp_path, Planted(ranks=4, batches=6), "four")]
     study = load_named([f"2={paths[0]}", f"4={paths[1]}"])
     found = traced.answer(study)
-    assert "strong scaling" in found.assumed and "which fits" in found.assumed
+    assert "strong scaling" in found.assumed and "This fits the assumption" in found.assumed
     batch = Planted(ranks=4).batch
     assert found.rows[1]["scaling_efficiency_pct"] == pytest.approx(100 * one.batch / batch / 2, rel=2e-3)
     weak = traced.answer(study, "weak")
@@ -173,7 +172,7 @@ def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
 
 def test_folders_without_their_ranks_are_one_clear_line(scaled):
     _, paths = scaled
-    with pytest.raises(UserError, match="each is named with its number of ranks"):
+    with pytest.raises(UserError, match="give each with its number of ranks"):
         load_named([f"1={paths[1]}", str(paths[2])])
     with pytest.raises(UserError, match="holds the traces of 3 jobs"):
         load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
@@ -183,14 +182,14 @@ def test_traces_that_say_other_ranks_than_the_user_are_believed(scaled):
     _, paths = scaled
     study = load_named([f"1={paths[1]}", f"8={paths[4]}"])
     assert [source.world_size for source in study.sources] == [1, 4]
-    assert any("say 4 ranks, which counts" in note for note in study.notes())
+    assert any("have 4 ranks, which is used" in note for note in study.notes())
 
 
 def test_a_page_of_several_jobs_tells_them_apart(scaled):
     _, paths = scaled
     page = render(build(load(paths[4].parent)))
     assert all(f"job{ranks}" in page for ranks in (1, 2, 4))
-    assert "What grew most" in page or "what grew most" in page
+    assert "Largest growth" in page
 
 
 # --- bad input ----------------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ def test_names_in_traces_do_not_break_the_page(tmp_path):
     assert "<b>.json" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
-def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path, root):
+def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path):
     folder = write_job(tmp_path / "mine", Planted(ranks=4, batches=6))
     (folder / "rank1.json").unlink()
     convert([str(folder), "--out", str(tmp_path / "out")])
@@ -217,7 +216,7 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path,
     (row,) = communication.rows(study)
     assert row["collective"] == "allreduce" and row.get("transfer_ms") is None
     assert len([note for note in study.notes() if "ranks are there (without 1)" in note]) == 1
-    assert run(root, "report", tmp_path / "out").returncode == 0
+    assert run("report", tmp_path / "out").code == 0
 
 
 def test_a_damaged_record_is_one_line(tmp_path, late):
@@ -236,4 +235,59 @@ def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
     kinds = {row["collective"]: row for row in communication.rows(study)}
     assert set(kinds) == {"alltoall", "allreduce"} and kinds["alltoall"]["transfer_ms"] > 0
     assert len(stragglers.rows(study)) == 8
-    assert "Who is slow?" in render(build(study))
+    assert "Are there stragglers?" in render(build(study))
+
+
+# --- two jobs, and raw traces ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The same job before and after: its collective takes 60 us more, its batches scatter by some."""
+    folder = tmp_path_factory.mktemp("pair")
+    before, after = Planted(ranks=2, batches=40), Planted(ranks=2, batches=40, transfer=160.0)
+    return before, after, job(folder, before, "before"), job(folder, after, "after")
+
+
+def test_the_difference_of_two_jobs_is_what_was_planted(pair):
+    before, after, a, b = pair
+    rows = {(row["family"], row["figure"]): row for row in traced_difference.rows(load(a), load(b))}
+    batch = rows["batch", "batch"]
+    assert batch["difference_ms"] == pytest.approx((after.batch - before.batch) / MS, rel=1e-2)
+    assert batch["verdict"] == "slower"
+    assert rows["parts", "exposed transfer"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+    assert rows["parts", "compute"]["difference_ms"] == pytest.approx(0, abs=1e-3)
+    assert rows["collectives", "allreduce of 2"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+    assert rows["kernels", "communication"]["difference_ms"] == pytest.approx(0.06, rel=2e-2)
+
+
+def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
+    _, _, a, b = pair
+    slower = run("compare", a, b)
+    assert slower.code == 1 and "slower in b; most of it is exposed" in " ".join(slower.out.split())
+    assert run("compare", b, a).code == 0
+    assert run("compare", a, b, "--threshold", "50").code == 0
+    assert run("compare", a, a).code == 0
+
+
+def test_jobs_that_are_none_of_each_other_are_one_line(pair, scaled):
+    _, _, a, _ = pair
+    _, paths = scaled
+    done = run("compare", a, paths[4].parent)
+    assert (done.code == 2 and "give two folders of one job each" in done.err) or done.code < 2
+
+
+def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
+    folder = write_job(tmp_path / "raw", Planted(ranks=2, batches=6))
+    done = run("report", folder)
+    assert done.code == 0, done.err
+    assert done.out.strip() == str(tmp_path / "raw-converted" / "report.html")
+    again = run("report", folder / "rank0.json", folder / "rank1.json", "--output", tmp_path / "r.html")
+    assert again.code == 0, again.err
+    assert (tmp_path / "r.html").is_file()
+
+
+def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    done = run("report", tmp_path)
+    assert done.code == 2 and done.err.count("\n") == 1 and "holds no results" in done.err

@@ -7,6 +7,7 @@ from jobs import store
 from jobs.store import Manifest
 from profiling import tables
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
+from tests.ended_runs import ended_runs
 
 BATCHES, BATCH_NS = 10, 50_000_000
 
@@ -81,8 +82,7 @@ class Sweep:
 
     def manifests(self) -> dict[str, Manifest]:
         return {
-            path.name: store.read_record(path / store.MANIFEST, Manifest)
-            for _, path in store.ended_runs(self.results)
+            path.name: store.read_record(path / store.MANIFEST, Manifest) for path in ended_runs(self.results)
         }
 
     def done(self) -> list[int]:

@@ -53,16 +53,6 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_foreign_directory_among_the_runs_is_named(tmp_path):
-    (tmp_path / "notes").mkdir()
-    assert store.ended_runs(tmp_path) == []
-    bad = tmp_path / "run_of_mine"
-    bad.mkdir()
-    (bad / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match="not a run id"):
-        store.ended_runs(tmp_path)
-
-
 def test_only_variables_that_say_how_a_run_was_set_up_are_recorded():
     environment = {
         "NCCL_IB_HCA": "mlx5_0", "OMP_NUM_THREADS": "4", "SLURM_JOB_ID": "7", "SCALEPROF_RENDEZVOUS": "file:///x",

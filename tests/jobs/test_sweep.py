@@ -22,6 +22,7 @@ from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from profiling.errors import UserError
+from tests.ended_runs import ended_runs
 
 pytestmark = pytest.mark.long
 
@@ -72,7 +73,7 @@ def run_all(work: Execution) -> int:
 
 def manifests(work: Execution) -> dict[str, Manifest]:
     return {path.name: store.read_record(path / "manifest.json", Manifest)
-            for _, path in store.ended_runs(work.directory)}  # fmt: skip
+            for path in ended_runs(work.directory)}  # fmt: skip
 
 
 def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path, capsys):
@@ -96,8 +97,8 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
     monkeypatch.setenv("NCCL_API_TOKEN", "hush")
     work = execution(tmp_path)
     run_all(work)
-    for directory in store.ended_runs(work.directory):
-        text = (directory[1] / "manifest.json").read_text()
+    for directory in ended_runs(work.directory):
+        text = (directory / "manifest.json").read_text()
         assert "hush" not in text
         manifest = Manifest.model_validate_json(text)
         assert manifest.environment["NCCL_DEBUG"] == "INFO"
@@ -220,7 +221,7 @@ def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
 def test_a_run_is_done_only_if_its_manifest_says_so(tmp_path):
     work = execution(tmp_path)
     run_all(work)
-    directory = store.ended_runs(work.directory)[0][1]
+    directory = ended_runs(work.directory)[0]
     (directory / "manifest.json").unlink()
     states = [work.state(run) for run in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "failed"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.cost.classify import classify, classify_all, is_helper, short_name
+from profiling.cost.classify import classify, is_helper, short_name
 from profiling.tables import CLASSES
 
 KNOWN = [
@@ -187,10 +187,6 @@ def test_a_short_name_has_no_types(name, short):
 def test_any_text_has_a_class_and_a_short_name(name):
     assert classify(name) in CLASSES
     assert short_name(name) or not name.strip()
-
-
-def test_names_are_classified_once_each():
-    assert classify_all(["aten::mm", "aten::mm", "x"]) == {"aten::mm": "gemm", "x": "other"}
 
 
 def test_helpers_do_no_arithmetic():

@@ -24,6 +24,7 @@ from torch import distributed, nn
 
 from jobs.store import write_record
 from profiling.errors import EXIT_DONE, EXIT_FAILED
+from profiling.tables import SPLIT_STEP
 from train.studies import common, memory
 
 CHANNELS = 64
@@ -31,8 +32,6 @@ LEARNING_RATE = 1e-3
 SAMPLE_S = 0.002  # between two looks at a process's memory
 PEER_S = 600  # to wait for the other stage
 # Of a step; the first stage waits in its exchange, the second when it receives.
-STAGES = ("receive", "forward", "exchange", "backward", "send")
-OWN = ("forward", "backward")
 
 
 class Task(BaseModel):
@@ -198,7 +197,7 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
     step = _step(task, network, data)
     attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: step(lambda: None))
     clock = common.clock_of(device)
-    timed = common.time_cases({"": step}, STAGES, task.warmup, task.repetitions, clock)[""]
+    timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
     attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
 
 

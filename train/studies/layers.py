@@ -19,6 +19,7 @@ import torch
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
+from profiling.tables import PASSES
 from train.calibrate import copy_rate, gemm_rate
 from train.studies import common, layer_spec, memory, operators, power
 from train.studies.layer_spec import LayerSpec, output_of
@@ -30,7 +31,6 @@ LAYERS = (
     "Linear(25088, 4096)@256,25088",
 )
 BATCH_ON_CPU = 16
-STAGES = ("forward", "backward")
 PEAK_S = 0.3  # of measuring each peak
 # Of each layer under the meter, after it has settled, in power.TIMES parts. NVML's counter moves on up to
 # every 0.1 s: what one part misses the next one has, so that their mean is as good as one metering of all.
@@ -161,7 +161,7 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
         passes.backward(output)
         tick()
 
-    timed = common.time_cases({case: action}, STAGES, warmup, repetitions, common.clock_of(device))
+    timed = common.time_cases({case: action}, PASSES, warmup, repetitions, common.clock_of(device))
     for stage, durations in timed[case].items():
         recorder.durations(case, name, stage, durations)
     # What is freed must have been allocated before the eyes of who counts.
@@ -171,7 +171,7 @@ def _measure_one(recorder: Recorder, passes: Passes, name: str, warmup: int, rep
     recorder.quantity(case, name, "retained_memory_bytes", usage.retained)
     theory = Passes(passes.spec, torch.device("meta"))
     forward, backward, unknown = operators.count(theory.forward, theory.backward)
-    for stage, cost in zip(STAGES, (forward, backward), strict=True):
+    for stage, cost in zip(PASSES, (forward, backward), strict=True):
         recorder.quantity(case, name, f"{stage}_flops", cost.flops)
         recorder.quantity(case, name, f"{stage}_bytes", cost.bytes)
     if unknown:

@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
+from profiling.tables import PASSES
 from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory
 
 BATCH, BATCH_ON_CPU = 128, 4
 IMAGE_SIZE = 224
 CLASSES = 1000
-STAGES = ("forward", "backward")
 RELU, POOL = "ReLU", "MaxPool2d"
 ORDERS = {f"{RELU}, {POOL}": RELU, f"{POOL}, {RELU}": POOL}  # case -> which is first
 
@@ -145,7 +145,7 @@ def measure(
     difference = largest_difference(models, images)
     steps = {case: Step(model, images, labels) for case, model in models.items()}
     actions = {case: step.action for case, step in steps.items()}
-    timed = common.time_cases(actions, STAGES, warmup, repetitions, common.clock_of(device))
+    timed = common.time_cases(actions, PASSES, warmup, repetitions, common.clock_of(device))
     # All is measured before any is noted: a device whose memory does not suffice for all of it has no row.
     memory_of = {case: step.memory(device) for case, step in steps.items()}
     for case, step in steps.items():

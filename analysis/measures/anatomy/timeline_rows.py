@@ -5,6 +5,7 @@ inside another) gets a further track of the same name; Perfetto shows both as on
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -41,15 +42,24 @@ class Tracks:
 
 
 def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
-    """The batches of a rank, and their stages (five a batch), from its ``batches`` table in order."""
-    column = {name: table[name].to_numpy() for name in BATCH_COLUMNS}
+    """The batches of a rank, and their stages (five a batch), from its ``batches`` table in order.
+
+    Of a trace the images are not known, and of some batches the stages are not.
+    """
+    unknown = {"images": -1, "loss": math.nan, **dict.fromkeys([f"{stage}_ns" for stage in STAGES[:-1]], -1)}
+    column = {
+        name: (table[name].fill_null(unknown[name]) if name in unknown else table[name]).to_numpy()
+        for name in BATCH_COLUMNS
+    }
     index, start, end = (column[name] for name in ("batch_index", "start_ns", "end_ns"))
     rows = len(index)
     names = Words(np.arange(rows, dtype=np.int32), [f"batch {number}" for number in index])
     recorded = Words(column["attributed"].astype(np.int32), ["batch", "recorded batch"])
     arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
     batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
-    edges = edges_of(column)
+    staged = column["load_ns"] >= 0
+    edges = edges_of({name: values[staged] for name, values in column.items()})
+    index, rows = index[staged], int(staged.sum())
     stages = Slices(
         np.zeros(rows * len(STAGES), np.int32),
         edges[:, :-1].ravel(),

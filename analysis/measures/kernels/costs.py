@@ -6,36 +6,14 @@ batches do not weigh more in a sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from analysis.measures.kernels import peaks
-from analysis.results.attributed import Sums, sums_of_each
+from analysis.results.attributed import Costs, sums_of_each
 from analysis.results.query import query
 from analysis.results.study import Source, Study
 from profiling.cost.precision import precision_in
 from profiling.errors import UserError
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Of one batch of one rank, mean over the attributed batches (ns, FLOP, bytes).
-
-    Attributes:
-        batches: attributed batches (of all ranks) that have kernels.
-        kernel_ns: time of the model's kernels, launch by launch.
-        counted_ns: that of launches to which FLOPs are credited.
-        flops, bytes: credited to them; 0: not known.
-        loader_ns, communication_ns, copy_ns: the classes apart.
-    """
-
-    batches: int
-    kernel_ns: float
-    counted_ns: float
-    flops: float
-    bytes: float
-    loader_ns: float
-    communication_ns: float
-    copy_ns: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +61,9 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         precision = precision_of(study, source)
         sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
         if devices and not precision:
-            study.note("no matrix kernel's name says its precision: no peak is set beside it", source)
+            study.note(
+                "no matrix kernel's name gives its precision: there is no peak to compare with", source
+            )
         kept[source.id] = Bound(
             " and ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
         )
@@ -112,7 +92,7 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     peak = peaks.find(device, study.own_peaks)
     if peak is None:
         if device.lower() != "cpu":
-            study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+            study.note(f"no datasheet peak is known for {device}; give its peaks with --peaks FILE")
         return None, None
     if peak.doubt:
         study.note(peak.doubt)
@@ -142,7 +122,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:
-        study.note(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
+        study.note(f"the measured peak is for {calibration.precision}; there is none for runs in {precision}")
         return None, moved
     return _at(calibration.gemm_flops_per_s, ranks), moved
 
@@ -157,15 +137,9 @@ def _at(rates: dict[int, float], ranks: int) -> float | None:
 
 
 def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """The costs of each source by its id; without attributed batches it is absent, and a note says so."""
-    costs = {source.id: _per_batch(sums) for source, sums in sums_of_each(study, sources)}
+    """Of a batch, by the source's id; one without attributed batches is absent, and a note says so."""
+    costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
     for source in sources:
         if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
-            study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
+            study.note("no launch has FLOPs, so FLOP efficiencies are not available", source)
     return costs
-
-
-def _per_batch(sums: Sums) -> Costs:
-    whole = asdict(sums)
-    batches = whole.pop("batches")
-    return Costs(batches, **{name: value / batches for name, value in whole.items()})

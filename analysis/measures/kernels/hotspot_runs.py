@@ -17,7 +17,6 @@ from analysis.measures.kernels.of_run import question_of
 from analysis.results.attributed import Groups, groups_of_run
 from analysis.results.query import query
 from analysis.results.study import Source, Study
-from jobs.run import Run, fields_of
 from profiling import tables
 from profiling.cost.classify import short_name
 from profiling.errors import UserError, did_you_mean
@@ -25,8 +24,6 @@ from profiling.tables import ATTRIBUTED
 
 GROUPED_BY = ("kernel", "class")
 TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
-# In these the run that was timed and the one whose counters were read differ, though they are of one point.
-TOOLS_FIELDS = fields_of("observation", "length")
 _PER_BATCH = f"""
 select short_name::varchar, "class"::varchar, batch_index,
     sum(duration_ns)::double / (select count(distinct rank) from read_parquet($kernels)) / 1e6
@@ -98,7 +95,7 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
             )
         return next(one for one in timed if one.id == wanted), counting[wanted]
     chosen = next((one for one in timed if counting[one.id]), timed[0])
-    if len({_point(one) for one in timed}) > 1:
+    if len({one.point for one in timed}) > 1:
         study.note(
             f"of several points that were timed these are the kernels of {chosen.id}; "
             "python -m analysis.hotspots DIR --run ID shows another's"
@@ -108,12 +105,8 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
 
 def _counting(runs: Iterable[Source], timing: Source) -> Source | None:
     """The run of the same point whose counters a tool read; of several that of the best tool."""
-    of_point = [one for one in runs if one.fields["profile"] in TOOLS and _point(one) == _point(timing)]
+    of_point = [one for one in runs if one.fields["profile"] in TOOLS and one.point == timing.point]
     return min(of_point, key=lambda source: TOOLS.index(source.fields["profile"]), default=None)
-
-
-def _point(source: Source) -> tuple[Any, ...]:
-    return tuple(source.fields.get(name) for name in Run.model_fields if name not in TOOLS_FIELDS)
 
 
 def _launches(study: Study, timing: Source) -> tuple[Groups, list[tuple]] | None:

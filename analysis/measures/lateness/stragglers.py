@@ -152,19 +152,29 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
     """
     answer: Rows = []
 
-    def rows_of_run(source: Source) -> Rows | None:
-        lateness = lateness_of(study, source)
-        if lateness is None:
-            return None
-        return rows_by_batch(source, lateness) if by_batch else rows_of(study, source, lateness)
-
-    for source, ranks in study.each(runs_of(study), rows_of_run):
+    for source, ranks in study.each(runs_of(study), lambda source: _of_run(study, source, by_batch)):
         answer += [
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
         raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
     return answer
+
+
+def _of_run(study: Study, source: Source, by_batch: bool) -> Rows | None:
+    lateness = lateness_of(study, source)
+    if lateness is None:
+        return None
+    return rows_by_batch(source, lateness) if by_batch else rows_by_rank(study, source, lateness)
+
+
+def rows_by_rank(study: Study, source: Source, lateness: Lateness) -> Rows:
+    """A row a rank of a run, with :data:`METRICS`."""
+    judged = judge(lateness, source.hosts)
+    # To read the kernels of all ranks takes long: only where a rank is named.
+    named = any(verdict == STRAGGLER for verdict, _ in judged)
+    kernels = late_causes.kernel_times(study, source) if named else None
+    return rows_of(source, lateness, judged, kernels)
 
 
 def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
@@ -185,12 +195,20 @@ def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
     ]
 
 
-def rows_of(study: Study, source: Source, lateness: Lateness) -> Rows:
-    """A row a rank of a run, with :data:`METRICS`."""
+def rows_of(
+    source: Source,
+    lateness: Lateness,
+    judged: Sequence[tuple[str, float | None]],
+    kernels: late_causes.KernelTimes | None,
+) -> Rows:
+    """The same of what was read.
+
+    Args:
+        judged: of each rank its verdict, and how probable it is by chance.
+        kernels: how the ranks compare in the same kernels; None: not known.
+    """
     nodes = source.hosts
-    judged = judge(lateness, nodes)
     named = [rank for rank, (verdict, _) in enumerate(judged) if verdict == STRAGGLER]
-    kernels = late_causes.kernel_times(study, source) if named else None
     reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
     devices = [report.device for report in reports]
     ranks = []

@@ -5,10 +5,8 @@ them, one begins before the last has ended, and most of it is lines of numbers. 
 that matter, and the rest is passed over unread. Documents that define entities are refused.
 """
 
-import gzip
 import html
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from profiling.errors import UserError
-from profiling.readers.chunks import open_text
+from profiling.readers.chunks import BROKEN, open_text
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(
@@ -34,7 +32,6 @@ _HEAD = re.compile(rb"\s*(?:<name>(.*?)</name>)?\s*(?:<timestamp>\s*(\d{1,18})\s
 _LONGEST_TAG = 1 << 12
 _END = b"</profile_xml>"
 _BETWEEN = bytes(range(33))  # white space and control characters
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
@@ -90,7 +87,6 @@ class Profile:
 
     Attributes:
         name: of the snapshot; empty in merged profiles.
-        timestamp_us: of the snapshot, since the epoch; 0 where not said.
         metrics: numbers of the metrics, in the order of the columns.
         intervals: rows of number, calls, subcalls, then exclusive and inclusive for each metric.
         atomics: rows of number, count, maximum, minimum, mean, sum of squares.
@@ -99,7 +95,6 @@ class Profile:
 
     thread: Thread
     name: str
-    timestamp_us: int
     metrics: list[int]
     intervals: Section
     atomics: Section
@@ -147,7 +142,7 @@ class Reader:
                 before = current if current is not None and current.thread == began.thread else None
                 current = began
             elif current is None:
-                raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers of no thread")
+                raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers without a thread")
             elif kind == b"interval_data":
                 current.metrics = [int(one) for one in re.findall(rb"\d{1,6}", attributes)] or [0]
                 current.intervals = Section(text, at)
@@ -191,13 +186,13 @@ class Reader:
             self.snapshots.append((thread, name, timestamp))
         if self._own.thread != thread:
             self._own = Definitions(thread=thread)
-        return Profile(thread, name, timestamp, [0], Section(), Section(), self._own, self.common)
+        return Profile(thread, name, [0], Section(), Section(), self._own, self.common)
 
 
 def _thread(text: bytes, path: Path, at: int) -> Thread:
     numbers = re.findall(rb"\d{1,9}", text)
     if len(numbers) < 3:
-        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is no thread")
+        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is not a thread")
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
@@ -219,7 +214,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
             position = 0
             while (match := _TAG.search(buffer, position)) is not None:
                 if match[4]:
-                    raise UserError(f"{path} defines entities, as no file of TAU does; it is not read")
+                    raise UserError(f"{path} defines entities, which TAU never does; it is not read")
                 if match[1] is None:
                     end = match.end()
                     if len(buffer) - end < _LONGEST_TAG and not ended:
@@ -247,7 +242,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
 def _more(path: Path, stream: BinaryIO, at: int, size: int) -> bytes:
     try:
         return stream.read(size)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise UserError(
             f"{path} is truncated or damaged ({error}) at byte {at} of its text; fetch it again"
         ) from None

@@ -1,0 +1,175 @@
+"""What is the difference of two jobs, from their traces?
+
+Each was recorded once, so that only their own batches say how sure the difference is: that of the medians is
+shown where the intervals of both, each within its run, do not meet. What other runs would differ by is not
+known from one of each.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from analysis.display.metrics import IN_RUN, Column, Metric, Rows, columns
+from analysis.display.terminal import Part
+from analysis.measures.anatomy import communication
+from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import EVERY
+from analysis.measures.anatomy.traces import anatomy_of, traces_of
+from analysis.measures.batches.series import STAGES, series_of_traces
+from analysis.measures.kernels.of_run import kernels_of
+from analysis.results.study import Source, Study
+from analysis.statistics import inside_run
+from profiling.errors import UserError
+
+SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
+METRICS = (
+    Metric("job", "the two jobs that are compared, a and b", text=True, key=True),
+    Metric(
+        "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
+    ),
+    Metric(
+        "figure", "ms a batch: of batches and stages the median, of the rest the mean", text=True, key=True
+    ),
+    Metric("a_ms", "of the first", interval=IN_RUN),
+    Metric("b_ms", "of the second", interval=IN_RUN),
+    Metric("difference_ms", "b less a"),
+    Metric("difference_pct", "of a", places=1),
+    Metric(
+        "verdict", "of a batch: slower or faster, where the intervals do not meet; else not shown", text=True
+    ),
+)
+COLUMNS = {"Of traces (a row a figure of two jobs):": METRICS}
+CAPTION = (
+    "a, b: ms a batch, as the profilers recorded them. Intervals are of batches inside a run: one run of\n"
+    "each does not say what other runs would differ by."
+)
+
+
+def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
+    """The jobs to compare: one of each side, or those of equal world size, or of equal name.
+
+    Raises:
+        UserError: there are none.
+    """
+    of_a, of_b = a.of_kind("trace"), b.of_kind("trace")
+    if len(of_a) == len(of_b) == 1:
+        return [(of_a[0], of_b[0])]
+    for name in ("job", "world_size"):
+        keys_a, keys_b = ({one.value(name): one for one in side if one.value(name)} for side in (of_a, of_b))
+        alike = [(keys_a[key], keys_b[key]) for key in keys_a if key in keys_b]
+        if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
+            return alike
+    raise UserError(
+        f"no job of {a.path} is one of {b.path}, by name or by world size; give two folders of one job each"
+    )
+
+
+def rows(a: Study, b: Study) -> Rows:
+    """The figures of each pair of jobs; with :data:`METRICS`.
+
+    Raises:
+        UserError: there is nothing to compare.
+    """
+    answer: Rows = []
+    for one, other in pairs(a, b):
+        of_a, of_b = _figures(a, one), _figures(b, other)
+        name = one.id if one.id == other.id else f"{one.id}, {other.id}"
+        keys = [*of_a, *(key for key in of_b if key not in of_a)]
+        answer += [_row(name, key, of_a.get(key), of_b.get(key)) for key in keys]
+    return answer
+
+
+# A figure with the ends of its interval, NaN where there is none; all in ms.
+_Figure = tuple[float, float, float]
+
+
+def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
+    found: dict[tuple[str, str], _Figure] = {}
+    series = series_of_traces(study).get(source.id)
+    if series is not None:
+        estimate = inside_run.of_median(series.steady_ns / 1e6)
+        found["batch", "batch"] = (estimate.value, estimate.low, estimate.high)
+        for stage in STAGES:
+            times = series.stages[stage][series.steady] / 1e6
+            if not np.isnan(times).any():
+                lasted = inside_run.of_median(times)
+                found["stages", stage] = (lasted.value, lasted.low, lasted.high)
+
+    def add(family: str, figure: str, value: Any) -> None:
+        if value is not None and not math.isnan(value):
+            found[family, figure] = (float(value), math.nan, math.nan)
+
+    traces = traces_of(study, [source])
+    for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:
+        for name in EVERY:
+            add("parts", name.replace("_", " "), row[f"{name}_ms"])
+    for row in _collectives(study, source):
+        add("collectives", f"{row['collective']} of {row['group_size']}", row["ms_per_batch"])
+    for row in kernels_of(study, source, by=("class",)):
+        add("kernels", str(row["class"]), row["ms_per_batch"])
+    return found
+
+
+def _collectives(study: Study, source: Source) -> Rows:
+    try:
+        return [row for row in communication.rows(study) if row["id"] == source.id]
+    except UserError:
+        return []
+
+
+def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) -> dict[str, Any]:
+    # A kernel or collective that one of them lacks takes it no time; a part that is not known is not 0.
+    absent = (0.0 if key[0] in ("collectives", "kernels") else math.nan, math.nan, math.nan)
+    (a_ms, a_low, a_high), (b_ms, b_low, b_high) = a or absent, b or absent
+    verdict = None
+    if key[0] == "batch":
+        verdict = SLOWER if b_low > a_high else FASTER if b_high < a_low else NOT_SHOWN
+    return {
+        "job": name, "family": key[0], "figure": key[1],
+        "a_ms": a_ms, "a_ms_low": a_low, "a_ms_high": a_high,
+        "b_ms": b_ms, "b_ms_low": b_low, "b_ms_high": b_high,
+        "difference_ms": b_ms - a_ms,
+        "difference_pct": 100 * (b_ms / a_ms - 1) if a_ms else None,
+        "verdict": verdict,
+    }  # fmt: skip
+
+
+def regressed(found: Rows, threshold_pct: float) -> bool:
+    """Whether a batch became slower by more than a threshold."""
+    return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
+
+
+_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "not shown to differ"}
+
+
+def sentence(found: Rows) -> str:
+    """The answer in a line a job."""
+    lines = []
+    for row in found:
+        if row["family"] != "batch":
+            continue
+        parts = [
+            one for one in found if one["job"] == row["job"] and one["family"] == "parts"
+            and not one["figure"].startswith("overlapped") and not math.isnan(one["difference_ms"])
+        ]  # fmt: skip
+        sign = 1 if row["difference_ms"] >= 0 else -1
+        most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
+        said = _SAID[row["verdict"]]
+        why = f"; most of it is {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        lines.append(
+            f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
+            f"({row['difference_pct']:+.1f} %), {said}{why}."
+        )
+    return "\n".join(lines) or "No batch of the two can be compared: nothing tells those of one apart."
+
+
+def shown(found: Rows) -> list[Column]:
+    """The table's columns."""
+    several = len({row["job"] for row in found}) > 1
+    return columns([metric for metric in METRICS if several or metric.name != "job"])
+
+
+def part(found: Rows, title: str) -> Part:
+    """The terminal's table."""
+    return Part(title, found, shown(found), CAPTION)
