@@ -139,10 +139,14 @@ def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, t
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")  # of batch 32
     first = run(MODULE, timed, "--format", "json")
-    assert {row["ms_per_batch"] for row in first.json} == {15.0} and "several configurations were timed" in first.err
+    assert {row["ms_per_batch"] for row in first.json} == {
+        15.0
+    } and "several configurations were timed" in first.err
     assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
     second = run(MODULE, timed, "--run", other.name, "--format", "json")
-    assert {row["ms_per_batch"] for row in second.json} == {30.0} and "several configurations were timed" not in second.err
+    assert {row["ms_per_batch"] for row in second.json} == {
+        30.0
+    } and "several configurations were timed" not in second.err
     assert not any(row["counters"] for row in second.json)
     assert "holds no run 'run_9' under torch" in one_line_error(run(MODULE, timed, "--run", "run_9"))
 

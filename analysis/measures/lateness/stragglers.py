@@ -131,7 +131,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     """
     if source.job is not None and len(source.tables("batches")) < source.ranks:
         there = len(source.tables("batches"))
-        study.note(f"only {there} of {source.ranks} ranks are available: lateness is not available", source)
+        study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
         return None
     series = series_of(study, source)
     lateness = None
@@ -278,10 +278,10 @@ def sentences(rows: Rows) -> list[str]:
 
 
 CAPTION = (
-    "Lateness: how long the other ranks (their median) waited for this one; negative: it waited. Alone: "
-    f"how long\nall others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. "
-    "Measured from collectives if a\nprofiler recorded them, otherwise from the stages of the batches "
-    "(which do not show a slow backward pass)."
+    "Lateness: how long the others (their median) waited for the rank; below 0: it waited. Alone: how long\n"
+    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
+    "on collectives where a\nprofiler recorded them, otherwise on the stages of the batches (which do not "
+    "show a slow backward pass)."
 )
 
 

@@ -46,8 +46,7 @@ METRICS = (
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms per batch, as the profilers recorded them. Intervals are over the batches of one run: they "
-    "do\nnot cover differences between runs."
+    "a, b: ms per batch, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
 
 
@@ -162,12 +161,12 @@ def sentence(found: Rows) -> str:
         sign = 1 if row["difference_ms"] >= 0 else -1
         most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
         said = _SAID[row["verdict"]]
-        why = f"; largest part: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return "\n".join(lines) or "No batches can be compared: no markers separate those of one side."
+    return "\n".join(lines) or "Durations of batches cannot be compared: one of the two has none."
 
 
 def shown(found: Rows) -> list[Column]:
