@@ -15,12 +15,12 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.stragglers", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by", choices=("rank", "batch"), default="rank", help="a row a rank, or a batch of it [rank]"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     by_batch = arguments.by == "batch"
     answer = rows(study, by_batch)
