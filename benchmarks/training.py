@@ -37,9 +37,10 @@ from profiling.tools import open_capture
 from train import data, loop, timing
 from train.device import choose_device
 from train.loaders import augment, build_loader
+from train.loaders.ahead import memory_format
 from train.models import build_model
 from train.precision import Precision
-from train.rank import MOMENTUM, _speaker
+from train.rank import _speaker, make_optimizer
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
@@ -59,7 +60,7 @@ Loop = Callable[[int], None]  # trains for so many batches
 
 def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: Iterator[loop.Batch]) -> Loop:
     """What a rank of a sweep does, its reports of progress included (they go nowhere)."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    optimizer = make_optimizer(model, run, device)
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
     speak = _speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
     precision, markers = Precision(run, device), open_markers()
@@ -73,8 +74,8 @@ def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: It
 
 
 def bare_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: Iterator[loop.Batch]) -> Loop:
-    """The loop of PyTorch's users."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM)
+    """The loop of PyTorch's users, with the same settings."""
+    optimizer = make_optimizer(model, run, device)
     criterion = torch.nn.CrossEntropyLoss()
     model.train()
 
@@ -97,6 +98,7 @@ def bare_batches(run: Run, device: torch.device) -> Iterator[loop.Batch]:
     """The peer's data: a tensor for ever, or a DALI pipeline as DALI's users write it."""
     if run.loader == "synthetic":
         images = torch.randn(run.batch, 3, run.image_size, run.image_size).to(device)
+        images = images.contiguous(memory_format=memory_format(run))
         labels = torch.randint(1000, (run.batch,)).to(device)
         while True:
             yield images, labels

@@ -2,23 +2,16 @@
 
 import argparse
 import os
-import re
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import get_args
 
 from jobs.run import Run, as_text, make_run, parse_value
 from jobs.validation import literal_options
-from profiling.errors import UserError, did_you_mean
+from profiling.arguments import Parser
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, but wrong use is a UserError in one line, with the near miss named."""
-
-    def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown:
-            message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
-        raise UserError(f"{message} (--help lists the flags)")
+class _Parser(Parser):
+    """A parser whose flags the shell's Tab key completes."""
 
     def parse_args(self, *arguments, **named):  # type: ignore[override]
         if "_ARGCOMPLETE" in os.environ:
@@ -35,9 +28,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
 
 def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(
-        prog=prog, description=description, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
-    )
+    return _Parser(prog=prog, description=description, formatter_class=argparse.RawTextHelpFormatter)
 
 
 FORMATS = ("table", "csv", "json", "parquet")

@@ -21,10 +21,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import pyarrow as pa
 
+from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
@@ -336,11 +336,6 @@ def _unused(target: Path, used: set[Path]) -> Path:
     return free
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists the flags)")
-
-
 def _check_marker(marker: str, out: Path | None) -> None:
     try:
         re.compile(marker)
@@ -352,8 +347,8 @@ def _check_marker(marker: str, out: Path | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    parser = _Parser(
-        prog="python -m profiling.convert", description=__doc__, allow_abbrev=False,
+    parser = Parser(
+        prog="python -m profiling.convert", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")

@@ -17,6 +17,11 @@ _USERS_PLACE = (
     errno.EEXIST, errno.ENAMETOOLONG,
 )  # fmt: skip
 
+_DO = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; free some space or choose another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "; change its permissions or choose another place"),
+}
+
 EXIT_DONE = 0
 EXIT_FAILED = 1  # done, but points failed or a comparison regressed
 EXIT_WRONG_USE = 2  # wrong use or input
@@ -82,11 +87,15 @@ def run_command(main: Callable[[], int | None]) -> None:
     except OSError as error:
         if error.errno not in _USERS_PLACE:
             raise
-        _complain(
-            f"{error.strerror}: {error.filename or 'the output'}; free some space or choose another place"
-        )
+        _complain(_of_place(error))
         code = EXIT_WRONG_USE
     sys.exit(code)
+
+
+def _of_place(error: OSError) -> str:
+    """What is wrong with a place, and what to do; a file that is being written has its final name."""
+    place = str(error.filename or "the output").removesuffix(".partial")
+    return f"{error.strerror}: {place}" + _DO.get(error.errno or 0, "; choose another place")
 
 
 def no_command(name: str, instead: str) -> NoReturn:

@@ -50,9 +50,9 @@ def main() -> int:
             print(NO_HOROVOD, file=sys.stderr)
         run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
     mine = by_hand.is_by_hand(arguments.out)
-    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank))
     if mine and arguments.out is not None:
         by_hand.check_unused(arguments.out, arguments.overwrite)
+    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank))
     code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw, mine)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
         leave_at_once()

@@ -77,6 +77,7 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     partial = folder.with_name(folder.name + ".partial")
     if partial.exists():
         remove(partial)
+    partial.mkdir(parents=True)  # a place where nothing can be written is found before the pictures are drawn
     labels = [index % classes for index in range(images)]
     encoded = list(track(_pictures(labels, classes, seed), "pictures", images, console=Console(stderr=True)))
     _write_images(partial / "images", encoded, labels)

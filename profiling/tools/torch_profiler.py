@@ -11,6 +11,7 @@ wire, so their union is the time of communication, not their sum.
 import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 
 NO_GPU_ACTIVITY = (
-    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies; another "
-    "profiler around the process (nsys), a driver older than PyTorch's CUPTI, and a container without CUPTI "
-    "keep it from answering"
+    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies. "
+    "Possible reasons: another profiler around the process (nsys), a driver older than PyTorch's CUPTI, a "
+    "container without CUPTI"
 )
 
 
@@ -50,7 +51,7 @@ class TorchProfiler(Profiler):
     )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
-        "memory": "the same, and every allocation: a timeline of memory",
+        "memory": "the same, plus every allocation: a timeline of memory",
     }
 
     def presence(self) -> Presence:
@@ -91,7 +92,7 @@ class TorchCapture:
         """Switch the profiler on; it keeps nothing before :meth:`start`."""
         self._on_gpu = _on_gpu(model)
         self._warm = self._profiler()
-        self._warm.prepare_trace()
+        _prepare(self._warm)
         self._name_layers(model)
 
     def start(self, model: "torch.nn.Module | None" = None, first_batch: int = 0) -> None:
@@ -106,7 +107,7 @@ class TorchCapture:
         profiler, self._warm = self._warm, None
         if profiler is None:
             profiler = self._profiler()
-            profiler.prepare_trace()
+            _prepare(profiler)
         profiler.start_trace()
         self._recorded.append((first_batch, profiler))
         self._running = True
@@ -181,6 +182,13 @@ class TorchCapture:
             return read_trace(path) if in_json_only else _trace_of(results)
 
 
+def _prepare(profiler: Any) -> None:
+    with warnings.catch_warnings():
+        # Before 2.13 each says that it keeps one cycle alone, which is all that is asked of it.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+        profiler.prepare_trace()
+
+
 def _events(profiler: Any) -> Sequence[Any]:
     events: Sequence[Any] = profiler.profiler.kineto_results.events()
     return events
@@ -210,8 +218,8 @@ def _every_thread() -> tuple[Any, list[str]]:
         return _ExperimentalConfig(profile_all_threads=True), []
     except (ImportError, TypeError):
         return None, [
-            "this PyTorch's profiler records one thread: of forward passes in others (one a GPU) operators, "
-            "layers and FLOPs are missing; newer releases record them"
+            "this PyTorch's profiler records one thread: operators, layers and FLOPs of forward passes in "
+            "other threads (one per GPU) are missing; newer releases record them"
         ]
 
 

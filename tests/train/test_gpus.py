@@ -133,13 +133,16 @@ def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monk
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_ddp_broadcasts_buffers_if_the_run_says_so(monkeypatch, wanted):
-    backend = object.__new__(ddp.Ddp)
-    backend._run, backend._device = make_run({"broadcast_buffers": wanted}), torch.device("cpu")
-    said = {}
-    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **words: said.update(words))
-    backend.wrap(torch.nn.Linear(2, 2))
-    assert said["broadcast_buffers"] is wanted
+def test_ddp_broadcasts_buffers_if_the_run_says_so(wanted):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        backend = object.__new__(ddp.Ddp)
+        backend._run, backend._device = make_run({"broadcast_buffers": wanted}), torch.device("cpu")
+        model = backend.wrap(torch.nn.BatchNorm2d(2))
+        told = getattr(model, "forward_sync_buffers", None)
+        assert (model.broadcast_buffers if told is None else told) is wanted
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_tell_each_other_their_gpus_through_the_store():

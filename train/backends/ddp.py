@@ -1,8 +1,10 @@
 """PyTorch's DistributedDataParallel: NCCL between GPUs, Gloo between CPUs."""
 
+import inspect
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import torch
@@ -70,7 +72,7 @@ class Ddp:
             model,
             device_ids=[self._device] if self._device.type == "cuda" else None,
             bucket_cap_mb=self._run.bucket_mb,
-            broadcast_buffers=self._run.broadcast_buffers,
+            **buffers(self._run.broadcast_buffers),
             # Gradients live in the buckets: no copy back after the exchange.
             gradient_as_bucket_view=True,
         )
@@ -105,6 +107,15 @@ class Ddp:
         # Destroying NCCL's communicators waits for all ranks, of which the others still train.
         if self._device.type != "cuda":
             dist.destroy_process_group()
+
+
+def buffers(broadcast: bool) -> dict[str, Any]:
+    """What DistributedDataParallel is told of buffers; its word for that changed in PyTorch 2.13."""
+    if broadcast:
+        return {}  # as it does by itself
+    word = "forward_sync_buffers"
+    known = word in inspect.signature(DistributedDataParallel).parameters
+    return {word if known else "broadcast_buffers": False}
 
 
 def _meet(world: World) -> dist.Store:

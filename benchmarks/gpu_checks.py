@@ -1,0 +1,197 @@
+"""Does a GPU compute what a CPU does, and do its tools agree? Checks of benchmarks.gpu, and of tests/gpu.
+
+Each check trains for a few steps and compares. On a CPU some of them run too, so that they do not fail for
+the first time on the day that a GPU is there.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from jobs.run import make_run
+from profiling import tables
+from profiling.errors import UserError
+from train import data
+from train.loaders import build_loader
+from train.rank import Finished, run_rank
+from train.world import World
+
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was compared, what came of it, and the most that is right."""
+
+    what: str
+    found: float
+    bound: float
+
+    @property
+    def right(self) -> bool:
+        return self.found <= self.bound  # False for NaN, too
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where checks are done.
+
+    Attributes:
+        folder: for what runs leave.
+        data: a small data set.
+    """
+
+    device: torch.device
+    folder: Path
+    data: Path
+
+    @property
+    def gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def train(self, name: str, **fields: Any) -> tuple[Finished, Any]:
+        """A short run, and its steps as a DataFrame."""
+        small = {"model": "resnet18", "image_size": 64, "batch": 16, "batches": STEPS, "workers": 0}
+        # In many steps, or of few pixels, batch norm makes much of what rounding makes different.
+        small |= {} if self.gpu else {"batch": 8, "threads": 1}
+        device = "gpu" if self.gpu else "cpu"
+        run = make_run({**small, "device": device, "learning_rate": 1e-4, **fields})
+        out = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+        finished = run_rank(run, World(), out, False, lambda text: None)
+        return finished, tables.read(tables.rank_directory(out, 0), "batches").to_pandas()
+
+
+def precisions(lab: Lab) -> list[Check]:
+    """Losses of each precision against fp32 on the CPU: the same start, close for a few steps."""
+    truth = lab.train("cpu", device="cpu")[1].loss.to_numpy()
+    # Of fp32 rounding and the order of sums; TF32 has 10 bits, bf16 7, fp16 10 and a scaled loss.
+    bounds = (
+        {"fp32": 2e-3, "tf32": 2e-2, "bf16": 5e-2, "fp16": 5e-2} if lab.gpu else {"fp32": 1e-6, "bf16": 5e-2}
+    )
+    ways: list[dict[str, Any]] = [{"compute": compute} for compute in bounds]
+    ways += [{"compute": "bf16", "channels_last": True}, {"compute": "fp32", "channels_last": True}]
+    checks = []
+    for way in ways:
+        losses = lab.train("precision", **way)[1].loss.to_numpy()
+        off = float(np.max(np.abs(losses / truth - 1)))
+        bound = bounds[way["compute"]] if "channels_last" not in way else max(2e-3, bounds[way["compute"]])
+        checks.append(Check(f"loss, {' '.join(map(str, way.values()))} against a CPU's fp32", off, bound))
+    return checks
+
+
+def backends(lab: Lab) -> list[Check]:
+    """DDP with one rank (over NCCL on a GPU) against no backend."""
+    plain, ddp = (lab.train(name, backend=name)[1].loss.to_numpy() for name in ("single", "ddp"))
+    return [Check("loss, ddp against single", float(np.max(np.abs(ddp / plain - 1))), 2e-3)]
+
+
+def loaders(lab: Lab) -> list[Check]:
+    """The first batches on the device against those on the CPU, of the same seed."""
+    ways: list[tuple[str, str, float]] = [("pytorch", "pytorch", 1e-4)]
+    if _has_dali():
+        ways += [("dali-cpu", "dali-cpu", 1e-5)]
+        # The JPEG decoder of a GPU rounds otherwise: a few of 255 steps of colour, of some 0.017 each.
+        ways += [("dali-cpu-to-gpu", "dali-cpu", 1e-4), ("dali-gpu", "dali-cpu", 0.1)] if lab.gpu else []
+    checks = []
+    for name, peer, bound in ways:
+        here, there = _batches(lab, name, lab.device), _batches(lab, peer, torch.device("cpu"))
+        off = max(float((one[0] - other[0]).abs().mean()) for one, other in zip(here, there, strict=True))
+        labels = sum(int((one[1] != other[1]).sum()) for one, other in zip(here, there, strict=True))
+        checks.append(Check(f"pixels of {name} against {peer} on a CPU, mean", off, bound))
+        checks.append(Check(f"labels of {name} that differ", labels, 0))
+    return checks
+
+
+def clocks(lab: Lab) -> list[Check]:
+    """The steps by the clock of the loop against the kernels of the torch profiler."""
+    finished, steps = lab.train("clocks", profile="torch", attribute_from=STEPS // 2)
+    kernels = tables.read(tables.rank_directory(finished.out, 0), "kernels").to_pandas()
+    inside = steps[steps.attributed].set_index("batch_index")
+    own = kernels[kernels.batch_index.isin(inside.index) & kernels.direction.isin(["fprop", "bprop"])]
+    start, end = (inside.loc[own.batch_index, name].to_numpy() for name in ("start_ns", "end_ns"))
+    outside = np.maximum(
+        start - own.start_ns.to_numpy(), own.start_ns.to_numpy() + own.duration_ns.to_numpy() - end
+    )
+    busy = float(own.groupby("batch_index").duration_ns.sum().median())
+    whole = float((inside.end_ns - inside.start_ns).median())
+    checks = [Check("kernels outside their step, us", float(max(0, outside.max())) / 1e3, 200.0)]
+    return [*checks, Check("time of kernels, divided by that of the step", busy / whole, 1.02)]
+
+
+def tools(lab: Lab) -> list[Check]:
+    """The kernels of a step by CUPTI itself against those of the torch profiler."""
+    if not lab.gpu:
+        return []
+    by_tool = {}
+    for tool in ("torch", "cupti"):
+        finished, _ = lab.train("tools", profile=tool, attribute_from=STEPS // 2)
+        kernels = tables.read(tables.rank_directory(finished.out, 0), "kernels").to_pandas()
+        step = kernels[kernels.batch_index == STEPS - 2]
+        by_tool[tool] = len(step), float(step.duration_ns.sum())
+    (count, total), (count_cupti, total_cupti) = by_tool["torch"], by_tool["cupti"]
+    return [
+        Check("kernels of a step, cupti against torch, relative", abs(count_cupti / count - 1), 0.02),
+        Check("their time, cupti against torch, relative", abs(total_cupti / total - 1), 0.10),
+    ]
+
+
+def memory(lab: Lab) -> list[Check]:
+    """Running out of memory is one line, and the next run starts as if nothing had been."""
+    if not lab.gpu:
+        return []
+    said = ""
+    try:
+        lab.train("memory", model="resnet50", image_size=512, batch=8192, batches=1)
+    except UserError as error:
+        said = str(error)
+    torch.cuda.empty_cache()
+    after = lab.train("after", batches=2)[1].loss
+    return [
+        Check(
+            "running out of memory is not said", 0.0 if said.startswith("memory does not hold") else 1.0, 0.0
+        ),
+        Check("losses after that which are not finite", float((~np.isfinite(after)).sum()), 0.0),
+    ]
+
+
+CHECKS: Mapping[str, Callable[[Lab], list[Check]]] = {
+    "precisions": precisions, "backends": backends, "loaders": loaders, "clocks": clocks, "tools": tools,
+    "memory": memory,
+}  # fmt: skip
+
+
+def make_data(folder: Path, images: int) -> Path:
+    """A data set for checks and loaders."""
+    if not folder.is_dir():
+        data.make(folder, images, classes=4, seed=0)
+    return folder
+
+
+def _has_dali() -> bool:
+    try:
+        import nvidia.dali  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _batches(lab: Lab, loader: str, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    fields = {"loader": loader, "data": str(lab.data), "workers": 0 if loader == "pytorch" else 2, "batch": 8}
+    torch.manual_seed(0)
+    batches = build_loader(make_run({**fields, "image_size": 64}), 0, 1, device)
+    try:
+        taken = [next(batches) for _ in range(2)]
+        return [(images.float().cpu().clone(), labels.cpu().clone()) for images, labels in taken]
+    finally:
+        batches.close()
+
+
+def failed(error: BaseException, what: str) -> Check:
+    """A check that could not be done."""
+    return Check(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:200]}", math.nan, 0.0)

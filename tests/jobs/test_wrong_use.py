@@ -1,0 +1,93 @@
+"""What users get wrong, and the one line that each mistake ends in: what, where, and the right word."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.commands import ROOT, Ran, one_line_error, run
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+# command and arguments -> what the line says; {here} is a folder of the fixture below, with results in a/
+MISTAKES = {
+    "jobs.sweep configs/quik.yaml": "no sweep file configs/quik.yaml; did you mean 'configs/quick.yaml'?",
+    "jobs.sweep quick": "no sweep file quick; did you mean 'configs/quick.yaml'?",
+    "jobs.sweep {here}/tabs.yaml": "tabs.yaml, line 2: not YAML: indented with a tab",
+    "jobs.sweep {here}": "cannot read the sweep file",
+    "jobs.sweep": "missing argument: config",
+    "jobs.sweep configs/quick.yaml --only loder=x": "unknown field 'loder'; did you mean 'loader'?",
+    "jobs.sweep configs/quick.yaml --only loader=dali_cpu": "invalid loader 'dali_cpu'; did you",
+    "jobs.sweep configs/quick.yaml --only loader": "--only loader: say FIELD=VALUE",
+    "jobs.sweep configs/quick.yaml --launcher slrum": "invalid --launcher 'slrum'; did you mean 'slurm'?",
+    "jobs.sweep configs/quick.yaml --dry-runs": "unknown flag --dry-runs; did you mean '--dry-run'?",
+    "jobs.sweep configs/quick.yaml --out {here}/file": "Not a directory: ",
+    "train --loader dali_cpu": "invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
+    "train --batch-size 32": "unknown flag --batch-size; did you mean '--batch'?",
+    "train --batch -3": "invalid batch -3: should be at least 1",
+    "train --nodes 0": "invalid nodes 0: should be at least 1",
+    "train --nodes 2 --batches 0": "invalid batches 0: should be at least 1",
+    "train --gpus-per-node 2": "1 x 2 ranks asked, 1 started",
+    "train --out {here}/a": "holds a sweep; choose another folder",
+    "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format",
+    "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
+    "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
+    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; give a folder of results",
+    "analysis.scaled {here}/file": "file is no Parquet file; give",
+    "analysis.scaled {here}/empty": "empty holds no results: it should hold runs",
+    "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
+    "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
+    "analysis.kernels {here}/a --by clas": "did you mean 'class'?",
+    "analysis.compare {here}/a": "missing argument: B",
+    "profiling.convert {here}/none": "none does not exist",
+    "profiling.wrap --tool nsyss --out x": "did you mean 'nsys'?",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "file").write_text("hello")
+    (folder / "empty").mkdir()
+    (folder / "tabs.yaml").write_text("run:\n\tbatch: 3\n")
+    write_sweep(folder / "a", [run_of(), run_of(profile="torch")], Truth(batch_ms={1: 100.0}))
+    return folder
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    module, *words = [word.replace("{here}", str(here)) for word in command.split()]
+    module = "train.__main__" if module == "train" else module
+    assert MISTAKES[command] in one_line_error(run(module, *words))
+
+
+def test_a_place_where_nothing_can_be_written_is_one_line(tmp_path):
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a read-only place cannot be made here (mounting needs root)")
+    try:
+        line = one_line_error(run("train.data", "make", place / "x"))
+        assert f"Read-only file system: {place}/x; choose another place" in line
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_results_that_may_not_be_read_are_one_line(here):
+    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    python = [*as_nobody, sys.executable, "-m"]
+    if subprocess.run([*python, "analysis.scaled", "--help"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("Python cannot be started here as a user without permissions")
+    mode = here.stat().st_mode
+    here.chmod(0)
+    try:
+        answer = subprocess.run(
+            [*python, "analysis.scaled", str(here / "a")], cwd=ROOT, capture_output=True, text=True
+        )
+    finally:
+        here.chmod(mode)
+    line = one_line_error(Ran(answer.returncode, answer.stdout, answer.stderr))
+    assert "Permission denied" in line or "does not exist" in line  # as this Python tells them apart
