@@ -88,7 +88,7 @@ def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
     trace.write(tmp_path / "one.json")
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True, True]
-    assert any("left out as warm-up" in finding for finding in read_job(out / "one").findings)
+    assert any("left out as warmup" in finding for finding in read_job(out / "one").findings)
 
 
 def test_passes_that_take_turns_have_no_stages(tmp_path):
