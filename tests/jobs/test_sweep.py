@@ -358,7 +358,10 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (1, {"loader": "dali-gpu", "data": "."}, None),
     ],
 )
-def test_the_local_launcher_says_why_it_cannot(gpus, values, says):
+def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, monkeypatch):
+    for name in ("nsys", "nvprof", "ncu"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
     answer = Local(machine).cannot(make_run(values))
     assert answer is None if says is None else says in answer
