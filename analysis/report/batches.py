@@ -1,4 +1,4 @@
-"""How steady is a batch? The batches of each run: warm-up, median, and how long the slow ones take."""
+"""How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind

@@ -57,7 +57,8 @@ METHODS = (
     "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
     "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
     "kernels come from profiled runs. Costs are summed before ratios are formed. A multiply-add counts as "
-    "2 FLOPs; 1 GB is 1e9 bytes. docs/methods.md defines every number, with sources."
+    "2 FLOPs; 1 GB is 1e9 bytes. docs/methods.md defines every number, with sources; "
+    "docs/glossary.md explains the terms."
 )
 
 
