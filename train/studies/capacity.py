@@ -221,8 +221,8 @@ class Capacity:
             say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
         if attempt["missed"]:
             self.recorder.find(
-                f"{case}: {attempt['missed']} looks at the memory in use failed for want of memory; "
-                "the peak may be more"
+                f"{case}: {attempt['missed']} readings of the memory in use failed for lack of memory; "
+                "the peak may be higher"
             )
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)
