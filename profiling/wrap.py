@@ -1,8 +1,8 @@
-"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python, under a profiler, as one rank.
+"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python under a profiler, as one rank.
 
-Starts ``python ARGUMENTS`` under the tool and, when that has ended well, makes of what the tool wrote the
-rank's tables in DIR/rank_0003. A launcher starts it once a rank; the launcher's variables say which. Exit
-code: of what it ran; 2: the tool is not there, or its output cannot be read.
+Starts ``python ARGUMENTS`` under the tool and, if that succeeds, converts the tool's files to the tables of
+this rank, e.g. DIR/rank_0003. A launcher starts it once per rank and sets the variables that give the rank.
+Exit code: that of the program; 2: the tool is missing, or its output cannot be read.
 """
 
 import argparse
@@ -148,18 +148,22 @@ def main(arguments: list[str] | None = None) -> int:
     tools = [name for name in TOOLS if wraps(name)]
     parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
-    parser.add_argument("--mode", default="auto", help="what the tool is asked for [auto]")
+    parser.add_argument("--mode", default="auto", help="what the tool records [auto]")
     parser.add_argument(
-        "--kernels", default="", metavar="REGEX", help="kernels whose counters are read [all]"
+        "--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]"
     )
     parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from batch K on [0]")
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="it computes on [auto]"
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where the program computes [auto]"
     )
     parser.add_argument(
-        "--keep-raw", action="store_true", help="keep what the tool wrote, environment and all"
+        "--keep-raw",
+        action="store_true",
+        help="also keep the tool's own files (they may contain the environment)",
     )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of Python")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of Python"
+    )
     given = parser.parse_args(arguments)
     if given.tool not in tools:
         raise UserError(f"no profiler {given.tool!r} wraps a command{did_you_mean(given.tool, tools)}")

@@ -117,11 +117,11 @@ def test_nodes_left_out_are_not_asked_for():
     [
         (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "needs srun, which is not on the PATH"),
         (Slurm(Site(), None, NODE), {}, "runs inside an allocation: sbatch"),
-        (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes asked, but the allocation has 4"),
+        (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes requested, but the allocation has 4"),
         (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "1 left out after"),
         (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE), {"gpus_per_node": 2}, "submit with --exclusive"),
         (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2},
-             "2 GPUs per node asked, but the site file mine says gpus_per_node: 1"),
+             "2 GPUs per node requested, but the site file mine says gpus_per_node: 1"),
             (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
              "has 0: submit with --gpus-per-node=2, or correct gpus_per_node in the site file mine"),
         (Slurm(Site(), FOUR, CPU_NODE), {"device": "gpu"}, "no usable GPU"),
@@ -130,7 +130,7 @@ def test_nodes_left_out_are_not_asked_for():
         (mpirun("MPICH"), {"nodes": 8}, "the allocation has 4"),
         (mpirun("MPICH", allocation=None), {"nodes": 2}, "without an allocation or a hostfile"),
         (mpirun("MPICH", hosts=("a",), site=Site.model_validate({"mpi": {"hostfile": "h.txt"}})),
-         {"nodes": 2}, "2 nodes asked, but h.txt has 1"),
+         {"nodes": 2}, "2 nodes requested, but h.txt has 1"),
     ],
 )  # fmt: skip
 def test_a_launcher_says_why_it_cannot(launcher, values, says):

@@ -69,7 +69,7 @@ def test_record_files_hold_the_same_pictures_and_have_their_index(data_set):
 def test_a_second_call_does_nothing(own_data_set):
     before = files_below(own_data_set)
     told = data.make(own_data_set, IMAGES, CLASSES, seed=1)
-    assert told == f"{own_data_set} is there already: {IMAGES} images of {CLASSES} classes"
+    assert told == f"{own_data_set} already exists: {IMAGES} images of {CLASSES} classes"
     assert files_below(own_data_set) == before
 
 
@@ -87,7 +87,7 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
     for name in ("thesis", "file"):
         with pytest.raises(
-            UserError, match=f"{name} holds something else; name another folder, or remove it"
+            UserError, match=f"{name} contains something else; choose another folder, or remove it"
         ):
             data.make(tmp_path / name, 4, 2, 0)
     assert (tmp_path / "file").read_text() == "mine"
