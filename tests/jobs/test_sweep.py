@@ -340,7 +340,7 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
 @pytest.mark.parametrize(
     ("gpus", "values", "says"),
     [
-        (0, {"nodes": 2}, "2 nodes asked"),
+        (0, {"nodes": 2}, "2 nodes requested"),
         (0, {"device": "gpu"}, "no usable GPU"),
         (0, {"loader": "dali-gpu"}, "needs a GPU"),
         (0, {"gpus_per_node": 3}, "2 CPU cores"),
