@@ -1,12 +1,12 @@
-"""What kept the GPU busy? nvprof's "GPU activities" summary, from any tool's tables.
+"""What kept the GPU busy? Summary of GPU activities, as nvprof prints it, from any profiler's tables.
 
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
-    python -m analysis.activities PATH --by rank        ranks apart; also batch_index
-    python -m analysis.activities PATH --shares         communication and copies over GPUs and batch size
-    python -m analysis.activities PATH --shares --chart FILE.html    and drawn, a line a GPU count
+    python -m analysis.activities PATH --by rank        one summary per rank; also batch_index
+    python -m analysis.activities PATH --shares         share of communication and copies by GPUs, batch size
+    python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
-Of a table that holds only the first rows of its summaries
-(``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages count.
+For a table that holds only the first rows of its summaries
+(``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages are used.
 """
 
 from collections import defaultdict
@@ -60,7 +60,7 @@ def profiles(path: Path, by: Iterable[str] = ()) -> tuple[list[Profile], Study |
     of_runs = of_study(study, by)
     if not of_runs:
         raise UserError(
-            f"{path} has no activities: it needs a run whose profiler records kernels (profile: torch, "
+            f"{path} holds no activities: it needs a run whose profiler records kernels (profile: torch, "
             "nsys, nvprof or cupti)"
         )
     return of_runs, study
@@ -95,7 +95,7 @@ def _rows(
         rows = of_summary(intervals, tables.get("atomics"))
     if not rows:
         why = "".join(f"; {said}" for said in findings[:1])
-        raise UserError(f"{path} holds no activities of a GPU and no operators with their times{why}")
+        raise UserError(f"{path} holds no GPU activities and no timed operators{why}")
     return rows
 
 
@@ -105,17 +105,19 @@ def _rows(
 def main() -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
-    parser.add_argument("--by", metavar="LEVELS", help="rank, batch_index or both: rows for each")
+    parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per batch_index, or per both")
     parser.add_argument(
-        "--shares", action="store_true", help="of communication and copies, by GPUs and batch"
+        "--shares",
+        action="store_true",
+        help="share of communication and copies, by number of GPUs and batch size",
     )
     parser.add_argument("--top", type=int, metavar="N", help=f"rows of each type [all; table: {TOP}]")
     parser.add_argument(
-        "--chart", type=Path, metavar="FILE", help="with --shares: draw them into this HTML file"
+        "--chart", type=Path, metavar="FILE", help="with --shares: write a chart to this HTML file"
     )
     arguments = parser.parse_args()
     if arguments.chart and not arguments.shares:
-        raise UserError("--chart draws shares; give --shares too")
+        raise UserError("--chart draws shares: add --shares")
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     if arguments.path.is_file() and arguments.shares:
         printed = printed_shares(arguments.path)
@@ -160,8 +162,8 @@ def _emit_shares(rows: Rows, study: Study | None, arguments: Any) -> int:
         from analysis.report.render import render
 
         output.write_bytes(render(page(rows, arguments.path.name)).encode(), arguments.chart)
-        notes.append(f"drawn in {arguments.chart}")
-    title = "Communication and copies in the time of GPU activities"
+        notes.append(f"chart written to {arguments.chart}")
+    title = "Share of communication and copies in GPU activity time"
     return output.emit(Answer(rows, SHARES, title=title, notes=notes), study, arguments)
 
 

@@ -18,7 +18,9 @@ from profiling.errors import run_command
 def main() -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.anatomy", __doc__, columns=COLUMNS)
-    parser.add_argument("--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [a row a run]")
+    parser.add_argument(
+        "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per run]"
+    )
     arguments = parser.parse_args()
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)

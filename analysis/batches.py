@@ -2,7 +2,8 @@
 
     python -m analysis.batches DIR
 
-A row a run. A step of a job ends when its slowest rank does, so the job's batch is the maximum over ranks.
+One row per run. A step of a job ends when its slowest rank does, so the duration of a batch is the maximum
+over ranks.
 """
 
 from analysis.display import output

@@ -1,7 +1,7 @@
 """What does each column of each command mean?
 
-python -m analysis.columns                    all commands, as docs/columns.md has them
-python -m analysis.columns batches anatomy    these
+python -m analysis.columns                    all commands, as in docs/columns.md
+python -m analysis.columns batches anatomy    only these commands
 """
 
 import importlib
@@ -15,16 +15,21 @@ from profiling.errors import UserError, did_you_mean, run_command
 
 _HEAD = """# Columns
 
-What each column of each command's answers means: of CSV, JSON, Parquet and DataFrames; tables show some of
-them under shorter headers. `python -m analysis.columns > docs/columns.md` writes this page from the measures'
-own definitions, of which `--help` and the report's tooltips are made, too.
+The columns of each command's results in CSV, JSON, Parquet and DataFrames. Tables show some of them under
+shorter headings. `python -m analysis.columns > docs/columns.md` writes this page. `--help` and the report's
+tooltips come from the same definitions.
 
-A name ends in its unit ({units}). "(_low, _high)" stands for two more columns, the ends of an interval, which
-the brackets behind its meaning name: `{confidence}` holds the truth at least so often, `{nominal}` in 93 to
-98 % of cases; `{in_run}` is of the batches of one run and says nothing of other runs; `{range}` is of what
-was tried (docs/methods.md says how often each was measured to hold the truth).
+Names end in their unit ({units}).
+
+`(_low, _high)` stands for two more columns: the ends of an interval. The brackets give its kind
+(docs/methods.md has the measured coverage of each):
+
+- `{confidence}`: 95 % confidence interval; it contains the true value in 95 % of cases or more
+- `{nominal}`: 95 % confidence interval; it contains the true value in 93 to 98 % of cases
+- `{in_run}`: interval over the batches of one run, without differences between runs
+- `{range}`: lowest and highest of the variants tried, or of the measurements
 """
-_FIELDS = "Where a row is of a run or configuration, these say which:"
+_FIELDS = "These columns identify a run or configuration:"
 
 
 def commands() -> dict[str, ModuleType]:
@@ -45,7 +50,7 @@ def page(wanted: Sequence[str] = ()) -> str:
     modules = commands()
     for name in wanted:
         if name not in modules:
-            raise UserError(f"no command {name!r} answers in columns{did_you_mean(name, modules)}")
+            raise UserError(f"no command {name!r} with columns{did_you_mean(name, modules)}")
     pieces = [_section(name, modules[name]) for name in wanted or modules]
     if not wanted:
         units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
@@ -67,7 +72,7 @@ def _section(name: str, command: ModuleType) -> str:
 
 def _table(metrics: Sequence[Metric]) -> str:
     lines = (f"| `{one.label}` | {one.description.replace('|', chr(92) + '|')} |\n" for one in metrics)
-    return f"| column | means |\n| --- | --- |\n{''.join(lines)}"
+    return f"| column | meaning |\n| --- | --- |\n{''.join(lines)}"
 
 
 def main() -> int:

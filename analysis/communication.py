@@ -1,14 +1,15 @@
 """What does communication cost?
 
-    python -m analysis.communication DIR                 runs under a profiler, or TAU's tables
+    python -m analysis.communication DIR                 profiled runs, or TAU's tables
     python -m analysis.communication DIR --by rank
 
-A row is a kind of collective of a run, a batch of a rank (mean of all ranks' attributed batches; batches of
-which no kernel was recorded are left out, and a note counts them). Where a job has several process groups,
-those of one shape have their own row.
+One row per run and kind of collective: mean per batch and rank, over the attributed batches of all ranks.
+Batches without any recorded kernel are left out; a note counts them. If a job has several process groups,
+groups of the same shape share a row.
 
-Ranks' collectives are matched within a process group, by their order. Where some rank's are missing, or the
-group is not recorded and there are several, wait and transfer are not known, and a note says so.
+The collectives of the ranks are matched by their order within a process group. Wait and transfer are not
+available if a rank's collectives are missing, or if there are several groups and they were not recorded; a
+note says so.
 """
 
 from analysis.display import output
@@ -23,7 +24,7 @@ from profiling.errors import run_command
 def main() -> int:
     parser = output.parser("analysis.communication", __doc__, columns=COLUMNS)
     parser.add_argument(
-        "--by", choices=("run", "rank"), default="run", help="a row a run, or a rank of it [run]"
+        "--by", choices=("run", "rank"), default="run", help="one row per run, or per rank of each run [run]"
     )
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
@@ -32,7 +33,7 @@ def main() -> int:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)
-    part = Part("Collectives, a batch of a rank", answer, shown(answer), caption(answer))
+    part = Part("Collectives, per batch and rank", answer, shown(answer), caption(answer))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 

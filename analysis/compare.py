@@ -1,17 +1,16 @@
-"""Is it really different?
+"""Is the difference real?
 
     python -m analysis.compare A B                        two sets of results: before and after
-    python -m analysis.compare A B --across compute       configurations that differ in a field, too
-    python -m analysis.compare A B --threshold 2          regressions of less than 2 % are accepted
+    python -m analysis.compare A B --across compute       the two sides differ in this field
+    python -m analysis.compare A B --threshold 2          accept regressions of less than 2 %
 
-Of converted traces, a job on each side: their batches, parts, collectives and kernels, a row each.
+For converted traces (one job on each side): one row per batch duration, part, collective and kernel class.
 
-A row is a figure of a configuration.
+One row per configuration and quantity. A note names the devices of both sides if they differ.
 
-A note names the devices of both sides where they differ.
-
-Families are tested apart. batch and combined decide the exit code: 1 if one is slower by more than
---threshold. Where nothing differs that is so in 5 % of comparisons at most.
+Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
+theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
+comparisons.
 """
 
 import argparse
@@ -107,10 +106,8 @@ def _no_batch(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         return ""
     for path, keys in zip(paths, timed, strict=True):
         if not keys:
-            return f"there is nothing to compare: {path} holds no unprofiled run that could be read"
-    return (
-        f"there is nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
-    )
+            return f"nothing to compare: {path} holds no readable unprofiled run"
+    return f"nothing to compare: no configuration has unprofiled runs both in {paths[0]} and {paths[1]}"
 
 
 def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
@@ -119,8 +116,8 @@ def _nothing_alike(a: Values, b: Values, paths: tuple[Path, Path]) -> str:
         return f"{paths[0] if not one else paths[1]} holds no run to compare"
     differ = [name for name in one if name in other and one[name] != other[name]]
     return (
-        f"no configuration of {paths[0]} is in {paths[1]}: e.g. {', '.join(differ)} differ; "
-        f"compare them all the same with --across {','.join(differ)}"
+        f"no configuration of {paths[0]} is in {paths[1]}: they differ in {', '.join(differ)}, for example; "
+        f"compare them anyway with --across {','.join(differ)}"
     )
 
 
@@ -133,8 +130,8 @@ def _say_if_apart(a: Study, b: Study) -> None:
     spans = [(min(of_a)[0], max(ended for _, ended in of_a)) for of_a in times if of_a]
     if len(spans) == 2 and (spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]):
         b.note(
-            "all runs of one side were before those of the other: if the machine drifted meanwhile, that "
-            "looks like a difference; to be sure run them by turns"
+            "all runs of one side came before those of the other, so drift of the machine looks like a "
+            "difference; alternate the runs to rule this out"
         )
 
 
@@ -143,7 +140,7 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
     names = [sorted({device for run in study.of_kind("run") for device in run.devices}) for study in (a, b)]
     if all(names) and names[0] != names[1]:
         ran = [f"{path} ran on {' and '.join(of)}" for path, of in zip(paths, names, strict=True)]
-        b.note(f"{', '.join(ran)}: what differs may be the devices' doing")
+        b.note(f"{', '.join(ran)}: differences may come from the devices")
 
 
 # --- the answer ---------------------------------------------------------------------------------------
@@ -153,7 +150,9 @@ def main() -> int:
     arguments = _parser().parse_args()
     across = output.parse_fields(arguments.across, flag="--across")
     if arguments.threshold < 0:
-        raise UserError(f"--threshold: {arguments.threshold:g} is no slowdown; give a percentage from 0 on")
+        raise UserError(
+            f"--threshold: {arguments.threshold:g} is not a valid slowdown; give a percentage of 0 or more"
+        )
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
     if all(study.of_kind("trace") and not study.of_kind("run") for study in studies):
         return _of_traces(studies[0], studies[1], arguments)
@@ -166,7 +165,7 @@ def main() -> int:
     worse = regressed(figures, arguments.threshold)
     notes = [sentence(a, b, figures, arguments.threshold)]
     changed = [row for row in figures if row["family"] != "kernels" or row["verdict"] in ("slower", "faster")]
-    parts = [Part(f"{arguments.b.name} against {arguments.a.name}", changed, shown(figures), _CAPTION)]
+    parts = [Part(f"{arguments.b.name} compared with {arguments.a.name}", changed, shown(figures), _CAPTION)]
     if same_runs(a, b):
         parts = []  # a table of intervals would look like an answer
     _find_alone(studies[0], a, b, paths)
@@ -201,8 +200,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _CAPTION = (
-    "Medians over runs; p: Mann-Whitney, corrected for the rows of a family (Holm). 95 % intervals, of each\n"
-    "row alone: what the test would not reject, from 4 runs a side on. Kernels: where they differ."
+    "Medians over runs. p: Mann-Whitney test, corrected over the rows of a family (Holm). 95 % confidence "
+    "intervals\nof each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
+    "those that differ."
 )
 
 

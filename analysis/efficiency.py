@@ -3,10 +3,10 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-The default (corrected) method takes the model's kernels of attributed batches, launch by launch, sums costs
-over a group first and forms ratios last. Rates are of the runs whose FLOPs or bytes are known, empty where
-none are. The published one takes all launches, groups by kernel name and takes plain means of ratios; it is
-for PyProf tables.
+The corrected method (default) uses the model's kernels in attributed batches, launch by launch. It sums costs
+over a group before it forms ratios. Rates use the runs whose FLOPs or bytes are known; they are empty if
+there are none. The published method is for PyProf tables: it uses all launches, groups them by kernel name
+and takes plain means of ratios.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {
     "Columns: the fields of --group-by, then": METRICS,
-    "... and by the corrected method:": CORRECTED_METRICS,
+    "Additional columns of the corrected method:": CORRECTED_METRICS,
 }
 DEFAULT_GROUP = ("batch", "nodes")
 _METHODS = {"corrected": efficiency.rows, "published": efficiency_published.rows}
@@ -74,8 +74,8 @@ def _caption(study: Study, method: str) -> str:
     if method == "published":
         return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {', '.join(devices)}."
     return (
-        "The model's kernels of attributed batches, by launch; the loader's, collectives and copies apart. "
-        f"Peaks: datasheet of {', '.join(devices)}."
+        "The model's kernels in attributed batches, by launch, without the loader's kernels, collectives "
+        f"and copies. Peaks: datasheet of {', '.join(devices)}."
     )
 
 

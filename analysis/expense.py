@@ -1,12 +1,12 @@
-"""What did it cost: memory, energy, start-up, node-hours?
+"""What did it cost: memory, energy, startup, node-hours?
 
-    python -m analysis.expense DIR                  a row a configuration: a run's fields but its profiler
-    python -m analysis.expense DIR --by rank        a row a rank of it
+    python -m analysis.expense DIR                  one row per configuration (runs of all profilers together)
+    python -m analysis.expense DIR --by rank        one row per configuration and rank
 
-Memory, energy and start-up are of the unprofiled runs (of the profiled ones where there are no others, and
-metered_on says so); node-hours are of all.
+Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
+metered_on says which). Node-hours include all runs.
 
-Energy is counted from before the first batch to after the last, warm-up included, start-up not.
+Energy is measured from before the first batch to after the last. It includes warmup, but not startup.
 """
 
 from analysis.display import output
@@ -19,15 +19,15 @@ from profiling.errors import UserError, run_command
 def main() -> int:
     parser = output.parser("analysis.expense", __doc__, columns=COLUMNS)
     parser.add_argument(
-        "--by", choices=("run", "rank"), default="run", help="a row a configuration, or a rank of it [run]"
+        "--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"
     )
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)
     if not answer:
-        raise UserError(f"{study.path} holds no run that counts: its ranks' costs are not known")
-    part = Part("What it cost", answer, shown(answer), caption(answer, spent(study)))
+        raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
+    part = Part("Cost", answer, shown(answer), caption(answer, spent(study)))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 

@@ -1,12 +1,12 @@
 """Which setting matters?
 
     python -m analysis.factors DIR                        results of a sweep, or TAU tables of the reference
-    python -m analysis.factors DIR --factors loader,grad  these only; others must not vary
+    python -m analysis.factors DIR --factors loader,grad  only these; other fields must not vary
 
-The response is a run's throughput a rank (images/s over world size); of TAU tables, the published scaling
-efficiency of each repetition, %. A row is a factor, or two factors together.
+The response is throughput per rank (images/s divided by world size). For TAU tables it is the published
+scaling efficiency of each repetition, in percent. One row per factor or pair of factors.
 
-An interaction says that a factor's effect depends on another one; the main effects then hold on average only.
+An interaction means that the effect of one factor depends on another; main effects then hold only on average.
 """
 
 from analysis.display import output
@@ -24,7 +24,7 @@ def main() -> int:
     study = load(arguments.path, arguments.peaks)
     what, cells = responses(study)
     effects = rows(cells, factors)
-    part = Part(f"What moves {what}", effects, shown(), caption(cells, effects))
+    part = Part(f"Effect of each factor on {what}", effects, shown(), caption(cells, effects))
     return output.emit(Answer(effects, METRICS, parts=[part]), study, arguments)
 
 

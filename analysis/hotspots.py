@@ -18,17 +18,17 @@ from profiling.errors import UserError, run_command
 def main() -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.hotspots", __doc__, columns=COLUMNS)
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
-    parser.add_argument("--run", metavar="ID", help="the timed run, of several points")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of kernels [5]")
+    parser.add_argument("--run", metavar="ID", help="the timed run, if there are several configurations")
     arguments = parser.parse_args()
     if arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+        raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)
     kernels, caption = rows(study, arguments.top, arguments.run)
     notes = (
         []
         if any(row["counters"] for row in kernels)
-        else ["no counters were read: times and the roofline alone"]
+        else ["no counters were read: only times and the roofline are available"]
     )
     part = Part("The hottest kernels, and what bounds them", kernels, shown(kernels), caption)
     return output.emit(Answer(kernels, METRICS, parts=[part], notes=notes), study, arguments)

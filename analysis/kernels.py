@@ -42,18 +42,18 @@ from profiling.errors import UserError, did_you_mean, run_command
 from profiling.tables import DIRECTIONS
 
 COLUMNS = {
-    "Columns: the run, where there are several; kernel, class and direction, or what --by names; then:": (
+    "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
         RUN,
         *BY.values(),
         *METRICS,
     ),
-    "Of two: what they are grouped by, then (what differs most is first):": kernel_difference.METRICS[
+    "For two runs: the fields of --by, then (largest difference first):": kernel_difference.METRICS[
         "duration"
     ],
-    "... with --metric flops-efficiency:": kernel_difference.METRICS["flops-efficiency"],
-    "... with --summary:": kernel_difference.SUMMARY_METRICS,
-    "By the published method:": kernels_published.DURATION_METRICS,
-    "... with --metric flops-efficiency, of one:": kernels_published.EFFICIENCY_METRICS,
+    "With --metric flops-efficiency:": kernel_difference.METRICS["flops-efficiency"],
+    "With --summary:": kernel_difference.SUMMARY_METRICS,
+    "Published method:": kernels_published.DURATION_METRICS,
+    "Published method, --metric flops-efficiency, one file:": kernels_published.EFFICIENCY_METRICS,
 }
 
 
@@ -62,7 +62,7 @@ def _only(study: Study) -> Source:
     if len(sources) != 1:
         examples = ", ".join(source.id for source in sources[:3])
         raise UserError(
-            f"{study.path} holds {len(sources)} runs with kernels; give one run (or file)"
+            f"{study.path} holds {len(sources)} runs with kernels; name one run (or file)"
             + (f", e.g. {examples}" if examples else "")
         )
     return sources[0]
@@ -72,7 +72,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     by = _by(arguments)
     if arguments.top is not None and arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+        raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)
     other = load(arguments.other, arguments.peaks) if arguments.other else None
     answer = _answer(study, other, by, arguments)
@@ -84,14 +84,18 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m analysis.kernels", output.described(__doc__, COLUMNS))
     parser.add_argument("path", type=Path, metavar="A", help="a run, a sweep, or a PyProf kernel table")
-    parser.add_argument("other", type=Path, metavar="B", nargs="?", help="a run or table to set beside it")
-    parser.add_argument("--by", metavar="WHAT,...", help=f"of {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]")
+    parser.add_argument(
+        "other", type=Path, metavar="B", nargs="?", help="a second run or table, to compare with the first"
+    )
+    parser.add_argument(
+        "--by", metavar="WHAT,...", help=f"group by {', '.join(GROUPS)} [{','.join(DEFAULT_BY)}]"
+    )
     parser.add_argument("--direction", choices=DIRECTIONS, help="fprop, bprop, ... [all]")
     parser.add_argument("--method", choices=("corrected", "published"), default="corrected")
     metrics = tuple(kernel_difference.METRICS)
-    parser.add_argument("--metric", choices=metrics, default="duration", help="what to order by [duration]")
+    parser.add_argument("--metric", choices=metrics, default="duration", help="sort by [duration]")
     parser.add_argument(
-        "--summary", action="store_true", help="of two runs: what the difference adds up from"
+        "--summary", action="store_true", help="of two runs: the summands of their difference"
     )
     parser.add_argument(
         "--top",
@@ -106,15 +110,15 @@ def _by(arguments: argparse.Namespace) -> list[str]:
     names = [name.strip() for name in (arguments.by or "").split(",") if name.strip()]
     for name in names:
         if name not in GROUPS:
-            raise UserError(f"--by: kernels have no {name!r}{did_you_mean(name, list(GROUPS))}")
+            raise UserError(f"--by: unknown kernel field {name!r}{did_you_mean(name, list(GROUPS))}")
     if arguments.by is not None and not names:
-        raise UserError("--by needs what to group kernels by, e.g. --by class")
+        raise UserError("--by needs a field to group kernels by, e.g. --by class")
     if names and arguments.method == "published":
-        raise UserError("the published method groups kernels by name; leave --by out")
+        raise UserError("the published method groups kernels by name: omit --by")
     if arguments.summary and (
         arguments.other is None or arguments.method == "published" or arguments.metric != "duration"
     ):
-        raise UserError("--summary is of the durations of two runs, A and B, by the corrected method")
+        raise UserError("--summary needs two runs, A and B, and the corrected method, by duration")
     return list(dict.fromkeys(names)) or list(DEFAULT_BY)
 
 
@@ -140,7 +144,7 @@ def _published(study: Study, other: Study | None, arguments: Any) -> tuple[Rows,
     if arguments.metric == "duration":
         return kernels_published.durations(study, other, arguments.direction, _only)
     if other is not None:
-        raise UserError("the published FLOPS efficiency of kernels is of one file; leave B out")
+        raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
     return kernels_published.efficiencies(study, arguments.direction, _only)
 
 
@@ -192,7 +196,7 @@ def _first(rows: Rows, columns: Sequence[Metric], arguments: Any) -> tuple[Rows,
     top = arguments.top or ((TOP if several == 1 else TOP_OF_EACH) if as_table else None)
     kept = _first_of_each(rows, top)
     more = len(rows) - len(kept)
-    return kept, [f"({more} more kernels; --top N shows more)"] if more and as_table else []
+    return kept, [f"({more} more kernels: use --top N)"] if more and as_table else []
 
 
 def _first_of_each(rows: Rows, top: int | None) -> Rows:

@@ -1,4 +1,4 @@
-"""What does a notebook ask of results? What the commands answer, as DataFrames, and the report's charts.
+"""The results of the commands as DataFrames, and the report's charts, for notebooks.
 
     from analysis import load
 
@@ -8,8 +8,8 @@
     results.kernels(results.path / "run_...")         # a second path, where the command takes one
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 
-A frame has the columns of the command's ``--help``, all of them; ``frame.attrs["meaning"]`` says what each
-means, ``frame.attrs["notes"]`` what the command said beside its answer: the points that failed, too.
+A frame has all columns of the command's ``--help``. ``frame.attrs["meaning"]`` explains each column;
+``frame.attrs["notes"]`` holds the command's notes, failed runs included.
 """
 
 import importlib

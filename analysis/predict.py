@@ -1,23 +1,24 @@
-"""What would N ranks give?
+"""What throughput would N ranks reach?
 
-    python -m analysis.predict DIR --ranks 8,16,32        from a sweep's measured points
+    python -m analysis.predict DIR --ranks 8,16,32        from the measured configurations of a sweep
     python -m analysis.predict DIR --what-if fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader
     python -m analysis.predict DIR --alpha-us 20 --beta-gb-per-s 12      from a trace of one rank
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
-A row is a configuration and a number of ranks.
+One row per configuration and number of ranks.
 
-``_low`` and ``_high`` are ranges of what was tried: of all shapes, or forms, that the measured points allow,
-with how much batches, allreduces and runs differ, and wider with every doubling where a measured point was
-outside of what smaller ones gave. They are no 95 % interval: what begins only beyond the measured points
-(links that many ranks have to share, another switch) is in neither. benchmarks/results/prediction_coverage.md
-says how often they hold the truth. What cannot be told has no row, and a line says why.
+``_low`` and ``_high`` are the range over all curves, or allreduce algorithms, that fit the measurements. It
+includes the spread of batches, allreduces and runs. It widens with every doubling if a measured configuration
+was outside the range predicted from smaller ones. It is not a 95 % confidence interval: limits that begin
+beyond the measured number of ranks (shared links, another switch) are not included.
+benchmarks/results/prediction_coverage.md has the measured coverage. A prediction that the data do not
+determine has no row; a note gives the reason.
 
-A prediction holds for the same software, and a network that goes on as it did.
+Predictions assume the same software, and a network that behaves as measured.
 
-A table needs a column of ranks (world_size, n_gpus, gpus or ranks) and one of images a second (images_per_s,
-img_per_s, img_s_global, images_per_second); framework, model, platform, gpu, mode, precision, batch_per_gpu,
-loader, grad and compute tell configurations, where it has them.
+A table needs a column of ranks (world_size, n_gpus, gpus or ranks) and one of images per second
+(images_per_s, img_per_s, img_s_global, images_per_second). The columns framework, model, platform, gpu, mode,
+precision, batch_per_gpu, loader, grad and compute separate configurations, if present.
 """
 
 import argparse
@@ -70,27 +71,33 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m analysis.predict", output.described(__doc__, COLUMNS))
-    parser.add_argument("path", type=Path, metavar="DIR|TABLE.csv", help="a sweep's results, or a table")
+    parser.add_argument("path", type=Path, metavar="DIR|TABLE.csv", help="a sweep's results, or a CSV table")
     parser.add_argument(
-        "--ranks", default="", metavar="P,...", help="world sizes to predict [twice, four times]"
+        "--ranks",
+        default="",
+        metavar="P,...",
+        help="world sizes to predict [twice and four times the largest measured]",
     )
     parser.add_argument(
-        "--what-if", default="", metavar="CHANGE,...", help=f"of {','.join(simulate.DEFAULT_WHAT_IFS)} [none]"
+        "--what-if",
+        default="",
+        metavar="CHANGE,...",
+        help=f"changes to simulate, of {','.join(simulate.DEFAULT_WHAT_IFS)} [none]",
     )
     parser.add_argument(
-        "--alpha-us", type=float, metavar="US", help="latency of a message of a ring [fitted], microseconds"
+        "--alpha-us", type=float, metavar="US", help="latency of a link, microseconds [fitted]"
     )
     parser.add_argument(
-        "--beta-gb-per-s", type=float, metavar="GB_PER_S", help="bandwidth of a link [fitted], 1e9 bytes/s"
+        "--beta-gb-per-s", type=float, metavar="GB_PER_S", help="bandwidth of a link, 1e9 bytes/s [fitted]"
     )
     parser.add_argument(
         "--scaling", choices=configurations.KINDS,
-        help="weak: the batch of a GPU is constant; strong: the global batch is [as the report: the "
-        "kind that compares more of the measured points]",
+        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
+        "configurations have a baseline]",
     )  # fmt: skip
     parser.add_argument(
         "--gpus-per-node", type=int, metavar="N",
-        help="GPUs that a node holds [the most measured on one; where all points are of one node, "
+        help="GPUs per node [the most measured on one node; if all runs used one node, "
         f"{configurations.GPUS_OF_A_NODE}]",
     )  # fmt: skip
     return output.add_output_flags(parser)
@@ -99,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
 def _network(arguments: argparse.Namespace) -> Network:
     alpha, beta = arguments.alpha_us, arguments.beta_gb_per_s
     if alpha is not None and not 0 <= alpha < np.inf:
-        raise UserError(f"--alpha-us: {alpha:g} is no latency; it must be 0 or more")
+        raise UserError(f"--alpha-us: invalid latency {alpha:g}; give 0 or more")
     if beta is not None and not 0 < beta < np.inf:
-        raise UserError(f"--beta-gb-per-s: {beta:g} is no bandwidth; it must be more than 0")
+        raise UserError(f"--beta-gb-per-s: invalid bandwidth {beta:g}; give more than 0")
     if arguments.gpus_per_node is not None and arguments.gpus_per_node < 1:
-        raise UserError(f"--gpus-per-node: {arguments.gpus_per_node} is no number of GPUs")
+        raise UserError(f"--gpus-per-node: invalid number of GPUs {arguments.gpus_per_node}")
     return Network(alpha, beta)
 
 

@@ -1,13 +1,14 @@
 """How does training scale, and how well does a batch use the device?
 
     python -m analysis.scaled DIR                                   results of a sweep, or reference files
-    python -m analysis.scaled DIR --method corrected,published      both, a row each
+    python -m analysis.scaled DIR --method corrected,published      both methods, one row each
     python -m analysis.scaled DIR --group-by batch,nodes --explain
-    python -m analysis.scaled DIR --scaling strong                  the global batch is constant (by default
-                                                                    the kind that compares more points)
+    python -m analysis.scaled DIR --scaling strong                  fixed global batch size (default: the kind
+                                                                    for which more configurations have a
+                                                                    baseline)
     python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     converted traces of several world sizes
 
-A row is a configuration at one node count.
+One row per configuration and world size.
 """
 
 from analysis.display import output
@@ -33,11 +34,12 @@ def main() -> int:
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [every configuration]")
     parser.add_argument(
         "--scaling", choices=("weak", "strong"),
-        help="weak: the batch of a GPU is constant; strong: the global batch is [what compares more points]",
+        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
+        "configurations have a baseline]",
     )  # fmt: skip
-    parser.add_argument("--explain", action="store_true", help="say what each correction moved, and why")
+    parser.add_argument("--explain", action="store_true", help="show the effect of each correction, and why")
     parser.add_argument(
-        "more", nargs="*", metavar="P=DIR", help="converted traces, each with its job's number of ranks"
+        "more", nargs="*", metavar="P=DIR", help="converted traces, each with the number of ranks of its job"
     )
     parser.set_defaults(most_notes=MOST_NOTES)
     arguments = parser.parse_args()

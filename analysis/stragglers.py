@@ -18,7 +18,10 @@ from profiling.errors import run_command
 def main() -> int:
     parser = output.parser("analysis.stragglers", __doc__, columns=COLUMNS)
     parser.add_argument(
-        "--by", choices=("rank", "batch"), default="rank", help="a row a rank, or a batch of it [rank]"
+        "--by",
+        choices=("rank", "batch"),
+        default="rank",
+        help="one row per rank, or per rank and batch [rank]",
     )
     arguments = parser.parse_args()
     study = load(arguments.path, arguments.peaks)

@@ -1,9 +1,9 @@
-"""How long does a batch take, by what TAU recorded of a run?
+"""How long does a batch take, from what TAU recorded of a run?
 
-    python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or files of TAU
-    python -m analysis.tau_batches PROFILE --startup PROFILE ...   beside runs of one batch each
+    python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or TAU's files
+    python -m analysis.tau_batches PROFILE --startup PROFILE ...   with runs of one batch each
 
-A row a rank and estimator, the best first.
+One row per rank and estimator, best estimator first.
 """
 
 import math
@@ -27,35 +27,39 @@ METRICS = (
     Metric(
         "estimator",
         'event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the timers '
-        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next; stages: the '
-        "stages' timers (or events) divided by the number of batches (what lies between them is missing, a "
-        "note says so); difference: (T_N - T_1) / (N - 1), T the application's time, T_1 its median of one "
-        "batch",
+        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next; stages: '
+        "sum of the stages' timers (or events) divided by the number of batches (time between stages is "
+        "missing, see the note); difference: (T_N - T_1) / (N - 1), where T_N is the application's time "
+        "and T_1 the median time of runs of one batch",
         text=True,
         key=True,
     ),
-    Metric("batches", "over how many"),
+    Metric("batches", "number of batches"),
     Metric(
         "batch_ms",
-        "of a batch; its interval is of timers and marks that of a mean of batches inside the run, of the "
-        "difference that of start-up, which no two runs have alike: Student's t over the runs of one batch, "
-        "three or more; of an event TAU keeps no series, so there is none",
+        "batch duration; interval for timers and marks: of the mean over the batches of the run; for the "
+        "difference: of the startup, which differs from run to run (Student's t over three or more runs of "
+        "one batch); for events: none, since TAU keeps no series",
         interval=IN_RUN,
     ),
-    Metric("preferred", "the best there is; the difference is that only where nothing better was recorded"),
+    Metric(
+        "preferred",
+        "whether it is the best available estimate; the difference is preferred only if nothing better "
+        "was recorded",
+    ),
 )
 COLUMNS = {"Columns:": METRICS}
 _BATCH_MS = METRICS[3].names
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 BETWEEN_STAGES = (
-    "stages: what a batch does between its stages is missing, so that it took longer than that: TAU sums up "
-    "timers, and nothing here times or marks a whole batch"
+    "stages: the time between the stages of a batch is missing, so batches take longer than this; no timer "
+    "or mark here covers a whole batch"
 )
 
 NOISE = (
-    "a difference below zero is no duration: start-up differed by more than the batches took, and what is "
-    "left is noise"
+    "a negative difference is not a duration: startup differed by more than the batches took, so the "
+    "result is noise"
 )
 # Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
 # (python -m benchmarks.interval_coverage --only differences).
@@ -176,16 +180,16 @@ def main() -> int:
     parser.add_argument(
         "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one batch"
     )
-    parser.add_argument("--batches", type=int, metavar="N", help="of the run, where it marks none")
+    parser.add_argument("--batches", type=int, metavar="N", help="number of batches, if the run marks none")
     arguments = parser.parse_args()
     profile = Profile(arguments.path)
     made = rows_of(profile, [Profile(path) for path in arguments.startup], arguments.batches)
     if not made:
         raise UserError(
-            f"{arguments.path} tells no batch: it has neither stages nor events of batches; name runs of one "
-            "batch (--startup) and how many this one had (--batches)"
+            f"{arguments.path} holds no batches: neither stages nor batch events; name runs of one batch "
+            "(--startup) and the number of batches of this run (--batches)"
         )
-    title = "The duration of a batch, by what TAU recorded"
+    title = "Batch duration from TAU"
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
     negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
     notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]

@@ -1,10 +1,10 @@
-"""How busy was each GPU, and what did more of them gain?
+"""How busy is each GPU, and what speedup do more of them give?
 
-    python -m analysis.utilization DIR          a row a rank (and GPU) of each profiled run
-    python -m analysis.utilization TRACE        of a trace: from its first kernel's start to its last's end
+    python -m analysis.utilization DIR          one row per rank (and GPU) of each profiled run
+    python -m analysis.utilization TRACE        a trace: from its first kernel's start to its last one's end
 
-The three definitions are those of PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
-which PyTorch has removed: docs/methods.md has them. A kernel is no copy or memory set.
+The three metrics are defined as in PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
+which PyTorch has removed; docs/methods.md repeats the definitions. Copies and memory sets are not kernels.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
         answer.append({"id": path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
     if not answer:
         why = "".join(f"; {said}" for said in converted.findings[:1])
-        raise UserError(f"{path} holds no kernel with its time and duration{why}")
+        raise UserError(f"{path} holds no timed kernel{why}")
     return answer, converted.findings
 
 

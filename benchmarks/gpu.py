@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[str, float]] = {
     "loaders": ("Images/s by loader, and each loader's own limit", 0.40),
     "precisions": ("Images/s by precision and memory layout", 0.30),
     "markers": ("What do the markers of a step cost?", 0.30),
+    "host": ("What does a step cost the host?", 0.30),
     "perturbation": ("What does each profiler cost?", 0.50),
     "compile": ("Images/s by compile mode", 0.60),
     "sweep": ("A sweep, its table and its report", 0.60),

@@ -29,10 +29,14 @@ from jobs.doctor import examine
 from jobs.machine import this_machine
 from jobs.run import Run, make_run
 from profiling.errors import UserError
+from profiling.markers import open_markers
+from profiling.tools import open_capture
+from train import loop, timing
 from train.device import choose_device, set_kernels
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
-from train.rank import _bare_model, compiled
+from train.precision import Precision
+from train.rank import _bare_model, compiled, make_optimizer
 from train.studies.memory import is_out_of_memory
 from train.world import World
 
@@ -60,7 +64,7 @@ ON_GPU = Scale(
     {"model": "resnet50", "image_size": 224, "batch": 256, "compute": "bf16", "channels_last": True,
      "device": "gpu"},
     (256, 32, 64, 128, 512), ("bf16", "fp16", "tf32", "fp32"),
-    (False, "reduce-overhead", True, "max-autotune"), 2048, 10, 10.0,
+    (False, "reduce-overhead", True, "max-autotune"), 512, 10, 10.0,
 )  # fmt: skip
 ON_CPU = Scale(
     {"model": "resnet18", "image_size": 32, "batch": 4, "compute": "fp32", "device": "cpu", "threads": 1},
@@ -349,6 +353,56 @@ def markers(part: Part) -> None:
             part.wrong.append(f"markers, {name}: {found:g} us a step, at most {MOST_MARKERS_US:g} wanted")
 
 
+class HostCost:
+    """A clock that also takes the processor time of this process at each instant of a step."""
+
+    def __init__(self, clock: timing.Clock) -> None:
+        self._clock = clock
+        self.used_ns: list[int] = []
+
+    def start(self) -> None:
+        self._clock.start()
+
+    def tick(self) -> None:
+        self._clock.tick()
+        self.used_ns.append(time.process_time_ns())
+
+    def instants_ns(self) -> np.ndarray:
+        return self._clock.instants_ns()
+
+
+def host(part: Part) -> None:
+    """Of a small batch, so that the host never waits for a full queue of the device."""
+    run = make_run({**part.scale.run, "loader": "synthetic", "batch": min(8, part.scale.run["batch"])})
+    run = run.model_copy(update={"batches": 10 if part.device.type == "cpu" else 100})
+    set_kernels(run, part.device)
+    batches = build_loader(run, 0, 1, part.device)
+    model = compiled(_bare_model(run, part.device), run)
+    clock = HostCost(timing.open_clock(part.device.type))
+    optimizer, precision = make_optimizer(model, run, part.device), Precision(run, part.device)
+    capture = open_capture("none", part.out, 0)
+    loop.train(
+        run, model, optimizer, batches, precision, open_markers(), clock, capture, lambda index, loss: None
+    )
+    ticks = np.array(clock.used_ns).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
+    stages = np.diff(ticks, axis=1)
+    rows = part.table("stage", "ms of processor time a step")
+    names = ("load", "forward", "backward", "update", "end")
+    rows += [[name, float(np.median(stages[:, i])) / 1e6] for i, name in enumerate(names)]
+    ours = float(np.median(ticks[:, -1] - ticks[:, 0])) / 1e6
+    rows.append(["whole step", ours])
+    bare = training.bare_loop(run, part.device, model, training.bare_batches(run, part.device))
+    bare(run.batches // 2)
+    finish(part.device)
+    used = []
+    for _ in range(run.batches // 2):
+        before = time.process_time_ns()
+        bare(1)
+        used.append(time.process_time_ns() - before)
+    finish(part.device)
+    rows.append(["bare PyTorch, whole step", float(np.median(used)) / 1e6])
+
+
 def perturbation(part: Part) -> None:
     from benchmarks import perturbation as of_tools
 
@@ -475,8 +529,8 @@ def _command(words: list[str], seconds: float, bare: bool = False) -> tuple[int,
 
 DO: dict[str, Callable[[Part], None]] = {
     "machine": machine, "correctness": correctness, "speed": speed, "batches": batches, "loaders": loaders,
-    "precisions": precisions, "markers": markers, "perturbation": perturbation, "compile": compile_modes,
-    "sweep": sweep, "studies": studies, "profiles": profiles,
+    "precisions": precisions, "markers": markers, "host": host, "perturbation": perturbation,
+    "compile": compile_modes, "sweep": sweep, "studies": studies, "profiles": profiles,
 }  # fmt: skip
 
 

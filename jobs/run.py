@@ -69,7 +69,7 @@ class Run(BaseModel):
     nodes: Annotated[int, Field(ge=1, le=4096), Role("size", "nodes: {}")] = Field(
         1, description="number of nodes"
     )
-    gpus_per_node: Annotated[int, Field(ge=1, le=64), Role("size", "{} a node")] = Field(
+    gpus_per_node: Annotated[int, Field(ge=1, le=64), Role("size", "{} per node")] = Field(
         1,
         description="ranks per node, one per GPU; without GPUs, each gets a share of the cores (backend dp: "
         "one rank drives all GPUs of the node)",

@@ -181,9 +181,9 @@ def set_clock(directory: Path, tool: str) -> list[str]:
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
     how = (
-        f"was set to that of the batches by {placement.by}"
+        f"was aligned to the step timings by {placement.by}"
         if placement.shift_ns
-        else "is that of the batches"
+        else "and step timings agree"
     )
     return [f"{tool}: its clock {how}, to within {rounded(placement.residual_ns)}"]
 

@@ -81,8 +81,8 @@ def _numbers(
     local_rank = _number(environment, names[2], rank % max(1, local_size))
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
         raise UserError(
-            f"{launcher} says rank {rank} of {size}, local rank {local_rank} of {local_size}; "
-            "start the ranks with one launcher only"
+            f"{launcher} reports rank {rank} of {size}, local rank {local_rank} of {local_size}; start the "
+            "ranks with one launcher only"
         )
     return rank, size, local_rank, local_size
 
@@ -93,7 +93,9 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
         counts, node = expand_counts(text), environment.get("SLURM_NODEID", "0")
         text = str(counts[int(node)]) if node.isdigit() and int(node) < len(counts) else text
     if not text.isdecimal():
-        raise UserError(f"{name} is {text!r}, not a number; start the ranks with torchrun, mpirun or srun")
+        raise UserError(
+            f"invalid {name} {text!r}: not a number; start the ranks with torchrun, mpirun or srun"
+        )
     return int(text)
 
 
@@ -109,6 +111,6 @@ def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:
     """
     if seen != size:
         raise UserError(
-            f"{library} sees {seen} of the {size} ranks that {launcher} started: it is built for another MPI "
-            "than this mpirun's; load the module it was built with, or build it again (make horovod)"
+            f"{library} sees {seen} of the {size} ranks that {launcher} started: it was built for a "
+            "different MPI; load the module it was built with, or rebuild it (make horovod)"
         )

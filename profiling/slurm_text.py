@@ -32,11 +32,11 @@ def _groups(text: str) -> Iterator[str]:
     while position < len(text):
         match = _GROUP.match(text, position)
         if match is None or not match[0]:
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
+            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
         yield match[0]
         position = match.end() + 1
         if match.end() < len(text) and text[match.end()] != ",":
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
+            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
 
 
 def _expand(group: str, text: str) -> list[str]:
@@ -53,7 +53,7 @@ def _numbers(inside: str, text: str) -> list[str]:
     for part in inside.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not match:
-            raise UserError(f"{text!r} is no list of nodes, such as node[01-04,7]")
+            raise UserError(f"invalid node list {text!r}; expected e.g. node[01-04,7]")
         first, last = match[1], match[2] or match[1]
         numbers.extend(f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
     return numbers

@@ -314,7 +314,7 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:
-        raise UserError(f"{path} is not a readable {name} table ({error}); run the point again") from None
+        raise UserError(f"{path} is not a readable {name} table ({error}); repeat the run") from None
 
 
 def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
@@ -323,8 +323,8 @@ def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
     if len(numbers) < len(index) or not np.array_equal(numbers, np.arange(len(numbers))):
         span = f"{numbers[0]} to {numbers[-1]}" if len(numbers) else "without a number"
         if len(np.unique(numbers)) < len(numbers):
-            span += ", some twice"
+            span += ", with duplicates"
         raise UserError(
             f"{path} is damaged: its {len(index)} batches are numbered {span}, not 0 to {len(index) - 1}; "
-            "run the point again"
+            "repeat the run"
         )

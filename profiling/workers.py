@@ -68,7 +68,7 @@ def _mpi_executor(me: Identity):  # type: ignore[no-untyped-def]
         from mpi4py.futures import MPICommExecutor
     except ImportError:
         raise UserError(
-            "started as several ranks by MPI, and mpi4py is not installed (pip install -e '.[mpi]'); "
+            "started as several ranks by MPI, but mpi4py is not installed (pip install -e '.[mpi]'); "
             "install it, or start one process without mpirun"
         ) from None
     check_mpi(MPI.COMM_WORLD.size, me.size, "mpi4py", me.launcher)
@@ -98,6 +98,6 @@ class Workers:
             yield from self._executor.map(work, items)
         except BrokenProcessPool:
             raise UserError(
-                "a process that converted files was killed, for want of memory most likely; use fewer at a "
-                "time (--jobs 1)"
+                "a converting process was killed, most likely because memory ran out; use fewer processes "
+                "(--jobs 1)"
             ) from None

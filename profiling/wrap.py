@@ -92,7 +92,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     code = run_tree(command, {**os.environ, **variables}, heard)
     for _ in range(_TRIES - 1):
         if code and not heard and profiler.may_not_start and not any(directory.iterdir()):
-            print(f"scaleprof: {name} ended before it had started anything; once more", file=sys.stderr)
+            print(f"scaleprof: {name} ended before it had started anything; trying again", file=sys.stderr)
             code = run_tree(command, {**os.environ, **variables}, heard)
     check_permission(name, profiler.outputs(directory))
     if code == 0:
@@ -117,7 +117,7 @@ def collect_output(name: str, directory: Path, options: Options) -> list[str]:
     if not outputs and options.rank and profiler.only_rank_0_writes:
         return []
     if not outputs:
-        raise UserError(f"profiler {name} wrote nothing to {directory}; its own words are in the log")
+        raise UserError(f"profiler {name} wrote nothing to {directory}; see its messages in the log")
     findings: list[str] = []
     origin = Origin(options.rank, options.first_batch, options.world_size, options.mode)
     with Writer(directory.parent) as writer:
@@ -148,25 +148,21 @@ def main(arguments: list[str] | None = None) -> int:
     tools = [name for name in TOOLS if wraps(name)]
     parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
-    parser.add_argument("--mode", default="auto", help="what the tool records [auto]")
+    parser.add_argument("--mode", default="auto", help="mode of the profiler [auto]")
     parser.add_argument(
         "--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]"
     )
     parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from batch K on [0]")
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where the program computes [auto]"
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]"
     )
     parser.add_argument(
-        "--keep-raw",
-        action="store_true",
-        help="also keep the tool's own files (they may contain the environment)",
+        "--keep-raw", action="store_true", help="keep the profiler's files, with the process's environment"
     )
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of Python"
-    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments")
     given = parser.parse_args(arguments)
     if given.tool not in tools:
-        raise UserError(f"no profiler {given.tool!r} wraps a command{did_you_mean(given.tool, tools)}")
+        raise UserError(f"profiler {given.tool!r} cannot wrap a command{did_you_mean(given.tool, tools)}")
     command = given.arguments[given.arguments[:1] == ["--"] :]
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")

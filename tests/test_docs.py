@@ -1,5 +1,6 @@
 """The pages that people read: their links, the commands they name, and the words they use."""
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.commands import COMMANDS
 from jobs.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,6 +80,31 @@ def test_words_are_the_glossarys(page: Path) -> None:
     for pattern, instead in NOT_SAID.items():
         found = re.search(rf"(?i).{{0,30}}\b{pattern}\b.{{0,30}}", text)
         assert not found, f"{page.name}: ...{found[0]}...: say {instead}"
+
+
+def texts(path: Path) -> Iterator[str]:
+    """What a module may print: strings that are no docstrings, and the docstring of a command (its help)."""
+    tree = ast.parse(path.read_text())
+    scopes = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    first = [scope.body[0] for scope in scopes if scope.body]
+    docstrings = {id(statement.value) for statement in first if isinstance(statement, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+    if ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") in COMMANDS.values():
+        yield ast.get_docstring(tree) or ""
+
+
+@pytest.mark.parametrize("package", ["analysis", "jobs", "profiling", "train"])
+def test_programs_say_the_glossarys_words(package: str) -> None:
+    patterns = {re.compile(rf"(?i).{{0,30}}\b{one}\b.{{0,30}}"): say for one, say in NOT_SAID.items()}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for text in texts(path):
+            for pattern, instead in patterns.items():
+                found = pattern.search(text)
+                assert not found, f"{path.relative_to(ROOT)}: ...{found[0]}...: say {instead}"
 
 
 def test_help_of_options_says_the_glossarys_words() -> None:

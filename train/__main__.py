@@ -18,19 +18,18 @@ import os
 import shlex
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 
 from jobs import by_hand
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run, make_run
 from jobs.store import STACKS
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.tables import rank_directory
+from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
 
@@ -147,39 +146,6 @@ def may_leave_at_once(run: Run, environment: Mapping[str, str], modules: Contain
     return not watched and not any(name in modules for name in ("pytau", "mpi4py.MPI", "horovod"))
 
 
-def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
-    """End this process and leave it to the kernel to free what it holds.
-
-    Python and PyTorch would take themselves apart piece by piece, for 0.2 s of a processor that ranks of the
-    next point could use; and a rank that has failed would wait for the others to take NCCL apart with it.
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def run_and_leave() -> None:
-    """The command, as a process of its own: what went wrong is said before anything waits for other ranks."""
-    try:
-        run_command(main)
-    except SystemExit as ended:
-        if not _holds_a_group():
-            raise
-        leave_at_once(ended.code if isinstance(ended.code, int) else EXIT_FAILED)
-    except BaseException:
-        if not _holds_a_group():
-            raise
-        traceback.print_exc()
-        leave_at_once(EXIT_FAILED)
-
-
-def _holds_a_group() -> bool:
-    """Whether this rank is still joined to others: it has failed (train.backends.Backend.abandon)."""
-    distributed = sys.modules.get("torch.distributed")
-    return bool(distributed and distributed.is_available() and distributed.is_initialized())
-
-
 class NotRight(UserError):
     """The run ended, but its figures do not count."""
 
@@ -205,4 +171,4 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
 
 
 if __name__ == "__main__":
-    run_and_leave()
+    run_and_leave(main)

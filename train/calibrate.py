@@ -16,10 +16,10 @@ import torch
 from jobs.flags import make_parser
 from jobs.run import make_run
 from jobs.store import Calibration, write_record
-from profiling.errors import run_command
 from profiling.workers import cores
 from train.backends import Backend, open_backend
 from train.device import choose_device
+from train.ending import run_and_leave
 from train.precision import Precision
 from train.world import World, read_world
 
@@ -142,11 +142,13 @@ def main() -> None:
     try:
         result = calibrate(world, device, arguments.precision, backend, arguments.threads)
         backend.barrier()
-    finally:
-        backend.close()
+    except BaseException:
+        backend.abandon()  # to close it would wait for the others
+        raise
+    backend.close()
     if result is not None:
         write_record(arguments.out, result)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_and_leave(main)

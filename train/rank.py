@@ -141,6 +141,7 @@ def _run_rank(
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
     findings = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.notes]
+    findings += graph_findings(run, device)
     _write_batches(run, world, directory, recorded)
     findings += set_clock(directory, run.profile)
     # From here on no rank waits for another.
@@ -173,6 +174,20 @@ def compiled(model: torch.nn.Module, run: Run) -> torch.nn.Module:
     if not run.compile:
         return model
     return torch.compile(model, mode=None if run.compile is True else run.compile)  # type: ignore[return-value]
+
+
+def graph_findings(run: Run, device: torch.device) -> list[str]:
+    """What a profile of a run whose model is compiled into CUDA graphs does not know."""
+    if (
+        device.type != "cuda"
+        or run.profile == "none"
+        or run.compile not in ("max-autotune", "reduce-overhead")
+    ):
+        return []
+    return [
+        f"compile {run.compile}: kernels of CUDA graphs have the stage of the graph's launch; their layers, "
+        "operators and FLOPs are not known"
+    ]
 
 
 def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:

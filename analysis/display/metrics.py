@@ -23,10 +23,11 @@ NOMINAL = "~95 %"  # in 93.5 to 97.4 % of the cases of each kind: of few runs th
 IN_RUN = "in run"
 RANGE = "range"  # of what was tried; how often it holds the truth is not known
 _KINDS = {
-    CONFIDENCE: "it holds the truth in 95 % of cases or more",
-    NOMINAL: "it holds the truth in 93 to 98 % of cases of every kind tried",
-    IN_RUN: "of the batches of one run; it says nothing of other runs (docs/methods.md: how often it holds)",
-    RANGE: "of what was tried or metered",
+    CONFIDENCE: "95 % confidence interval; it contains the true value in 95 % of cases or more",
+    NOMINAL: "95 % confidence interval; it contains the true value in 93 to 98 % of cases",
+    IN_RUN: "interval over the batches of one run, without differences between runs (docs/methods.md: "
+    "coverage)",
+    RANGE: "lowest and highest of the variants tried, or of the measurements",
 }
 
 # How a name ends, and the unit that this is.
@@ -168,7 +169,8 @@ def header(name: str) -> str:
 
 # --- the fields of a run ------------------------------------------------------------------------------
 
-_HEADERS = {"gpus_per_node": "GPUs\na node", "repetition": "rep"}
+_HEADERS = {"gpus_per_node": "GPUs/\nnode", "repetition": "rep"}
+RANKS_PER_NODE = "ranks/\nnode"  # instead, of runs without GPUs
 
 
 def _field(name: str) -> Metric:
@@ -179,19 +181,21 @@ def _field(name: str) -> Metric:
 
 
 FIELDS: Mapping[str, Metric] = {
-    "id": Metric("id", "of the run", text=True, key=True),
+    "id": Metric("id", "run id", text=True, key=True),
     **{name: _field(name) for name in Run.model_fields},
-    "world_size": Metric("world_size", "P, the number of GPUs (without any: of ranks)", key=True),
-    "job": Metric("job", "whose traces they are: the name of their folder", text=True, key=True),
-    "repetition": Metric("repetition", "which of the same point, from 0", _HEADERS["repetition"], key=True),
+    "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
+    "job": Metric("job", "job of the traces: name of their folder", text=True, key=True),
+    "repetition": Metric(
+        "repetition", "repetition of the same configuration, from 0", _HEADERS["repetition"], key=True
+    ),
 }
 # By these runs and jobs are told apart.
 TELLING = (*Run.model_fields, "job")
 OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
-RANK = Metric("rank", "of the job, from 0", key=True)
-CONFIGURATION = Metric("configuration", "what tells it from the others", text=True, key=True)
-RUNS = Metric("runs", "how many a row is the mean of")
-BATCH = Metric("batch_index", "which batch of the run, from 0", "batch", key=True)
+RANK = Metric("rank", "rank in the job, from 0", key=True)
+CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
+RUNS = Metric("runs", "number of runs averaged")
+BATCH = Metric("batch_index", "batch of the run, from 0", "batch", key=True)
 
 
 def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
@@ -235,7 +239,7 @@ def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used)
     if kinds:
         listed.append(
-            textwrap.fill(f"In brackets: what the interval from _low to _high is. {kinds}.", _WIDTH)
+            textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", _WIDTH)
         )
     return "\n\n".join(listed)
 

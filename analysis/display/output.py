@@ -66,7 +66,7 @@ def add_output_flags(command_line: argparse.ArgumentParser) -> argparse.Argument
     add_format_flags(command_line)
     command_line.add_argument(
         "--notes", dest="most_notes", action="store_const", const=None, default=0,
-        help="say what failed, was left out and was noted of the results, not only how often",
+        help="list failed runs, runs left out and notes in full, not only their number",
     )  # fmt: skip
     add_peaks_flag(command_line)
     return command_line
@@ -77,7 +77,7 @@ def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
         "--peaks",
         type=Path,
         metavar="FILE",
-        help="datasheet peaks of your devices (as analysis/measures/kernels/peaks.yaml)",
+        help="datasheet peaks of your devices (format: analysis/measures/kernels/peaks.yaml)",
     )
 
 
@@ -201,7 +201,7 @@ def write_bytes(content: bytes, output: Path | None) -> None:
     """
     if output is None:
         if sys.stdout.isatty():
-            raise UserError("Parquet is not for a terminal; give --output FILE, or pipe it")
+            raise UserError("Parquet is binary: give --output FILE, or redirect standard output")
         sys.stdout.buffer.write(content)
         return
     partial = output.with_name(output.name + ".partial")
@@ -210,7 +210,7 @@ def write_bytes(content: bytes, output: Path | None) -> None:
         partial.replace(output)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise UserError(
-            f"cannot write {output}: {error.strerror}; name a file in a folder that exists"
+            f"cannot write {output}: {error.strerror}; name a file in an existing folder"
         ) from None
     finally:
         if partial.exists():

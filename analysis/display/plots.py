@@ -107,7 +107,7 @@ def parts(
     title: str,
     label: str = "label",
     unit: str = "ms",
-    of: str = "ms a batch",
+    of: str = "ms per batch",
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
@@ -151,12 +151,12 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
                 "y": [_shortened(kernel) for kernel in of_class["short_name"]],
                 "x": _plain(of_class["ms_per_batch"]),
                 "hovertext": of_class["short_name"].tolist(),
-                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms a batch<extra></extra>",
+                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per batch<extra></extra>",
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }
         )
     whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
-    layout = bars(title, "ms a batch", len(whole))
+    layout = bars(title, "ms per batch", len(whole))
     order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
     return figure(traces, layout)
@@ -185,7 +185,7 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
             trace = _styled(series, f"{name}: {part}", index, "batch", f"{part}_pct", dash)
             hover = f"{escaped(str(name))}<br>%{{x}}: {part} %{{y:.2f}} %<extra></extra>"
             traces.append({**trace, "hovertemplate": hover})
-    placed = _against(points, "batch", "batch size of a GPU, images", "Communication and copies", "% of time")
+    placed = _against(points, "batch", "per-GPU batch size, images", "Communication and copies", "% of time")
     return figure(traces, placed)
 
 
@@ -254,7 +254,7 @@ def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dic
 
 
 def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
-    return _against(points, "world_size", "ranks (P)", title, unit)
+    return _against(points, "world_size", "ranks", title, unit)
 
 
 def _against(points: pd.DataFrame, column: str, what: str, title: str, unit: str) -> dict[str, Any]:

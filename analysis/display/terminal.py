@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.display.metrics import FIELDS, Column, Metric, Rows, columns, filled
+from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
@@ -40,6 +40,9 @@ class Results(Protocol):
     def failed(self) -> Sequence[LeftOut]: ...
 
     def notes(self, of_loading: bool = True) -> list[str]: ...
+
+    @property
+    def on_cpus(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,10 @@ def as_terminal(
     colours = terminal and "NO_COLOR" not in os.environ
     width = _width(terminal)
     console = Console(file=buffer, width=width, force_terminal=colours, highlight=False)
-    for number, part in enumerate([by_repetition(part) for part in answer.parts] or [_whole(answer)]):
+    parts = [by_repetition(part) for part in answer.parts] or [_whole(answer)]
+    if study and study.on_cpus:
+        parts = [with_ranks(part) for part in parts]
+    for number, part in enumerate(parts):
         if number:
             console.print()
         # A pipe or a file has no width: the table is as wide as it is.
@@ -116,6 +122,13 @@ def by_repetition(part: Part) -> Part:
 
 
 _ID = re.compile(r"run_(\d+)_config_")
+
+
+def with_ranks(part: Part) -> Part:
+    """A table of runs without GPUs: what a node has of them is ranks."""
+    per_node = FIELDS["gpus_per_node"].header
+    named = [replace(one, header=RANKS_PER_NODE) if one.header == per_node else one for one in part.columns]
+    return replace(part, columns=named)
 
 
 def pieces(part: Part, width: int) -> list[Part]:
@@ -210,14 +223,14 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
         counts = {
             "failed": len(bad),
             "left out": len(study.failed) - len(bad),
-            "noted of the results": len(study.notes()) - len(of_answer),
+            "notes on the results": len(study.notes()) - len(of_answer),
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        counted = [f"{totals}: --notes says what, as analysis.scaled does"] if totals else []
+        counted = [f"{totals}: list them with --notes"] if totals else []
         return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
     reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
-    lines += _first([f"left out: {count} points: {reason}" for reason, count in reasons.items()], most)
+    lines += _first([f"left out: {count} runs: {reason}" for reason, count in reasons.items()], most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
     return _printable(lines)
 
@@ -230,4 +243,4 @@ def _printable(lines: Sequence[str]) -> list[str]:
 def _first(lines: list[str], most: int | None) -> list[str]:
     if most is None or len(lines) <= most:
         return lines
-    return [*lines[:most], f"... and {len(lines) - most} more of these (all with --notes)"]
+    return [*lines[:most], f"... and {len(lines) - most} more (list all with --notes)"]

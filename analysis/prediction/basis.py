@@ -19,8 +19,8 @@ from analysis.prediction.traced_step import WIRE_BYTES, Traced
 from analysis.statistics import estimates
 
 NO_COST = (
-    "no allreduce of known size was recorded on all ranks: trace each rank of a point of two ranks or more "
-    "(profile: torch), or give --alpha-us and --beta-gb-per-s"
+    "no allreduce of known size was recorded on all ranks: profile all ranks of a configuration of two "
+    "ranks or more (profile: torch), or give --alpha-us and --beta-gb-per-s"
 )
 
 
@@ -139,8 +139,8 @@ def unseen(basis: Basis, ranks: int, network: Network, layout: Layout) -> str:
     if network.is_given or layout.nodes == 1 or basis.links > 1:
         return ""
     return basis.one.nodes.unseen(ranks) or (
-        f"{ranks} ranks or more are on {layout.nodes} nodes, and no point of several nodes was traced: what "
-        "links between nodes cost was never seen"
+        f"{ranks} ranks or more need {layout.nodes} nodes, and no run on several nodes was profiled: the "
+        "cost of links between nodes is unknown"
     )
 
 

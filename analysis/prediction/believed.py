@@ -83,15 +83,16 @@ def _why(alike: Rows) -> str:
     if method == CURVE:
         off = max(abs(row["fit_error_pct"]) for row in simulated)
         if off > MOST_FIT_ERROR_PCT:
-            return f"Believe the curve: the simulated step is {off:.0f} % off the measured one."
+            return f"Prefer the curve: the simulated step differs from the measured one by {off:.0f} %."
         return (
-            f"Believe the curve: of points that both predicted from smaller ones the simulation was up to "
-            f"{_worst_pct(alike, SIMULATION):.0f} % off, the curve up to {_worst_pct(alike, CURVE):.0f} %."
+            "Prefer the curve: on measured configurations that both methods predicted from smaller ones, "
+            f"the simulation was off by up to {_worst_pct(alike, SIMULATION):.0f} % and the curve by up to "
+            f"{_worst_pct(alike, CURVE):.0f} %."
         )
     hidden = max(float(np.nan_to_num(row["measured_hidden_ms"] or 0.0)) for row in simulated)
     if hidden > WORTH_SAYING * min(row["batch_ms"] for row in simulated):
         return (
-            f"Believe the simulation: on the measured ranks the backward pass hides "
-            f"{digits(hidden, 3)} ms of the exchange, which a curve of rates cannot see."
+            f"Prefer the simulation: on the measured ranks the backward pass overlaps {digits(hidden, 3)} "
+            "ms of the gradient exchange, which a curve through throughputs cannot represent."
         )
-    return "Believe the simulation: it replays recorded allreduces, where the curve has rates alone."
+    return "Prefer the simulation: it replays recorded allreduces; the curve only fits throughputs."

@@ -49,9 +49,9 @@ class Nodes:
         if self.most > 1 or self.of(ranks).nodes == 1:
             return ""
         return (
-            f"{ranks} ranks or more are several nodes of {self.gpus}, and all points are of one node: the "
-            "links between nodes were never seen; measure a point of two nodes (--gpus-per-node: how many a "
-            "node holds)"
+            f"{ranks} ranks or more need several nodes of {self.gpus}, and all runs used one node: the cost "
+            "of links between nodes is unknown. Measure two nodes (--gpus-per-node sets the size of a "
+            "node)"
         )
 
 
@@ -124,8 +124,8 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         if len(same) > 1:
             lengths = " and ".join(str(one.fields["batches"]) for one in same)
             study.note(
-                f"points of {first.label} that differ in their number of batches only ({lengths}) are taken "
-                f"together: timed by the runs of {first.fields['batches']}"
+                f"configurations of {first.label} that differ only in their number of batches ({lengths}) "
+                f"are combined: the runs of {first.fields['batches']} batches give the durations"
             )
             first = _with_profiled(first, [run for one in same for run in one.profiled])
         points.append(first)
@@ -145,8 +145,8 @@ def _one_a_size(study: Study, members: Sequence[Point]) -> list[Point]:
         other = by_size.setdefault(point.world_size, point)
         if other is not point:
             study.note(
-                f"{point.fields['model']}: several node counts give {point.world_size} ranks; what is "
-                f"predicted goes by {other.label}"
+                f"{point.fields['model']}: several node counts give {point.world_size} ranks; predictions "
+                f"use {other.label}"
             )
     return list(by_size.values())
 

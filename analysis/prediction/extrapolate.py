@@ -21,7 +21,7 @@ from analysis.prediction.configurations import Configuration, Nodes, error_of
 from profiling.errors import UserError
 
 CURVE = "curve"  # the method of these rows
-NOTHING = "no configuration was measured on two numbers of ranks: there is nothing to go on from"
+NOTHING = "no configuration was measured on two numbers of ranks: nothing to extrapolate from"
 # A range whose ends are further apart than this factor tells nothing.
 WIDEST = 3.0
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
@@ -98,8 +98,9 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
             low, high = row["images_per_s_low"], row["images_per_s_high"]
             if high > WIDEST * low:
                 reasons.append(
-                    f"rates on {row['measured_on']} ranks do not tell those on {ranks}: what fits them gives "
-                    f"{digits(low, 3)} to {digits(high, 3)} images/s; measure more points"
+                    f"throughputs on {row['measured_on']} ranks do not determine those on {ranks}: the "
+                    f"curves that fit give {digits(low, 3)} to {digits(high, 3)} images/s; measure more "
+                    "numbers of ranks"
                 )
             else:
                 answer.append(row)
@@ -176,17 +177,17 @@ def read_table(path: Path) -> list[Series]:
     try:
         table = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no CSV table ({error})") from None
+        raise UserError(f"{path} is not a CSV table ({error})") from None
     ranks, rate = (next((name for name in names if name in table.columns), None) for names in (RANKS, RATES))
     if ranks is None or rate is None:
         raise UserError(
-            f"{path} needs a column of ranks ({', '.join(RANKS)}) and one of images a second "
+            f"{path} needs a column of ranks ({', '.join(RANKS)}) and one of images per second "
             f"({', '.join(RATES)}); it has {', '.join(table.columns)}"
         )
     numbers = table[[ranks, rate]].apply(pd.to_numeric, errors="coerce")
     if numbers.isna().to_numpy().any() or (numbers <= 0).to_numpy().any():
         line = int(np.flatnonzero((numbers.isna() | (numbers <= 0)).any(axis=1))[0]) + 2
-        raise UserError(f"{path}, line {line}: ranks and images a second must be positive numbers")
+        raise UserError(f"{path}, line {line}: ranks and images per second must be positive numbers")
     table[[ranks, rate]] = numbers
     fields = [name for name in _FIELDS if name in table.columns]
     series = []

@@ -26,70 +26,80 @@ from analysis.results.study import Study
 from profiling.errors import UserError
 
 METRICS = (
-    Metric("ranks", "how many", key=True),
+    Metric("ranks", "number of ranks", key=True),
     Metric(
         "method",
-        "curve: how the cost of more ranks may grow, fitted to measured rates "
-        "(analysis/prediction/curve.py); simulation: the step replayed from its trace, its gradients "
-        "exchanged in buckets (analysis/prediction/simulate.py)",
+        "curve: function of the number of ranks fitted to measured throughputs "
+        "(analysis/prediction/curve.py); simulation: replay of the profiled step, with gradients exchanged "
+        "in buckets (analysis/prediction/simulate.py)",
         text=True,
     ),
     Metric(
         "what_if",
-        "of a simulation with something changed: what (analysis/prediction/simulate.py says what each change "
-        "does)",
+        "change that is simulated (analysis/prediction/simulate.py explains each); empty: unchanged",
         "what if",
         text=True,
         key=True,
     ),
-    Metric("backtest", "whether a point that was measured is predicted, from smaller ones only"),
+    Metric("backtest", "whether a measured configuration is predicted, from smaller ones only"),
     Metric(
         "scaling",
-        "weak (the batch of a rank is constant) or strong (that of the job is)",
+        "weak (fixed per-GPU batch size) or strong (fixed global batch size)",
         text=True,
     ),
-    Metric("believed", "false: the other method is better founded, and a line says why"),
-    Metric("images_per_s", "of all ranks", "images/s", RANGE),
+    Metric("believed", "false: the other method is preferred, for a reason given below the table"),
+    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE),
     Metric("batch_ms", "duration of a batch of the job", interval=RANGE),
-    Metric("scaling_efficiency_pct", "over the smallest measured number of ranks", "efficiency\n%", places=1),
-    Metric("gain_pct", "what the change gives in images/s", show=signed(1)),
-    Metric("measured_images_per_s", "of a point that was measured", "measured\nimages/s"),
-    Metric("error_pct", "by how much the prediction is off that", show=signed(1)),
-    Metric("measured_on", "the ranks that it is made from", "from\nranks", text=True),
-    Metric("shapes", "of a curve: the shapes of cost that fit", text=True),
-    Metric("traced_ranks", "of a simulation: the ranks of its trace"),
+    Metric(
+        "scaling_efficiency_pct",
+        "relative to the smallest measured number of ranks",
+        "efficiency\n%",
+        places=1,
+    ),
+    Metric("gain_pct", "gain in images/s from the change", show=signed(1)),
+    Metric(
+        "measured_images_per_s",
+        "measured images/s, where the configuration was measured",
+        "measured\nimages/s",
+    ),
+    Metric("error_pct", "difference of the prediction from the measurement", show=signed(1)),
+    Metric("measured_on", "numbers of ranks used for the prediction", "from\nranks", text=True),
+    Metric("shapes", "curve: the functions that fit", text=True),
+    Metric("traced_ranks", "simulation: number of profiled ranks"),
     Metric(
         "fit_error_pct",
-        "by how much the batch that is simulated on traced_ranks is off the measured one",
-        "step off\nmeasured, %",
+        "simulation: difference of the simulated batch on traced_ranks from the measured one",
+        "fit error\nof step, %",
         show=signed(1),
     ),
     Metric(
         "exchange",
-        "the form of the allreduce that fits best (analysis/prediction/exchange_forms.py)",
+        "allreduce algorithm that fits best (analysis/prediction/exchange_forms.py)",
         text=True,
     ),
-    Metric("exchanges_tried", "the forms that fit about as well", text=True),
-    Metric("allreduce_error_pct", "by how much the recorded allreduces are off it"),
-    Metric("late_ranks", "of the traced ranks, those that are late again and again"),
-    Metric("buckets", "of gradients, a batch"),
-    Metric("exposed_ms", "of the exchange, while nothing is computed"),
-    Metric("hidden_ms", "of the exchange, while something is"),
-    Metric("measured_hidden_ms", "of that, on traced_ranks"),
+    Metric("exchanges_tried", "algorithms that fit about as well", text=True),
+    Metric("allreduce_error_pct", "difference of the recorded allreduces from the best fit"),
+    Metric("late_ranks", "stragglers among the profiled ranks"),
+    Metric("buckets", "gradient buckets per batch"),
+    Metric("exposed_ms", "exposed part of the gradient exchange"),
+    Metric("hidden_ms", "part of the gradient exchange that is overlapped with computation"),
+    Metric("measured_hidden_ms", "overlapped part as measured on traced_ranks"),
     Metric(
         "alpha_us",
-        "latency of a link (between nodes, where there are several), fitted to allreduces or given; empty: "
-        "they, all of one length, do not tell it from the bandwidth",
+        "latency of a link (between nodes, if there are several), fitted to allreduces or given; empty: "
+        "the allreduces have one size, so latency and bandwidth cannot be separated",
     ),
     Metric("beta_gb_per_s", "bandwidth of a link"),
-    Metric("alpha_in_node_us", "latency of a link in a node, where there are several nodes"),
-    Metric("beta_in_node_gb_per_s", "bandwidth of such a link"),
+    Metric("alpha_in_node_us", "latency of a link within a node, if there are several nodes"),
+    Metric("beta_in_node_gb_per_s", "bandwidth of a link within a node"),
 )
 _NAMES = names_of(METRICS)
 COLUMNS = {"Columns: the configuration's fields, then": METRICS}
 # A prediction over more than this many times the measured ranks is guessing.
 FARTHEST = 16
-NO_TRACE = "a table of rates has no trace: --what-if, --alpha-us and --beta-gb-per-s need a sweep's results"
+NO_TRACE = (
+    "a table of throughputs has no profile: --what-if, --alpha-us and --beta-gb-per-s need a sweep's results"
+)
 
 
 def of_study(
@@ -133,7 +143,7 @@ def of_study(
 def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
     """Why there is neither a curve nor a simulation; a reason of both once."""
     own = [reason for reason in reasons if reason not in untold]
-    also = f"; nor can a step be simulated: {'; '.join(own)}" if own else "; nor can a step be simulated"
+    also = f"; no simulation: {'; '.join(own)}" if own else "; no simulation"
     return "; ".join(untold) + also
 
 
@@ -143,25 +153,25 @@ def wanted_ranks(text: str, series: Sequence[Series]) -> list[int]:
         return [2 * largest, 4 * largest]
     values = [value.strip() for value in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", value) and int(value) > 0 for value in values):
-        raise UserError(f"--ranks: {text!r} is no list of numbers of ranks, e.g. 8,16,32")
+        raise UserError(f"--ranks: invalid list {text!r}; expected e.g. 8,16,32")
     if max(map(int, values)) > FARTHEST * largest:
         raise UserError(
             f"--ranks: {max(map(int, values))} ranks are more than {FARTHEST} times the measured {largest}: "
-            "measure a larger point first"
+            "measure more ranks first"
         )
     if series and max(map(int, values)) <= min(one.ranks[-1] for one in series):
-        raise UserError(f"--ranks: {text} ranks or more were measured; give more than {largest}")
+        raise UserError(f"--ranks: {text}: larger numbers of ranks were measured; give more than {largest}")
     return [int(value) for value in values]
 
 
 _RANGES = {
-    extrapolate.CURVE: "Ranges of curves: of all shapes of cost that the measured rates allow.",
-    simulate_rows.SIMULATION: "Ranges of simulations: of all forms of the exchange that the recorded "
-    "allreduces allow; batches, calls and runs resampled.",
+    extrapolate.CURVE: "Ranges of curves: over all functions that fit the measured throughputs.",
+    simulate_rows.SIMULATION: "Ranges of simulations: over all allreduce algorithms that fit the recorded "
+    "ones; batches, calls and runs are resampled.",
 }
 _NOT_95 = (
-    "No range is a 95 % interval: links that only more ranks have to share are in none (docs/methods.md says "
-    "how often ranges hold)."
+    "Ranges are not 95 % confidence intervals: they do not include links that only more ranks share "
+    "(docs/methods.md: how often they contain the true value)."
 )
 
 
@@ -177,11 +187,11 @@ def caption(rows: Rows, in_words: bool = True) -> str:
         errors = [abs(row["error_pct"]) for row in of if row["backtest"]]
         if of and errors:
             lines.append(
-                f"{ranges}\nBack-tests (each from smaller points only): {len(errors)}, median error "
+                f"{ranges}\nBacktests (each from smaller configurations only): {len(errors)}, median error "
                 f"{np.median(errors):.1f} %, largest {max(errors):.1f} %."
             )
         elif of:
-            lines.append(f"{ranges}\nToo few points for a back-test: how good this is, is not known.")
+            lines.append(f"{ranges}\nToo few configurations for a backtest: the accuracy is unknown.")
     return "\n".join([*lines, _NOT_95])
 
 

@@ -18,8 +18,8 @@ from analysis.prediction.simulate import Step
 from analysis.statistics import estimates
 
 ONE_BATCH = (
-    "the batch of a rank shrinks with more ranks, and how long it then computes is known of one size only: "
-    "trace a second point (profile: torch), or measure one rank"
+    "the per-rank batch size shrinks with more ranks, and its computation time is known for one size only: "
+    "profile a second number of ranks (profile: torch), or measure one rank"
 )
 
 

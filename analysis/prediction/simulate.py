@@ -40,11 +40,11 @@ _DEFAULTS = {
 }
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
 _WORDS = {
-    "fp16-gradients": "gradients in fp16",
-    "network": "links of {} the bandwidth",
-    "bucket-mb": "buckets of {} MiB",
-    "no-stragglers": "ranks of which none is late",
-    "no-loader": "a loader that nothing waits for",
+    "fp16-gradients": "fp16 gradients",
+    "network": "{} link bandwidth",
+    "bucket-mb": "{} MiB buckets",
+    "no-stragglers": "no late ranks",
+    "no-loader": "no waiting for data",
 }
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
 
@@ -203,7 +203,7 @@ def parse_what_ifs(text: str) -> list[str]:
 
 
 def in_words(what_if: str) -> str:
-    """A what-if for a sentence: ``gradients in fp16 and links of 2x the bandwidth``."""
+    """A what-if for a sentence: ``fp16 gradients and 2x link bandwidth``."""
     pairs = [one.partition("=") for one in what_if.split("+")]
     return " and ".join(_WORDS[name.strip()].format(value.strip()) for name, _, value in pairs)
 
@@ -211,7 +211,7 @@ def in_words(what_if: str) -> str:
 def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
     if name == "fp16-gradients":
         if model.bytes_per_element == 2:
-            raise ValueError("gradients are sent in 16 bits already")
+            raise ValueError("gradients are already sent in 16 bits")
         _need_bandwidth(model, layout, "fewer bytes")
         return replace(model, bytes_per_element=2)
     if name == "network":
@@ -219,7 +219,10 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
         return replace(model, cost=model.cost.with_bandwidth(value))
     if name == "bucket-mb":
         if model.step.whole_buckets:
-            raise ValueError("when single gradients are ready is not known, so other buckets are not")
+            raise ValueError(
+                "the time at which each gradient is ready is unknown, so other bucket sizes cannot be "
+                "simulated"
+            )
         return replace(model, bucket_mb=value)
     return replace(model, stragglers=False) if name == "no-stragglers" else replace(model, loader=False)
 
@@ -227,7 +230,7 @@ def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
 def _need_bandwidth(model: Model, layout: Layout, change: str) -> None:
     if not model.cost.has_bandwidth(layout):
         raise ValueError(
-            f"the recorded allreduces show no cost of bytes, so what {change} would give is not known"
+            f"the recorded allreduces do not depend on size, so the effect of {change} is unknown"
         )
 
 
@@ -239,7 +242,7 @@ def _changes(what_if: str) -> list[tuple[str, float]]:
         if name not in _DEFAULTS:
             raise UserError(f"--what-if: unknown change {name!r}{did_you_mean(name, _DEFAULTS)}")
         if not _DEFAULTS[name] and equals:
-            raise UserError(f"--what-if: {name} takes no value, not {value!r}")
+            raise UserError(f"--what-if: {name} takes no value, got {value!r}")
         number = float(value.removesuffix("x")) if _NUMBERS[name].fullmatch(value) else 0.0
         if _DEFAULTS[name] and number <= 0:
             raise UserError(f"--what-if: {one.strip()!r} needs a number, e.g. {name}={_DEFAULTS[name]}")

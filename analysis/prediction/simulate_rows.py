@@ -103,8 +103,8 @@ def _too_wide(row: dict[str, Any]) -> str:
     if high <= WIDEST * low:
         return ""
     return (
-        f"the traces on {row['measured_on']} ranks do not tell {row['ranks']}: what fits them gives "
-        f"{digits(low, 3)} to {digits(high, 3)} images/s; trace a larger point"
+        f"the profiles on {row['measured_on']} ranks do not determine {row['ranks']}: what fits them gives "
+        f"{digits(low, 3)} to {digits(high, 3)} images/s; profile more ranks"
     )
 
 
@@ -113,32 +113,33 @@ def _find(study: Study, basis: Basis) -> None:
     model, row = basis.models[0], _row(basis, layout_of(basis.anchor))
     if not model.cost.latency_known:
         study.note(
-            "simulation: the recorded allreduces, all of one length, do not tell the latency of a message "
-            "from its bandwidth; it is taken to be 0, and its range holds up to 100 us (--alpha-us says it)"
+            "simulation: all recorded allreduces have the same size, so latency and bandwidth cannot be "
+            "separated; latency is assumed to be 0, and ranges cover up to 100 us (--alpha-us sets it)"
         )
     if len(basis.anchor.timed) < 2:
         study.note(
-            "simulation: points ran once, so how much runs differ is assumed (3 %, unless other points were "
-            "repeated)"
+            "simulation: configurations ran only once, so the spread of runs is assumed (3 %, unless other "
+            "configurations were repeated)"
         )
     if basis.one.nodes.most == 1:
-        study.note("simulation: all points are of one node; the network between nodes is not in it")
+        study.note("simulation: all runs used one node; the network between nodes is not included")
     error = row["allreduce_error_pct"]
     if error is not None and error > WORTH_SAYING_PCT:
         study.note(
-            f"simulation: the recorded allreduces are {error:.0f} % off the form that fits them best "
-            f"({row['exchange']}); ranges hold that"
+            f"simulation: the recorded allreduces differ by {error:.0f} % from the best-fitting algorithm "
+            f"({row['exchange']}); ranges cover this"
         )
     if abs(row["fit_error_pct"]) > WORTH_SAYING_PCT:
         study.note(
-            f"simulation: the step simulated on {row['traced_ranks']} ranks is {row['fit_error_pct']:+.1f} % "
-            "off the measured one; what it misses is taken to stay as it is on more ranks"
+            f"simulation: the step simulated on {row['traced_ranks']} ranks differs from the measured one "
+            f"by {row['fit_error_pct']:+.1f} %; the same difference is assumed on more ranks"
         )
     late = len(model.step.late_ns)
     if late:
         study.note(
-            f"simulation: {late} of {basis.traced.world_size} ranks {'are' if late > 1 else 'is'} late again "
-            "and again (analysis.stragglers); as many are taken to be so on more ranks"
+            f"simulation: {late} of {basis.traced.world_size} ranks "
+            f"{'are stragglers' if late > 1 else 'is a straggler'} (analysis.stragglers); the same number "
+            "is assumed on more ranks"
         )
 
 
@@ -197,7 +198,7 @@ def _what_ifs(
         try:
             models = [simulate.changed(model, name, layout) for model in basis.models]
         except ValueError as error:
-            study.note(f"what if {name}: {error}")
+            study.note(f"what-if {name}: {error}")
             continue
         row = _row(basis, layout, models)
         # Nothing was measured with the change.

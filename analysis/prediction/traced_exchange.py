@@ -90,7 +90,7 @@ def allreduces(
     if len(ranks) != source.world_size or not trace.has_collectives:
         return None, ()
     if matched is None:
-        return None, ["its ranks recorded different collectives: what they cost is not known"]
+        return None, ["its ranks recorded different collectives: their cost is not available"]
     shared = [one for one in matched.shared if one.kind == "allreduce"]
     fewer = {one.members for one in shared if len(one.members) < len(ranks)}
     whole = [one.calls for one in shared if len(one.members) == len(ranks)]

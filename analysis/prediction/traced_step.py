@@ -68,7 +68,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     """What a point's trace says; or, in words, why it does not say when gradients are ready."""
     runs = [one for one in point.profiled if tables.table_path(_rank_0(one[0]), "kernels").is_file()]
     if not runs:
-        return "no run was traced (profile: torch)"
+        return "no run was profiled (profile: torch)"
     source, series = min(runs, key=lambda one: one[0].fields["profile"] != "torch")
     if source.fields["backend"] in ("horovod", "dp"):
         return f"backend {source.fields['backend']} does not exchange gradients in DDP's buckets"
@@ -110,13 +110,13 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
     sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
     if gradients is None and sent is None:
         return (
-            "its trace does not say when gradients are ready (that takes kernels with layers and the "
+            "its trace does not show when gradients are ready (this needs kernels with layers and the "
             "parameters in rank 0's report, or allreduces with their sizes)"
         )
     ready_ns, elements = gradients or sent or (np.array([]), np.array([]))
     step = step_of(point, recorded, ready_ns, elements, gradients is None, calls)
     if step is None:
-        return "its stages took no time: by how much the profiler slowed the step down is not known"
+        return "its stages took no time: the profiler's slowdown of the step is unknown"
     step = replace(step, waits_share=_waits_share(recording.trace))
     return Traced(source, step, exchanges(calls, Layout(point.world_size, point.fields["nodes"])))
 

@@ -26,9 +26,9 @@ COLUMNS = {
         *figures.METRICS,
         *use.METRICS,
     ),
-    "PyProf tables hold no durations of batches:": reference.METRICS,
-    "The published method reads TAU tables, and our own runs alike, by whole wall time:": tau.METRICS,
-    "And PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
+    "PyProf tables (they hold no batch durations):": reference.METRICS,
+    "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
+    "Published method, for PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
 }
 
 
@@ -82,17 +82,17 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
         return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
         return (
-            f"{study.path} holds TAU application times only: they hold start-up and no batch, so there is no "
-            "corrected figure; see --method published"
+            f"{study.path} holds only application times from TAU, which include startup and no batches, so "
+            "the corrected method has no result; see --method published"
         )
     if study.of_kind("pyprof") and list(methods) == ["published"]:
         return (
-            f"{study.path} holds no duration of a batch: the published scaled efficiencies of PyProf tables "
+            f"{study.path} holds no batch durations: the published scaled efficiencies of PyProf tables "
             "need TAU tables of the same configurations; see analysis.efficiency --method published"
         )
     if study.tau_intervals:
         return f"{study.path} holds TAU tables of 1-batch runs only: they measure start-up, not training"
-    return f"{study.path} holds nothing that says how training scales (method {', '.join(methods)})"
+    return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
 
 
 def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -> Rows:
@@ -100,7 +100,7 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -
     if study.of_kind("pyprof"):
         answer += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and answer:
-        study.note("TAU tables hold no durations of batches: they are in the published method only")
+        study.note("TAU tables hold no batch durations: they are used only by the published method")
     return answer
 
 

@@ -37,14 +37,14 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
     """
     sources = study.of_kind("pyprof")
     if not sources:
-        raise UserError(f"{study.path} holds no PyProf kernel table, which the published method is for")
+        raise UserError(f"{study.path} holds no PyProf kernel table, which the published method needs")
     peak_flops, peak_bytes = published_bound(study)
     sums = per_table(study, sources, _PUBLISHED)
     ratios: dict[tuple, list[list[float]]] = {}
 
     def of_table(source: Source) -> tuple:
         if source.path not in sums:
-            raise Unusable(source, "it holds no kernel that took time")
+            raise Unusable(source, "none of its kernels took time")
         return sums[source.path]
 
     for source, (busy, flops_per_ns, bytes_per_ns) in study.each(sources, of_table):

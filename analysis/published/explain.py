@@ -26,7 +26,7 @@ from profiling.tables import IS_MODEL
 
 def explain(study: Study, own: Rows) -> list[str]:
     """The lines for this study; ``own`` are analysis.scaled's rows of runs of our own, a row a point."""
-    lines = ["", "What each correction of the reference's method moves, on these data:"]
+    lines = ["", "Effect of each correction of the reference's method on these data:"]
     if study.of_kind("pyprof"):
         lines += ["PyProf kernel tables:", *explain_reference.of_pyprof(study)]
     if study.tau_intervals:
@@ -54,10 +54,10 @@ def _of_runs(study: Study, rows: Rows) -> Lines:
         _startup(study, rows),
         _coverage(rows),
         _serialised(study),
-        line("others", "hold by construction", "batches are counted (2), the base point is named (8), "
-             "intervals resample and nothing is cut (9), costs are summed first (10), shards go by the "
-             "global rank (12), what is not attributed has a direction of its own (14), a finished run is "
-             "kept (15)"),
+        line("others", "hold by construction", "batches are counted (2), the baseline is named (8), "
+             "intervals come from resampling and nothing is cut (9), costs are summed first (10), shards "
+             "follow the global rank (12), unattributed kernels have a direction of their own (14), finished "
+             "runs are kept (15)"),
     ]  # fmt: skip
 
 
@@ -122,8 +122,15 @@ def _estimators(study: Study, rows: Rows) -> str:
         if twin is not None and twin["timed_by"] == UNPROFILED:
             least.append(100 * (1e3 * published_formulas.batch_duration_s(estimates) / twin["batch_ms"] - 1))
     if not least:
-        return line("5, 6", "estimators of the batch", "not shown: no profiled run with an unprofiled twin")
-    text = f"the least of the profiled estimates is {span(least, '{:+.1f}', ' %')} off the unprofiled twin"
+        return line(
+            "5, 6",
+            "estimators of the batch",
+            "not shown: no profiled run has an unprofiled one of the same configuration",
+        )
+    text = (
+        "the smallest of the profiled estimates differs from the unprofiled run by "
+        f"{span(least, '{:+.1f}', ' %')}"
+    )
     return line("5, 6", "estimators of the batch", text)
 
 
@@ -140,7 +147,7 @@ def _startup(study: Study, rows: Rows) -> str:
             starts = max(rank.startup_ns for rank in source.manifest.ranks) / 1e9
             shares.append(100 * min(1.0, starts / source.manifest.seconds))
     if not shares:
-        return line("7", "start-up", "not shown: no run says how long it took")
+        return line("7", "start-up", "not shown: no run recorded its wall time")
     text = f"{span(shares, '{:.0f}', ' %')} of a run's wall time is before its first batch"
     before, after = [], []
     for row in tau.run_rows(study):
@@ -158,7 +165,9 @@ def _coverage(rows: Rows) -> str:
     values = [row["flop_coverage_pct"] for row in rows if row.get("flop_coverage_pct")]
     if not values:
         return line("11", "FLOP coverage", "not shown: no run has kernels and an analytic count")
-    return line("11", "FLOP coverage", f"{span(values, '{:.1f}', ' %')} of the analytic count is credited")
+    return line(
+        "11", "FLOP coverage", f"{span(values, '{:.1f}', ' %')} of the analytic count is found in kernels"
+    )
 
 
 def _serialised(study: Study) -> str:

@@ -69,8 +69,8 @@ def of_pyprof(study: Study) -> Lines:
         _ratios(tables, peak),
         _coverage(tables),
         _direction(tables),
-        line("others", "not shown", "the tables hold no durations (5, 6, 7, 8), one repetition (9), nothing "
-             "of the loader's shards (12), of synchronisation (13) and of runs that were lost (15)"),
+        line("others", "not shown", "the tables hold no durations (5, 6, 7, 8), one repetition (9), and "
+             "nothing on the loader's shards (12), synchronisation (13) and lost runs (15)"),
     ]  # fmt: skip
 
 
@@ -108,11 +108,13 @@ def _counts(tables: Sequence[_Table]) -> Lines:
         steady.append(total + (later - table.sums.fprop_per_batch) / 1e12)
     forward = span([table.sums.batches.forward for table in tables], "{:.0f}")
     backward = span([table.sums.batches.backward for table in tables], "{:.0f}")
-    text = f"{moves(mixed, right, '{:.4f}', ' TFLOP')} a batch: {forward} forward, {backward} backward passes"
+    text = (
+        f"{moves(mixed, right, '{:.4f}', ' TFLOP')} per batch: {forward} forward, {backward} backward passes"
+    )
     return [
-        line("2", "mixed batch counts", f"{text}, where the reference divides the sum by 25"),
-        line("3", "autotuning of batch 0", f"its trials are in that forward mean; without batch 0: "
-             f"{moves(right, steady, '{:.4f}', ' TFLOP')} a batch"),
+        line("2", "mixed batch counts", f"{text}; the reference divides the sum by 25"),
+        line("3", "autotuning of batch 0", "that forward mean includes its trials; without batch 0: "
+             f"{moves(right, steady, '{:.4f}', ' TFLOP')} per batch"),
     ]  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
     attributed = [100 * table.cost.counted_ns / table.cost.kernel_ns for table in tables]
     return [
         line("3", "denominators", f"FLOPS efficiency of kernels {moves(before, after, '{:.2f}', ' %')}: "
-             "attributed batches only, the loader's kernels apart"),
+             "only attributed batches, without the loader's kernels"),
         line("4", BY_LAUNCH, f"{moves(by_name, by_launch, '{:.1f}', ' %')}; "
              f"in attributed batches {np.median(attributed):.1f} %"),
     ]  # fmt: skip
@@ -145,20 +147,20 @@ def _coverage(tables: Sequence[_Table]) -> str:
     forward = [100 * sums.fprop_per_batch / needed for sums, needed in known if needed]
     backward = [100 * sums.bprop_per_batch / (2 * needed) for sums, needed in known if needed]
     if not forward:
-        return line("11", "FLOP coverage", "not shown: the analytic FLOPs of the model are not known")
+        return line("11", "FLOP coverage", "not shown: the analytic FLOPs of the model are unknown")
     text = (
-        f"PyProf credits {span(forward, '{:.0f}', ' %')} of the forward and {span(backward, '{:.0f}', ' %')} "
-        "of the backward arithmetic"
+        f"PyProf counts {span(forward, '{:.0f}', ' %')} of the forward and {span(backward, '{:.0f}', ' %')} "
+        "of the backward FLOPs"
     )
-    return line("11", "FLOP coverage", f"{text}; FLOPS efficiencies are too low by as much")
+    return line("11", "FLOP coverage", f"{text}; FLOPS efficiencies are too low by the same factor")
 
 
 def _direction(tables: Sequence[_Table]) -> str:
     shares = [100 * table.sums.lost_ns / table.sums.fprop_ns for table in tables]
     largest = max((table.sums for table in tables), key=lambda sums: sums.largest_lost_ns)
-    text = f"{span(shares, '{:.0f}', ' %')} of what the published tables call fprop is un-attributed"
+    text = f"{span(shares, '{:.0f}', ' %')} of what the published tables call fprop is unattributed"
     if largest.largest_lost_ns:
-        text += f" ({largest.largest_lost} with {largest.largest_lost_ns / 1e9:.1f} s among it)"
+        text += f" ({largest.largest_lost} accounts for {largest.largest_lost_ns / 1e9:.1f} s)"
     return line("14", "direction", f"{text}; it has a direction of its own")
 
 
@@ -176,11 +178,11 @@ def of_tau(study: Study) -> Lines:
     return [
         _not_50(study),
         *_startup(rows),
-        line("8", "base point", f"{' and '.join(map(str, bases))} GPUs, which column base_nodes names"),
-        line("9", "2-sigma cut", f"{cut} of {every} repetitions are cut; "
-             "the corrected method cuts none and resamples runs instead"),
+        line("8", "baseline", f"{' and '.join(map(str, bases))} GPUs, given by column base_nodes"),
+        line("9", "2-sigma cut", f"{cut} of {every} repetitions are cut; the corrected method cuts none "
+             "and resamples runs instead"),
         line("others", "not shown", "the tables hold no kernels (1 to 4, 10, 11, 14), no markers (6, 13), "
-             "nothing of the loader's shards (12) and of runs that were lost (15)"),
+             "and nothing on the loader's shards (12) and lost runs (15)"),
     ]  # fmt: skip
 
 
@@ -205,9 +207,9 @@ def _startup(rows: Rows) -> Lines:
     if not parts:
         return [line("7", "start-up", "not shown: it needs two batch sizes of one configuration")]
     text = (
-        f"{np.median(parts):.1f} % of the duration (median of {len(parts)} points) does not depend "
-        "on the batch size: a line through the batch sizes leaves it at batch size 0. It does not "
-        "scale with work, so the scaling efficiency says little of training"
+        f"{np.median(parts):.1f} % of the duration (median of {len(parts)} configurations) does not depend "
+        "on the batch size (intercept of a line through the batch sizes). It does not scale with the work, "
+        "so this scaling efficiency says little about training"
     )
     return [line("7", "start-up", text), *_grown(rows)]
 

@@ -11,18 +11,18 @@ from profiling.errors import UserError
 # What PyProf calls the direction of a kernel; it has no others.
 DIRECTIONS = ("fprop", "bprop")
 
-_KERNEL = Metric("kernel", "its name, as PyProf has it", text=True, key=True)
+_KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True)
 DURATION_METRICS = (
     _KERNEL,
-    Metric("a_s", "sum of Sil(ns) over all launches that PyProf calls by that direction"),
-    Metric("b_s", "the same in B, joined on the name"),
+    Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf"),
+    Metric("b_s", "the same in B, joined by name"),
 )
 EFFICIENCY_METRICS = (
     _KERNEL,
     Metric("duration_ns", "sum of Sil(ns)"),
-    Metric("flops", "sum of its FLOPs"),
-    Metric("flops_per_s", "FLOPs over that time"),
-    Metric("flops_efficiency_pct", "that over the datasheet's peak"),
+    Metric("flops", "sum of FLOPs"),
+    Metric("flops_per_s", "flops divided by duration"),
+    Metric("flops_efficiency_pct", "flops_per_s divided by the datasheet's peak"),
 )
 
 OneOf = Callable[[Study], Source]
@@ -45,7 +45,7 @@ def durations(
     both = [name for name in of_a if name in of_b]
     apart = len(of_a) + len(of_b) - 2 * len(both)
     if apart:
-        first.note(f"kernels in one of the two tables only are left out, as in the published tables: {apart}")
+        first.note(f"kernels in only one of the two tables are left out, as in the published tables: {apart}")
     kernels = [{"kernel": name, "a_s": round(of_a[name], 6), "b_s": round(of_b[name], 6)} for name in both]
     return kernels, DURATION_METRICS
 
@@ -76,10 +76,10 @@ def _seven_digits(value: float) -> float:
 def _by_name(study: Study, direction: str | None, only: OneOf) -> list[tuple[str, float, float]]:
     source = only(study)
     if source.kind != "pyprof":
-        raise UserError(f"{study.path} is no PyProf kernel table, which the published method is for")
+        raise UserError(f"{study.path} is not a PyProf kernel table, which the published method needs")
     if direction is not None and direction not in DIRECTIONS:
-        raise UserError(f"PyProf knows no direction {direction}; the published method has fprop and bprop")
+        raise UserError(f"PyProf has no direction {direction}; the published method has fprop and bprop")
     kernels = per_name(study, source, direction)
     if not kernels:
-        raise UserError(f"{study.path} holds no kernel whose direction is {direction or 'known'}")
+        raise UserError(f"{study.path} holds no kernel with direction {direction or 'known'}")
     return kernels

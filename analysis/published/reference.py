@@ -18,38 +18,39 @@ from jobs.run import ID_FIELDS
 
 METRICS = (
     Metric(
-        "tables", "how many (repetitions, ranks) a row is of; costs are summed over them, ratios formed last"
+        "tables",
+        "number of tables (repetitions, ranks) in a row; costs are summed over them before ratios are formed",
     ),
-    Metric("fprop_batches", "forward passes in them, as counted", "fprop\nbatches"),
-    Metric("bprop_batches", "backward passes in them that were attributed, as counted", "bprop\nbatches"),
+    Metric("fprop_batches", "forward passes counted in them", "fprop\nbatches"),
+    Metric("bprop_batches", "attributed backward passes counted in them", "bprop\nbatches"),
     Metric(
         "tflop_per_batch",
-        "credited forward FLOPs over the one count plus backward over the other, 1e12",
-        "TFLOP\na batch",
+        "forward FLOPs divided by fprop_batches, plus backward FLOPs divided by bprop_batches, 1e12",
+        "TFLOP/\nbatch",
         places=5,
     ),
     Metric(
         "fprop_flop_coverage_pct",
-        "credited FLOPs of the forward pass over the analytic count",
+        "FLOPs of the forward pass divided by the analytic count",
         "fprop\ncover. %",
         places=1,
     ),
     Metric(
         "bprop_flop_coverage_pct",
-        "the same of the backward pass (twice the forward)",
+        "FLOPs of the backward pass divided by the analytic count (twice the forward)",
         "bprop\ncover. %",
         places=1,
     ),
-    Metric("kernel_ms", "time of the model's kernels in an attributed batch", "kernels\nms"),
+    Metric("kernel_ms", "kernel time of the model per attributed batch", "kernels\nms"),
     Metric(
         "flops_efficiency_of_kernels_pct",
-        "FLOPs over that time and the datasheet's peak",
+        "FLOPs divided by kernel time and the datasheet's peak",
         "FLOPS\neff. %",
         places=2,
     ),
     Metric(
         "bandwidth_efficiency_of_kernels_pct",
-        "bytes over that time and the datasheet's peak",
+        "bytes divided by kernel time and the datasheet's peak",
         "bandw.\neff. %",
         places=2,
     ),
@@ -87,11 +88,11 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
 def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mapping[str, TableSums]) -> None:
     for source in sources:
         if not sums[source.id].batches.forward:
-            study.note("no loss found, so its batches cannot be counted", source)
+            study.note("no loss kernel found, so its batches cannot be counted", source)
     models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
     unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
     if unknown:
-        study.note(f"the analytic FLOPs of {', '.join(unknown)} are not known: no coverage is given")
+        study.note(f"the analytic FLOPs of {', '.join(unknown)} are unknown: no coverage is given")
 
 
 def _counts(of_group: Sequence[tuple[Source, TableSums]]) -> dict[str, Any]:

@@ -64,12 +64,13 @@ def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
         *columns(figures.METRICS, "scaling_efficiency_pct", "repetitions", "warmup_dropped"),
     ]
     kind = own[0]["scaling"]
-    constant = "batch of a GPU" if kind == "weak" else "global batch"
-    return Part(f"{kind.capitalize()} scaling (constant {constant})", own, shown, _bases(own, group_by))
+    per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
+    title = f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
+    return Part(title, own, shown, _bases(own, group_by))
 
 
 def _bases(own: Rows, group_by: Sequence[str]) -> str:
-    """The base points with their absolute images/s, and why intervals are missing."""
+    """The baselines with their absolute images/s, and why intervals are missing."""
     told = [field for field in _who(own, group_by) if field.name not in ("nodes", "gpus_per_node")]
     bases: dict[str, None] = {}
     for row in own:
@@ -77,20 +78,20 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
             who = " ".join(str(row.get(field.name)) for field in told)
             rate = f"{digits(row['base_images_per_s'])} images/s on {row['base']}"
             bases[f"{who}: {rate}" if who else rate] = None
-    lines = ["100 % is ideal scaling from the base point of the configuration:"] if bases else []
+    lines = ["Baselines (100 % scaling efficiency):"] if bases else []
     lines += [f"  {base}" for base in list(bases)[:_MOST_BASES]]
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
-    lines.append("warm-up: batches dropped at the head of the runs.")
+    lines.append("[>=95 %]: 95 % confidence interval. warmup: batches dropped at the start of the runs.")
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
     if any(row["timed_by"] != UNPROFILED for row in own):
-        lines.append("Timed by profiled runs where there is no unprofiled one.")
+        lines.append("Configurations without unprofiled runs are timed by their profiled runs.")
     return "\n".join(lines)
 
 
 def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
-    """Percentage points of ideal scaling that each part of a batch costs; None: all are base points.
+    """Percentage points of ideal scaling that each part of a batch costs; None: all are baselines.
 
     Args:
         intervals: beside the parts, too: for pages, which are wider than terminals.
@@ -106,10 +107,10 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
     ]
     lines = [
-        "How much each part of a profiled batch grew from the base point, over the batch; below 0: shrank.",
+        "Growth of each part of a profiled batch relative to the baseline; negative: it shrank.",
         *([_TRANSFER] if split else []),
-        "Not attributed: growth of unprofiled batches that profiled ones do not show (below 0: the reverse).",
-        "Intervals of parts: inside the profiled runs"
+        "Unattributed: growth of unprofiled batches that profiled ones do not show (negative: the reverse).",
+        "Intervals of the parts: within the profiled runs"
         + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
     ]
     if any(row["loss_idle_host_bound_pct"] is not None for row in scaled):
@@ -118,19 +119,19 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     known = [row for row in scaled if row["loss_unattributed_pct"] is not None]
     if len(split) < len(known):
         lines.append(
-            f"{'Some communication' if split else 'Communication'} holds the wait for later ranks: to tell "
-            "it from transfer takes the same collectives of all ranks."
+            f"Communication {'of some rows ' if split else ''}includes waiting for other ranks: to separate "
+            "it from transfer, the same collectives of all ranks must be recorded."
         )
     notes = dict.fromkeys(row["loss_note"] for row in scaled if row["loss_note"])
-    lines += [f"Parts not known: {note}." for note in list(notes)[:_MOST_BASES]]
+    lines += [f"Parts not available: {note}." for note in list(notes)[:_MOST_BASES]]
     if len(notes) > _MOST_BASES:
         lines.append(f"  and {len(notes) - _MOST_BASES} more (column loss_note of the CSV)")
     return Part(
-        "What is lost, and where: percentage points of ideal scaling", scaled, shown, "\n".join(lines)
+        "Loss of scaling efficiency by part of the batch, percentage points", scaled, shown, "\n".join(lines)
     )
 
 
-_TRANSFER = "Transfer: since the last rank had come to the collective; wait: before that, for later ranks."
+_TRANSFER = "Wait: until the last rank enters the collective; transfer: after that."
 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
@@ -149,7 +150,7 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
         *(_peaks_beside(name, both) for name in shares),
         *columns([exposed, perturbation.alone]),
     ]
-    of_what = "% of the datasheet's peak | of the peak measured" if both else "% of the peak measured"
+    of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"
     lines = [_peaks(own), *_use_notes(own, columns(_who(own, group_by)))]
     return Part(f"Use of the device: {of_what}", own, shown, "\n".join(lines))
 
@@ -181,15 +182,16 @@ def _peaks(own: Rows) -> str:
             if values:
                 span = " to ".join(digits(value, 3) for value in dict.fromkeys((values[0], values[-1])))
                 texts.append(f"{span} {unit} ({where})")
-        lines.append(f"Peaks of {device}: {', '.join(texts) or 'not known'}.")
+        lines.append(f"Peaks of {device}: {', '.join(texts) or 'not available'}.")
     return "\n".join(lines)
 
 
 def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
     shown = columns([*_who(counted, group_by), *reference.METRICS[1:]])
     caption = (
-        "Batches are counted in each table. Coverage: credited over analytic FLOPs. Efficiencies: of the "
-        "kernels' time.\nPyProf tables hold no durations of batches: no images/s and no scaling efficiency."
+        "Batches are counted in each table. Coverage: FLOPs from kernels divided by the analytic count. "
+        "Efficiencies: of kernel time.\nPyProf tables hold no batch durations, so there are no images/s and "
+        "no scaling efficiency."
     )
     return Part("PyProf kernel tables, corrected method", counted, shown, caption)
 
@@ -205,15 +207,13 @@ def _published_part(published: Rows, group_by: Sequence[str]) -> Part:
         *columns([application, *others]),
     ]
     caption = (
-        "The reference's scaling efficiency: epoch durations, start-up included, against the fewest nodes "
-        "with the same GPUs a node. --explain says what that is made of."
+        "The reference's scaling efficiency: epoch durations, startup included, relative to the fewest nodes "
+        "with the same number of GPUs per node. --explain breaks it down."
     )
     return Part("Published method", published, shown, caption)
 
 
 def _published_scaled_part(scaled: Rows, group_by: Sequence[str]) -> Part:
     shown = columns([*_who(scaled, group_by), *scaled_published.METRICS])
-    caption = (
-        "The reference's scaled efficiencies, each under its own name. --explain says what they are made of."
-    )
-    return Part("Published method, PyProf tables that TAU timed", scaled, shown, caption)
+    caption = "The reference's scaled efficiencies, each under its own name. --explain breaks them down."
+    return Part("Published method, PyProf tables timed by TAU", scaled, shown, caption)

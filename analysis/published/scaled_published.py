@@ -16,16 +16,18 @@ from analysis.results.study import Study
 from jobs.run import ID_FIELDS
 
 METRICS = (
-    Metric("batch_duration_s", "the published estimate of a batch, by TAU's times", "batch, s\n(TAU)"),
+    Metric(
+        "batch_duration_s", "published estimate of the batch duration, from TAU's times", "batch, s\n(TAU)"
+    ),
     Metric(
         "flops_efficiency_of_batch_pct",
-        "FLOPs over 25 of these and the published peak",
+        "FLOPs divided by 25 batch durations and the published peak",
         "FLOPS eff. %\nof batch",
         places=2,
     ),
     Metric(
         "bandwidth_efficiency_of_batch_pct",
-        "bytes over 25 of these and the published peak",
+        "bytes divided by 25 batch durations and the published peak",
         "bandw. eff. %\nof batch",
         places=2,
     ),
@@ -42,8 +44,9 @@ def scaled_rows(study: Study) -> Rows:
     timed = [source for source in sources if _point(source.fields) in durations]
     if sources and len(timed) < len(sources):
         study.note(
-            f"the published scaled efficiency of {len(sources) - len(timed)} PyProf tables needs a batch's "
-            "duration, which no TAU tables here hold; analysis.efficiency --method published gives the rest"
+            f"the published scaled efficiencies of {len(sources) - len(timed)} PyProf tables need a batch "
+            "duration, which no TAU table here holds; analysis.efficiency --method published gives the "
+            "other values"
         )
     peak_flops, peak_bytes = published_bound(study)
     sums = table_sums(study, timed)

@@ -1,9 +1,9 @@
-"""One HTML file that opens offline: the answer in words, charts, tables, provenance.
+"""The results as one HTML file that opens offline: summary, charts, tables, provenance.
 
 python -m analysis.report DIR                      writes DIR/report.html
 python -m analysis.report DIR --output FILE
-python -m analysis.report TRACES...                converts traces into a folder beside them first
-python -m analysis.report DIR --trace              and a run's timeline for Perfetto, DIR/trace.pftrace.gz
+python -m analysis.report TRACES...                first converts traces into a folder next to them
+python -m analysis.report DIR --trace              also writes the timeline of a run, DIR/trace.pftrace.gz
 """
 
 import sys
@@ -33,7 +33,7 @@ def main() -> int:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"write a run's timeline of all ranks too, for Perfetto [DIR/{timeline.FILE}]",
+        help=f"also write the timeline of all ranks of a run, for Perfetto [DIR/{timeline.FILE}]",
     )
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
@@ -44,12 +44,12 @@ def main() -> int:
 
     for flag in ("run", "batches"):
         if getattr(arguments, flag) and not arguments.trace:
-            raise UserError(f"--{flag} says what of a timeline is written: it goes with --trace")
+            raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
     path: Path = arguments.path[0]
     if len(arguments.path) == 1 and studies.holds_studies(path):
         _write(arguments.output or beside(path, "report.html"), studies.page(path, arguments.peaks))
         if arguments.trace:
-            raise UserError(f"{path} holds studies: --trace draws the ranks of a run")
+            raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
     study = load_or_convert(arguments.path, arguments.peaks)
     path = study.path
@@ -59,7 +59,7 @@ def main() -> int:
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
-        print(f"{len(failed)} points failed; the report names them", file=sys.stderr)
+        print(f"{len(failed)} runs failed; the report lists them", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -16,31 +16,31 @@ LEAST_GAIN_PCT = 1.0
 
 # Part of the loss (a column loss_<part>_pct) -> its key in Sentence.cause, and what it is called.
 CAUSES = {
-    "exposed_transfer": ("transfer", "sending gradients"),
-    "exposed_wait": ("waits", "waiting for ranks that are not late often enough to be named"),
-    "exposed_communication": ("communication", "communication (sending gradients or waiting for ranks)"),
-    "exposed_loader": ("loader", "loading data"),
-    "compute": ("computing", "computing"),
-    "exposed_copies": ("copies", "copying between memories"),
-    "idle_host_bound": ("launches", "waiting for late kernel launches"),
-    "idle_other": ("device", "waiting of the device"),
+    "exposed_transfer": ("transfer", "non-overlapped (exposed) gradient transfer"),
+    "exposed_wait": ("waits", "waiting for other ranks (no straggler)"),
+    "exposed_communication": ("communication", "non-overlapped (exposed) communication"),
+    "exposed_loader": ("loader", "data loading"),
+    "compute": ("computing", "computation"),
+    "exposed_copies": ("copies", "memory copies"),
+    "idle_host_bound": ("launches", "late kernel launches (host-bound)"),
+    "idle_other": ("device", "device idle time other than late launches"),
     "idle": ("idle", "idle time"),
 }  # fmt: skip
-HALVED, FASTER = "gradients in fp16 (grad), ", ", a faster network"
-_SEND_LESS = f"{HALVED}larger buckets (bucket_mb), a larger batch per rank{FASTER}"
+HALVED, FASTER = "fp16 gradients (grad), ", ", a faster network"
+_SEND_LESS = f"{HALVED}larger buckets (bucket_mb), a larger batch size (batch){FASTER}"
 ADVICE = {
     "transfer": _SEND_LESS,
-    "communication": f"a trace of all ranks (profile: torch), which tells the two apart; {_SEND_LESS}",
-    "waits": "a timeline of the profiled run, which shows where ranks come late; fewer other jobs on the "
-    "nodes, and batches that cost the same on all ranks",
-    "loader": "more workers, a faster loader, or TFRecord; the synthetic loader shows the bound",
-    "computing": "the same cores, clocks and memory bandwidth for every rank: each had less of them than the "
-    "baseline's rank (threads, pinning, other jobs, a limit on power)",
-    "small batch": "a larger batch: fewer images per rank use a device less well, so that kernels do not "
-    "get shorter in proportion",
-    "copies": "fewer ranks on one bus, and buffers that need no copy; a timeline (profile: nsys) shows which",
-    "launches": "a core of its own for the thread that launches (threads, workers, pinning), a larger "
-    "batch, fewer synchronisations",
+    "communication": f"profile all ranks (profile: torch) to separate transfer from waiting; {_SEND_LESS}",
+    "waits": "check the timeline of the profiled run for late ranks; run fewer other jobs on the nodes; give "
+    "all ranks batches of equal cost",
+    "loader": "more workers, a faster loader, or TFRecord files; the synthetic loader shows the upper bound",
+    "computing": "give every rank the same cores, clocks and memory bandwidth: each had less than the "
+    "baseline's rank (check threads, pinning, other jobs, power limits)",
+    "small batch": "a larger global batch size, since kernel times do not shrink in proportion to the images "
+    "per rank",
+    "copies": "fewer ranks per bus, or buffers that need no copy; a timeline (profile: nsys) shows which",
+    "launches": "a dedicated core for the launching thread (threads, workers, pinning), a larger batch size, "
+    "fewer synchronisations",
     "device": "a timeline of the profiled run (profile: nsys), which shows what each kernel waits for",
     "idle": "a timeline of the profiled run, which shows what the ranks wait for",
 }
@@ -48,32 +48,31 @@ ADVICE = {
 _WHAT_IFS = {"transfer": ("fp16-gradients", "network", "bucket-mb"),
              "communication": ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
              "loader": ("no-loader",)}  # fmt: skip
-_WITHOUT = {"loader": "If nothing waited for data", "waits": "If no rank were late"}
+_WITHOUT = {"loader": "data loading", "waits": "late ranks"}
 _SENDS = ("transfer", "communication")  # against which several what-ifs may help
 LIMITED_BY = {
-    "bandwidth": "; the simulation says that the bandwidth of the links limits it",
-    "latency": "; the simulation says that the latency of messages limits it",
+    "bandwidth": " In simulation, the limit is link bandwidth.",
+    "latency": " In simulation, the limit is message latency.",
 }
 # Cause of a rank's lateness (of analysis.stragglers) -> what to do about it.
 _ABOUT_LATE = {
-    "GPU": "compare the GPU's clocks, temperature and power with the others' (nvidia-smi -q), look for other "
-    "processes on it, and leave it out if that does not help",
-    "processor": "look for other jobs on its cores, and compare its clocks and its pinning with the others'",
-    "host": "a core of its own for the thread that launches (threads, workers, pinning), and no other jobs "
-    "on that host",
-    "loader": "look at where its share of the data lies and at what else uses that storage; more workers",
-    "node": "compare the node's clocks, temperature and other jobs with the others', and leave it out if "
-    "that does not help",
+    "GPU": "compare the GPU's clocks, temperature and power with the others' (nvidia-smi -q); check it for "
+    "other processes; exclude it if nothing helps",
+    "processor": "check its cores for other jobs; compare its clocks and pinning with the others'",
+    "host": "a dedicated core for the launching thread (threads, workers, pinning); no other jobs on that "
+    "host",
+    "loader": "check the storage that holds its share of the data, and who else uses it; more workers",
+    "node": "compare the node's clocks, temperature and other jobs with the others'; exclude it if nothing "
+    "helps",
 }
 _LATE_CAUSE = {
-    "GPU": "the GPU, on which the same kernels take longer than on the others",
-    "processor": "the processor, on which the same operators take longer than on the others",
-    "host": "the host, which launches the kernels late",
-    "loader": "the loader, which has the next batch late",
-    "node": "the node, as all its ranks are late",
-    "GPU or host": "the GPU or the host; a run of this point under a profiler (profile: torch) would tell",
-    "processor or host": "the processor or the host; a run of this point under a profiler (profile: torch) "
-    "would tell",
+    "GPU": "GPU (the same kernels take longer than on the other ranks)",
+    "processor": "processor (the same operators take longer than on the other ranks)",
+    "host": "host (it launches kernels late)",
+    "loader": "loader (the next batch comes late)",
+    "node": "node (all its ranks are late)",
+    "GPU or host": "GPU or host; profile this configuration (profile: torch) to tell which",
+    "processor or host": "processor or host; profile this configuration (profile: torch) to tell which",
 }
 _OF_LATENCY = ", or a network of lower latency"
 _MOST_NAMED = 4  # late ranks
@@ -99,34 +98,34 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:
         names = ", ".join(in_words(row["what_if"]) for row in tried)
-        text = f"None of these would gain {LEAST_GAIN_PCT:g} % or more, {on}: {names}."
+        text = f"None of these gains {LEAST_GAIN_PCT:g} % or more, {on}: {names}."
         if part in _SENDS:
-            text += f" What to try: a larger batch per rank{_OF_LATENCY if key == 'latency' else ''}."
+            text += f" What to try: a larger batch size{_OF_LATENCY if key == 'latency' else ''}."
         return [Sentence(text, "prediction")]
     useful.sort(key=lambda row: -row["gain_pct"])
     if part in _SENDS:
         changes = ", ".join(f"{in_words(row['what_if'])} ({row['gain_pct']:+.0f} %)" for row in useful)
-        text = f"What to try (images/s gained, {on}): {changes}; or a larger batch per rank."
+        text = f"What to try (gain in images/s, {on}): {changes}; or a larger batch size."
     else:
-        without = _WITHOUT.get(part, "Without that cost")
-        text = f"What to try: {ADVICE[part]}. {without}: {useful[0]['gain_pct']:.0f} % more images/s, {on}."
+        gain = f"{useful[0]['gain_pct']:+.0f} % images/s, {on}"
+        text = f"What to try: {ADVICE[part]}. Without {_WITHOUT.get(part, 'that cost')}: {gain}."
     return [Sentence(text, "prediction")]
 
 
 def held_up(late: Late | None) -> list[Sentence]:
-    """The ranks that hold up the job, by how much, why, and what to do; nothing if there are none."""
+    """The stragglers: how long the others wait for them, why, and what to do; nothing if there are none."""
     if late is None:
         return []
     one = len(late.ranks) == 1 or late.cause == "node"
     who = name_of(late)
     if late.by_collectives:
-        least, how = "", "as the collectives of the traced runs show"
+        least, how = "", "in the collectives of the profiled runs"
     else:
-        least, how = "at least ", f"as the stages of the batches show in {late.runs} of {late.of} runs"
+        least, how = "at least ", f"in the stage times of {late.runs} of {late.of} runs"
     text = (
-        f"{who[0].upper()}{who[1:]} {'holds' if one else 'hold'} up the job: the other ranks wait "
+        f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}: the other ranks wait "
         f"{least}{digits(late.ms, 3)} ms per batch for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
-        f"a batch), {how}. Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
+        f"the batch, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
@@ -139,8 +138,9 @@ def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:
     if not ranks:
         return []
     text = (
-        f"In the traced runs the others waited for {_numbered(ranks)}, for {digits(ms, 3)} ms per batch, "
-        "which may be chance in so few recorded batches: record more (batches, attribute_from)."
+        f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per batch for "
+        f"{_numbered(ranks)}. With so few recorded batches this may be chance: record more (batches, "
+        "attribute_from)."
     )
     return [Sentence(text, "stragglers")]
 

@@ -5,13 +5,13 @@ the page.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from analysis.display.metrics import Rows
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
-from analysis.report.views import FACTORS, varied
+from analysis.report.views import FACTORS, varied, with_ranks
 from analysis.results.study import Study
 from profiling.errors import UserError
 
@@ -94,6 +94,8 @@ class SectionKind:
     def section(self, context: Context) -> Section | None:
         """The section of a study's page; None where it does not apply."""
         content = content_or_why(self._content, context)
+        if content and context.study.on_cpus:
+            content = replace(content, tables=[with_ranks(view) for view in content.tables])
         return Section(self.id, self.heading, **vars(content)) if content else None
 
     def _content(self, context: Context) -> Content | None:
@@ -105,4 +107,4 @@ def content_or_why(build: Callable[[Context], Content | None], context: Context)
     try:
         return build(context)
     except UserError as error:
-        return Content(f"Not known: {error}.")
+        return Content(f"Not available: {error}.")

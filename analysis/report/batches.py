@@ -1,4 +1,4 @@
-"""How steady is a batch? The batches of each run: warm-up, median, and how long the slow ones take."""
+"""How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
@@ -9,8 +9,9 @@ def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
     part = batches.part(batches.rows(context.study))
     text = (
-        "The batches of each run, warm-up left out; a job's batch ends with its slowest rank. One batch in "
-        "twenty takes longer than p95. Intervals are inside a run; those of the figures are between runs."
+        "The batches of each run, without warmup. A batch of the job ends with its slowest rank. One batch "
+        "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
+        "between runs."
     )
     return Content(text, tables=[as_view(part, "batches-table", context.factors)])
 

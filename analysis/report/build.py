@@ -54,10 +54,11 @@ SECTIONS: Sequence[SectionKind] = (
     provenance.LEFT_OUT,
 )
 METHODS = (
-    "Medians with intervals of 95 % or more from resampled runs, each point by its own; warm-up is detected, "
-    "not assumed; durations come from unprofiled runs where there are any, FLOPs, bytes and kernels from the "
-    "profiled ones; costs are summed before ratios are formed. FLOP counts a multiply-add as 2; GB is 1e9 "
-    "bytes. docs/methods.md says what every number means, with sources."
+    "Medians with 95 % confidence intervals from resampled runs, for each configuration separately. Warmup "
+    "is detected, not assumed. Durations come from unprofiled runs where available; FLOPs, bytes and "
+    "kernels come from profiled runs. Costs are summed before ratios are formed. A multiply-add counts as "
+    "2 FLOPs; 1 GB is 1e9 bytes. docs/methods.md defines every number, with sources; "
+    "docs/glossary.md explains the terms."
 )
 
 
@@ -89,7 +90,7 @@ def _page(study: Study) -> Page:
 def _title(study: Study) -> str:
     name = study.path.resolve().name
     if study.of_kind("trace") and not study.of_kind("run", "pyprof"):
-        return f"What the traces of {name} say"
+        return f"Traces of {name}"
     return f"How {_model(study)}training scales: {name}"
 
 
@@ -112,7 +113,7 @@ def _subtitle(study: Study) -> str:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
-    counted = f"{len(study.sources)} runs count, {bad} do not"
+    counted = f"{len(study.sources)} runs used, {bad} failed or unusable"
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"
@@ -168,15 +169,14 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
         largest = max(row["world_size"] for row in published)
         values = [row["scaling_efficiency_pct"] for row in published if row["world_size"] == largest]
         sentences.append(Sentence(
-            f"On {largest} ranks the published scaling efficiency is "
-            f"{min(values):.0f} to {max(values):.0f} %.",
+            f"Published scaling efficiency on {largest} ranks: {min(values):.0f} to {max(values):.0f} %.",
             "published-scaling",
         ))  # fmt: skip
         fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
         if fixed:
             sentences.append(Sentence(
-                f"{median(fixed):.0f} % of the durations behind it (median of {len(fixed)} points) do not "
-                "depend on the batch: that is start-up, not training.", "published-scaling",
+                f"Of the durations behind it, {median(fixed):.0f} % (median of {len(fixed)} configurations) "
+                "do not depend on the batch size: this is startup, not training.", "published-scaling",
             ))  # fmt: skip
     counted = [row for row in rows if row["tables"] is not None]
     if counted:
@@ -184,11 +184,11 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
                   if row.get("flops_efficiency_of_kernels_pct")]  # fmt: skip
         if values:
             sentences.append(Sentence(
-                f"The kernels reach {min(values):.0f} to {max(values):.0f} % of the device's peak FLOP rate.",
+                f"Kernels reach {min(values):.0f} to {max(values):.0f} % of the device's peak FLOP rate.",
                 "kernel-tables",
             ))  # fmt: skip
         sentences.append(Sentence(
-            "Not enough data to say how training scales: kernel tables hold no durations of batches.",
+            "Not enough data to say how training scales: kernel tables hold no batch durations.",
             "left-out",
         ))  # fmt: skip
     return sentences

@@ -28,7 +28,7 @@ _OWN_PART = {"GPU": "compute", "processor": "compute", "loader": "exposed_loader
 
 @dataclass(frozen=True)
 class Late:
-    """The ranks for which the others wait again and again.
+    """The ranks for which the others wait repeatedly.
 
     Attributes:
         ranks: the one that is waited for longest comes first.

@@ -57,16 +57,24 @@ def _communication(context: Context) -> Content:
 def _collectives(context: Context) -> Content:
     rows = of_points(communication.rows(context.study))
     points = bars_of(rows, context.factors)
-    hidden = plots.parts(points, HIDDEN, "Hidden by computing or not")
-    charts = [Chart("exposed", hidden, "Milliseconds a batch of collectives that computing hides, or not")]
+    hidden = plots.parts(points, HIDDEN, "Overlapped with computation, and exposed")
+    charts = [
+        Chart(
+            "exposed",
+            hidden,
+            "Milliseconds per batch of collectives, overlapped with computation and exposed",
+        )
+    ]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
-        waited = plots.parts(complete, WAITED, "Transfer, and waiting for slower ranks")
-        charts.append(Chart("waits", waited, "Milliseconds a batch of collectives in transfer, and waiting"))
+        waited = plots.parts(complete, WAITED, "Transfer, and waiting for other ranks")
+        charts.append(
+            Chart("waits", waited, "Milliseconds per batch of collectives, in transfer and waiting")
+        )
     text = (
-        "Collectives of a batch of a rank, by configuration: means over a point's runs. Transfer is the time "
-        "since the last rank had arrived, wait the time before that, for slower ranks; busbw is what the "
-        "network carried, as nccl-tests defines it."
+        "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
+        "last rank enters the collective; transfer is the time after that. busbw is the bus bandwidth as "
+        "nccl-tests defines it."
     )
     part = Part("", rows, communication.shown(rows))
     return Content(text, charts, [as_view(part, "communication-table", context.factors)])
@@ -115,14 +123,14 @@ def _mpi(context: Context) -> Content:
     points = pd.DataFrame(labelled)
     charts = [
         Chart(f"mpi-{name}", plots.by_nodes(points.dropna(subset=[name]), name, title, unit),
-              f"{title} against the number of nodes")
+              f"{title}, by number of nodes")
         for name, title, unit in _MPI_CHARTS
         if name in points and points[name].notna().any()
     ]  # fmt: skip
     text = (
-        "MPI as TAU recorded it, start-up included: time in allreduce, broadcast, gather and allgather, how "
-        "many messages, and their bytes, summed over ranks. Bars are the central 95 % of repetitions: how "
-        "much runs differ, no confidence interval."
+        "MPI as TAU recorded it, startup included: time in allreduce, broadcast, gather and allgather, "
+        "number of messages, and their bytes, summed over ranks. Bars show the central 95 % of repetitions "
+        "(the spread of runs, not a confidence interval)."
     )
     (part,) = messages.answer(context.study).parts
     return Content(text, charts, [as_view(part, "mpi-table", fields)])
@@ -141,20 +149,18 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
-    label = "Share of communication and copies against batch size"
+    label = "Share of communication and of copies, by batch size"
     charts = [Chart("activities", plots.shares(with_batch), label)] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
     text = (
-        "Of the summed time of GPU activities (of operators, on a CPU): collectives, drawn through, and "
-        "copies and memory sets, dashed, against the batch size of a GPU; a line a number of GPUs."
+        "Share of the summed time of GPU activities (on a CPU: of operators), by per-GPU batch size. Solid "
+        "lines: collectives; dashed lines: copies and memory sets. One line per number of GPUs."
     )
     return Content(text, charts, [as_view(Part("", rows, shown), "activities-table", factors)])
 
 
 def _label(row: dict) -> str:
-    gpus = (
-        "GPUs not known" if row["gpus"] is None else f"{row['gpus']} GPU" + ("s" if row["gpus"] > 1 else "")
-    )
+    gpus = "GPUs unknown" if row["gpus"] is None else f"{row['gpus']} GPU" + ("s" if row["gpus"] > 1 else "")
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
@@ -166,8 +172,8 @@ ACTIVITIES = SectionKind(
 
 def page(rows: Rows, name: str) -> Page:
     """A page that holds shares alone."""
-    methods = (
-        "Times of kernels by name are summed over runs first, shares are formed last. See docs/methods.md."
-    )
+    methods = "Kernel times are summed by name over runs before shares are formed. See docs/methods.md."
     section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
-    return Page(f"Communication and copies: {name}", f"{len(rows)} points", [], [section], methods, [])
+    return Page(
+        f"Communication and copies: {name}", f"{len(rows)} configurations", [], [section], methods, []
+    )

@@ -14,8 +14,8 @@ from analysis.report.views import as_view, varied
 
 LEAST = 2  # factors
 _TOO_FEW = (
-    "Not known: every run differs from every other in several factors, and none is repeated, so that nothing "
-    "tells the factors apart. Repeat the points, or cross the factors."
+    "Not available: every run differs from every other in several factors and none is repeated, so the "
+    "factors cannot be separated. Repeat configurations, or cross the factors."
 )
 _COLOURS = {"main effect": "#0072B2", "interaction": "#E69F00"}
 
@@ -101,10 +101,10 @@ def _text(rows: Rows, what: str, together: Sequence[str]) -> str:
     text = f"{_not_told(together)} " if together else ""
     significant = [row for row in main if row["p_value"] <= factors.SIGNIFICANCE]
     if not significant:
-        return f"{text}No factor was found to change {what}. {_of_interactions(rows)}"
+        return f"{text}No factor has a significant effect on {what}. {_of_interactions(rows)}"
     first = max(significant, key=lambda row: row["omega_squared"])
     text += f"{first['factor']} explains most of the variance of {what}"
-    text += " that can be told apart" if together else ""
+    text += " that can be separated" if together else ""
     text += f": {100 * first['omega_squared']:.0f} % (best: {first['best_level']}). "
     by_signal = min(main, key=lambda row: row["rank_by_signal"])["factor"]
     text += "Taguchi's signal-to-noise ratio, the reference's measure, ranks "
@@ -114,20 +114,23 @@ def _text(rows: Rows, what: str, together: Sequence[str]) -> str:
 
 def _not_told(together: Sequence[str]) -> str:
     return (
-        f"What {' and '.join(together)} explain is not known: their levels changed only together. Add the "
-        "configurations that part them."
+        f"The shares of {' and '.join(together)} are not available: their levels changed only together. Add "
+        "configurations that separate them."
     )
 
 
 def _of_interactions(rows: Sequence[Mapping[str, Any]]) -> str:
     pairs = [row for row in rows if " x " in row["factor"]]
     if not pairs:
-        return "Whether factors depend on each other cannot be told: points ran once, or were not crossed."
+        return (
+            "Interactions between factors are not available: configurations ran only once, or factors "
+            "were not crossed."
+        )
     significant = [row["factor"] for row in pairs if row["p_value"] <= factors.SIGNIFICANCE]
     if not significant:
-        return "No two factors were found to depend on each other."
+        return "No significant interaction between two factors was found."
     named = ", ".join(significant)
-    return f"The effect of one depends on the other in {named}: there, main effects hold on average only."
+    return f"Significant interactions: {named}. For these, main effects hold only on average."
 
 
 FACTORS = SectionKind("factors", "Which setting matters?", _factors, _varying)

@@ -28,7 +28,7 @@ def _most_measured(row: dict[str, Any]) -> int:
 def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
     """The change that gives most, on the fewest ranks that were predicted: they are the surest.
 
-    What was measured in the same sweep needs no simulation: the figures say what it gives.
+    What was measured in the same sweep needs no simulation: the results say what it gives.
     """
     tried = [
         row
@@ -44,7 +44,7 @@ def to_try(predicted: Rows, points: Rows) -> dict[str, Any] | None:
 
 
 def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
-    """Whether a point of several ranks has the change, and is otherwise of the same configuration."""
+    """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
     name, _, value = predicted["what_if"].partition("=")
     field, measured = MEASURED_AS.get(name, ("", ""))
     if not field:
@@ -68,12 +68,11 @@ def forecast(predicted: Rows, points: Rows) -> list[Sentence]:
         return []
     apart = disagreement(best, predicted)
     if apart:
-        return [Sentence(f"No forecast is given here: {apart}.", "prediction")]
+        return [Sentence(f"No forecast: {apart}.", "prediction")]
     which = f" ({best['name']})" if best.get("name") else ""
     text = (
-        f"Of what was simulated and not measured, for {ranks_in_words(best['ranks'])}{which}, "
-        f"{in_words(best['what_if'])} would give most: "
-        f"{digits(best['images_per_s'], 3)} images/s, {best['gain_pct']:.0f} % more than as it is."
+        f"Largest simulated gain on {ranks_in_words(best['ranks'])}{which}: {in_words(best['what_if'])}, "
+        f"{digits(best['images_per_s'], 3)} images/s ({best['gain_pct']:+.0f} %)."
     )
     return [Sentence(text, "prediction")]
 
@@ -94,7 +93,7 @@ def disagreement(row: dict[str, Any], predicted: Rows) -> str:
             if high < other_low:
                 ranges_in_words = f"{digits(low, 3)} to {digits(high, 3)} images/s, the {other}"
                 return (
-                    f"for {ranks_in_words(row['ranks'])} the {method} says {ranges_in_words} "
+                    f"for {ranks_in_words(row['ranks'])} the {method} predicts {ranges_in_words} "
                     f"{digits(other_low, 3)} to {digits(other_high, 3)}"
                 )
     return ""

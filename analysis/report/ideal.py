@@ -11,18 +11,21 @@ from analysis.report.sentences import Sentence, number, ranks_in_words, with_end
 
 
 def share_of_ideal(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
-    """How much of ideal scaling the best and the worst configuration of the most ranks keep."""
-    ranks = ranks_in_words(worst["world_size"])
-    scaling = "strong scaling (the batch of the job is constant)" if is_strong(worst) else "scaling"
-    keeps = "reaches" if above_ideal(best) else "keeps"
-    text = f"On {ranks} the job {keeps} {efficiency_of(best)} of ideal {scaling}"
-    if worst["called"] == best["called"]:
-        return Sentence(f"{text}; ideal is {ranks} at the rate of {_base_rate(worst)}.", "scaling")
-    text += f" with {best['called']}, and {efficiency_of(worst)} with {worst['called']}"
-    rates = f"at the rate of {_base_rate(best)}"
-    if _base_rate(worst) != _base_rate(best):
-        rates += f" with the one, of {_base_rate(worst)} with the other"
-    return Sentence(f"{text}; ideal is {ranks} {rates}.", "scaling")
+    """The scaling efficiency of the best and the worst configuration on the most ranks, and the baseline."""
+    values, bases = efficiency_of(best), _base_rate(best)
+    if worst["called"] != best["called"]:
+        values += f" with {best['called']}, {efficiency_of(worst)} with {worst['called']}"
+    if "[" in values:
+        values += " (in brackets: 95 % confidence interval)"
+    if _base_rate(worst) != bases:
+        bases += f" and {_base_rate(worst)}"
+    per = "rank" if worst.get("device_name") == "cpu" else "GPU"
+    kind = "Strong scaling (fixed global" if is_strong(worst) else f"Weak scaling (fixed per-{per}"
+    text = (
+        f"Scaling efficiency on {ranks_in_words(worst['world_size'])}: {values}. {kind} batch size), "
+        f"relative to {bases}."
+    )
+    return Sentence(text, "scaling")
 
 
 def unrepeated(*rows: dict[str, Any]) -> list[Sentence]:
@@ -30,24 +33,24 @@ def unrepeated(*rows: dict[str, Any]) -> list[Sentence]:
     if all(np.isfinite(number(row, "scaling_efficiency_pct_low")) for row in rows):
         return []
     text = (
-        "Points ran once, so how much equal runs differ is not known, and such a figure has no interval: "
-        "repeat them (repetitions)."
+        "Configurations that ran only once have no confidence interval: the spread between identical runs is "
+        "unknown. Repeat them (repetitions)."
     )
     return [Sentence(text, "scaling")]
 
 
 def superlinear(scaled: Rows) -> list[Sentence]:
-    """What it means that points scale better than ideal."""
+    """What it means that configurations scale better than ideal."""
     above = [row for row in scaled if above_ideal(row)]
     if not above:
         return []
     most = max(above, key=lambda row: row["scaling_efficiency_pct"])
-    caches = ", or fewer images per rank suit the device's caches better" if is_strong(most) else ""
+    caches = " Smaller batches per rank may also fit the device's caches better." if is_strong(most) else ""
     text = (
-        f"{most['scaling_efficiency_pct']:.0f} % on {ranks_in_words(most['world_size'])} is superlinear, "
-        f"better than ideal. Mostly that is a baseline ({most['base']}) that was disturbed (a busy machine, "
-        f"other clocks or threads, data that no cache held yet){caches}: repeat the baseline before you rely "
-        "on these efficiencies."
+        f"{most['scaling_efficiency_pct']:.0f} % on {ranks_in_words(most['world_size'])} is superlinear "
+        f"(better than ideal). Usually the baseline ({most['base']}) ran too slowly: a busy machine, "
+        f"different clocks or threads, a cold file cache.{caches} Repeat the baseline before relying on "
+        "these efficiencies."
     )
     return [Sentence(text, "scaling")]
 
@@ -57,10 +60,10 @@ def _base_rate(row: dict[str, Any]) -> str:
 
 
 def is_strong(row: dict[str, Any]) -> bool:
-    """Whether a point's base has the same batch of the job, and not of a rank."""
+    """Whether a configuration's baseline has the same global batch size, and not the same per rank."""
     return row.get("scaling") == "strong"
 
 
 def efficiency_of(row: dict[str, Any]) -> str:
-    """A point's scaling efficiency with its interval."""
+    """A configuration's scaling efficiency with its interval."""
     return with_ends(row, "scaling_efficiency_pct", unit=" %")

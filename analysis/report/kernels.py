@@ -31,7 +31,7 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     sources = kernels.with_kernels(context.study)
     if not sources:
-        return Content("No run was profiled (profile: torch), so nothing is known of kernels.")
+        return Content("No kernel data: no run was profiled (profile: torch).")
     rows, _ = kernels.rows(context.study)
     of_run: dict[str, Rows] = {}
     for row in rows:
@@ -41,7 +41,7 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time a batch by kernel")
+    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per batch by kernel")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run
@@ -49,8 +49,8 @@ def _top(context: Context) -> Content:
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
-        "Attributed batches only, a batch of a rank. On a CPU a kernel is an operator that calls no other. "
-        "Efficiencies are beside the datasheet's peak."
+        "Time per batch and rank, in attributed batches only. On a CPU a kernel is an operator that calls "
+        "no other operator. Efficiencies are relative to the datasheet's peak."
     )
     return Content(text, [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
 
@@ -63,7 +63,9 @@ def _top_note(of_run: dict[str, Rows]) -> str:
     longest = max(len(rows) for rows in of_run.values())
     if longest <= TABLE_KERNELS:
         return ""
-    return f"The first {TABLE_KERNELS} of each run; all of them: python -m analysis.kernels RUN --format csv"
+    return (
+        f"The first {TABLE_KERNELS} of each run. For all of them: python -m analysis.kernels RUN --format csv"
+    )
 
 
 def _top_columns(several: bool) -> list[Column]:
@@ -133,18 +135,18 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
     of_grad = ""
     if _other_gradients(pair):
         of_grad = (
-            f" They differ in the precision of gradients, too: {pair[1].fields['grad']} on "
-            f"{pair[1].world_size} ranks, {pair[0].fields['grad']} on one rank, which sends none."
+            f" They also differ in gradient precision: {pair[1].fields['grad']} on {pair[1].world_size} "
+            f"ranks, {pair[0].fields['grad']} on one rank, which sends no gradients."
         )
     text = (
-        f"From {pair[0].world_size} to {pair[1].world_size} ranks the kernels of a batch of a rank change by "
-        f"{of[kernel_difference.ALL]:+.2f} ms ({kinds or 'all the same'})"
+        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per batch and rank changes "
+        f"by {of[kernel_difference.ALL]:+.2f} ms ({kinds or 'none changed'})"
     )
     if kernel_difference.BATCH not in of:
-        return f"{text}. How long a batch lasts beside them is not known of these.{of_grad}"
+        return f"{text}. The batch duration of these runs is not available.{of_grad}"
     return (
-        f"{text}; what of them runs at once by {of[kernel_difference.AT_ONCE]:+.2f} ms and the time without "
-        f"a kernel by {of[kernel_difference.NO_KERNEL]:+.2f} ms: the batch, while it is recorded, by "
+        f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]:+.2f} ms, and time without a kernel "
+        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded batch changes by "
         f"{of[kernel_difference.BATCH]:+.2f} ms.{of_grad}"
     )
 
@@ -153,9 +155,9 @@ def _hotspots(context: Context) -> Content:
     """The table of analysis.hotspots, of runs that have read counters."""
     rows, caption = hotspots.rows(context.study, TOP_HOTSPOTS)
     text = (
-        "Times are those of the run under the torch profiler; counters those of another, in which only these "
-        "kernels were measured, run again and again. What bounds a kernel is the first that its figures "
-        "show of memory, arithmetic, calls too short, wasted bytes and latency (docs/profilers.md)."
+        "Times come from the run under the torch profiler. Counters come from another run, in which each "
+        "of these kernels was replayed several times. What bounds a kernel is the first that applies of: "
+        "memory, arithmetic, calls too short, wasted bytes, latency (docs/profilers.md)."
     )
     view = as_view(Part("", rows, hotspots.shown(rows), caption), "hotspots-table", context.factors)
     return Content(text, tables=[view])
@@ -165,10 +167,9 @@ def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
     rows = utilization.rows(context.study)
     text = (
-        "Of the time of recorded batches: how much of it a kernel runs, and, estimated from launches' sizes, "
-        "how many of the multiprocessors have a block and how many of the warps that would fit there are (by "
-        "the definitions of PyTorch's TensorBoard plugin). Speed-up is over one GPU of the same "
-        "configuration."
+        "In recorded batches: the share of time in which a kernel runs and, estimated from launch sizes, "
+        "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
+        "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
     view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
     return Content(text, tables=[view], notes=utilization.notes_of(rows))

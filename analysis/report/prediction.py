@@ -20,17 +20,18 @@ from analysis.report.render import Chart
 from analysis.report.views import as_view, called, facts
 from profiling.errors import UserError
 
-_CURVE = "The curve goes on as the measured rates do; its range spans what else fits them."
+_CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."
 _SIMULATION = (
-    "The simulation replays the traced step, its gradients exchanged in buckets, as it is and with one thing "
-    "changed at a time; its range spans the forms of the exchange that the recorded allreduces allow."
+    "The simulation replays the profiled step with its gradients exchanged in buckets, unchanged and with "
+    "one change at a time; its range covers the allreduce algorithms that fit the recorded ones."
 )
 _NOT_SIMULATED = "No step could be simulated; the notes below say why."
 _BOTH = (
-    "Neither knows what begins beyond the measured points (a switch, links that only more ranks share), so "
-    "that no range is a 95 % interval. Errors are those of predicting a measured point from smaller ones."
+    "Ranges are not 95 % confidence intervals: neither method knows of limits that begin beyond the "
+    "measured number of ranks (a switch, shared links). Errors come from predicting a measured "
+    "configuration from smaller ones."
 )
-_NAMES = {CURVE: "by the curve", SIMULATION: "simulated"}
+_NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
 def predicted(context: Context) -> Rows | str:
@@ -56,7 +57,7 @@ def _prediction(context: Context) -> Content:
     shown = to_try(rows, own) or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
     figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
-    label = f"Images a second against the number of ranks, measured and predicted: {name}"
+    label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
     return Content(
         " ".join(sentence for sentence in sentences if sentence),
@@ -66,7 +67,7 @@ def _prediction(context: Context) -> Content:
 
 
 PREDICTION = SectionKind(
-    "prediction", "What would more ranks give?", _prediction, lambda context: bool(context.own)
+    "prediction", "What throughput would more ranks reach?", _prediction, lambda context: bool(context.own)
 )
 
 
@@ -83,7 +84,7 @@ def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[s
             points.append({**row, "label": "measured"})
     for row in rows:
         if _alike(row, shown):
-            name = f"what if {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
+            name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
             points.append({**row, "world_size": row["ranks"], "label": name})
     alike = facts(shown, [name for name in factors if name in CONFIGURATION])
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]

@@ -24,10 +24,12 @@ def _cost(context: Context) -> Content:
         part = Part("By rank", by_rank[:RANKS], expense.shown(by_rank))
         views.append(as_view(part, "cost-by-rank", context.factors))
     if len(by_rank) > RANKS:
-        notes.append(f"The first {RANKS} of {len(by_rank)} ranks; analysis.expense --by rank gives all.")
+        notes.append(
+            f"The first {RANKS} of {len(by_rank)} ranks. For all of them: analysis.expense --by rank."
+        )
     if not any(row.get("device_memory_gb") for row in rows):
         cpu = all(device == "cpu" for device in study.runs["device_name"])
-        notes.append(f"No memory of a GPU was recorded{': on a CPU there is none' if cpu else ''}.")
+        notes.append(f"GPU memory was not recorded{': the ranks ran on CPUs' if cpu else ''}.")
     return Content(text, tables=views, notes=notes)
 
 
@@ -40,19 +42,17 @@ def _left_out(context: Context) -> Content:
     for failure in study.failed:
         if failure.kind == "excluded":
             reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
-    excluded = [f"left out: {count} points: {reason}" for reason, count in reasons.items()]
+    excluded = [f"left out: {count} runs: {reason}" for reason, count in reasons.items()]
     notes = [*failed, *excluded, *(f"note: {note}" for note in study.notes())]
-    text = (
-        "Nothing is left out silently: failed points, points excluded with the reason, and notes on the data."
-    )
+    text = "Failed runs, runs that were left out with the reason, and notes on the data."
     if not notes:
-        text = "Nothing failed, nothing was left out, and there is nothing to note."
+        text = "No run failed or was left out, and there are no notes on the data."
     return Content(text, notes=notes)
 
 
 # Reference files say nothing of what their runs cost.
 COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
-LEFT_OUT = SectionKind("left-out", "What does not count, and what to know", _left_out)
+LEFT_OUT = SectionKind("left-out", "Failed runs and notes", _left_out)
 
 
 def of_study(study: Study) -> list[tuple[str, str]]:

@@ -15,11 +15,11 @@ def _scaling(context: Context) -> Content:
     """Scaling as the reference computed it."""
     published = _published(context)
     text = (
-        "Epoch durations and scaling efficiencies as the reference computed them, from times of the "
-        "whole application. The column on the right says how much of that time does not depend on "
-        "the batch."
+        "Epoch durations and scaling efficiencies as the reference computed them, from the duration of the "
+        "whole application. The last column is the share of that duration that does not depend on the "
+        "batch size."
     )
-    chart = Chart("published", _chart(published), "Published scaling efficiency against ranks")
+    chart = Chart("published", _chart(published), "Published scaling efficiency, by number of ranks")
     return Content(text, [chart], _views(published, "published"))
 
 
@@ -29,7 +29,7 @@ def _published(context: Context) -> Rows:
 
 def _tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
-    text = "PyProf kernel tables: batches are counted in each table, not assumed."
+    text = "PyProf kernel tables. Batches are counted in each table, not assumed."
     return Content(text, tables=_views(_counted(context), "counted"))
 
 
@@ -52,8 +52,8 @@ def _chart(published: Rows) -> plots.Figure:
 def _corrections(context: Context) -> Content:
     """What each correction of the reference's method moves on these data."""
     text = (
-        "The reference's method (SURFBoard, 2020) and ours differ in the points below; each line says what "
-        "the correction moves on these data. Numbers are those of docs/methods.md."
+        "The corrections to the reference's method (SURFBoard, 2020). Each line gives the effect of one "
+        "correction on these data. Numbering as in docs/methods.md."
     )
     return Content(text, notes=context.once(_moved))
 
@@ -71,5 +71,5 @@ SCALING = SectionKind(
 )
 TABLES = SectionKind("kernel-tables", "The kernel tables", _tables, lambda context: bool(_counted(context)))
 CORRECTIONS = SectionKind(
-    "corrections", "What the corrections move", _corrections, lambda context: bool(context.once(_moved))
+    "corrections", "Effect of each correction", _corrections, lambda context: bool(context.once(_moved))
 )

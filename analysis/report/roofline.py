@@ -47,7 +47,7 @@ def _roofline(context: Context) -> Content:
     chart = Chart(
         "roofline",
         figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, f"Roofline: {name}"),
-        "FLOP rate of kernels against their arithmetic intensity, below the roofs of the device",
+        "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
     )
     by_class = [
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
@@ -60,9 +60,9 @@ def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) 
     if not rows:
         return "no profiled run has a kernel in an attributed batch"
     if not placed:
-        return "the tool recorded no FLOPs and bytes of any kernel"
+        return "the profiler recorded no FLOPs or bytes for any kernel"
     if not named_roofs:
-        return "neither a datasheet (--peaks FILE) nor a measured peak of this device is there"
+        return "no peak of this device is known, neither from a datasheet (--peaks FILE) nor measured"
     return ""
 
 
@@ -75,7 +75,7 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
         for row in placed
     ]  # fmt: skip
     table["hint"] = [
-        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms a batch" for row in placed
+        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per batch" for row in placed
     ]
     return table
 
@@ -88,13 +88,12 @@ def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> 
     ridges = " and ".join(f"{roof.ridge_flop_per_byte:.3g} ({name})" for name, roof in named_roofs)
     left_out = max(len(placed) - TOP, 0)
     return (
-        f"Of the kernels' time {share['compute']:.0f} % is of kernels that the arithmetic bounds, "
-        f"{share['bandwidth']:.0f} % of such as the memory's bandwidth bounds; "
-        f"{100 - sum(share.values()):.0f} % is of kernels whose bytes are not known, of collectives and of "
-        f"copies. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the peak FLOP rate. Bytes are "
-        "tensors read and written, so that what stays in a cache can be above the roof. The area of a point "
-        "is its time; kernels without FLOPs are in the table only."
-        + (f" {left_out} kernels that take less time are not drawn." if left_out else "")
+        f"{share['compute']:.0f} % of kernel time is in compute-bound kernels and {share['bandwidth']:.0f} "
+        f"% in memory-bound ones; the other {100 - sum(share.values()):.0f} % is in collectives, copies and "
+        f"kernels whose bytes are unknown. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the "
+        "peak FLOP rate. Bytes are those of tensors read and written, so kernels with cached data can be "
+        "above the roof. The area of a marker is proportional to the kernel's time. Kernels without FLOPs "
+        "are only in the table." + (f" {left_out} shorter kernels are not drawn." if left_out else "")
     )
 
 

@@ -27,18 +27,19 @@ def _scaling(context: Context) -> Content:
     own = context.own
     points = _against_ranks(own, context.series)
     charts = [
-        Chart("throughput", plots.throughput(points), "Images a second against the number of ranks"),
-        Chart("efficiency", plots.efficiency(points), "Scaling efficiency against the number of ranks"),
+        Chart("throughput", plots.throughput(points), "Images/s by number of ranks"),
+        Chart("efficiency", plots.efficiency(points), "Scaling efficiency by number of ranks"),
     ]
     strong = own[0]["scaling"] == "strong"
+    per = "rank" if context.study.on_cpus else "GPU"
+    kind = "Strong scaling (fixed global" if strong else f"Weak scaling (fixed per-{per}"
     text = (
-        f"{'Strong scaling: the batch of the job' if strong else 'Weak scaling: the batch of a rank'} is "
-        "constant. Bars are intervals between repeated runs, of 95 % or more; "
-        "dotted lines are ideal scaling from the base point of each configuration, 100 % by definition."
+        f"{kind} batch size). Error bars: 95 % confidence intervals over repeated runs. Dotted and dashed "
+        "lines: ideal scaling from the baseline of each configuration, which is 100 % by definition."
     )
     if not has_scaled(own):
         why = unscaled(own)
-        text = f"{why[0].upper()}{why[1:]}: throughput can be shown, scaling cannot."
+        text = f"{why[0].upper()}{why[1:]}: only throughput can be shown."
         charts = charts[:1]
     return Content(text, charts)
 
@@ -69,9 +70,9 @@ def _table(context: Context) -> Content:
     factors = varied(context.own)
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     text = (
-        "Batch: the duration of a step of the job, which ends when its slowest rank does; warm-up is left "
-        "out. MFU: analytic FLOPs over the whole batch and the peak. Profiled / twin: how much slower a "
-        "batch is while the profiler records it."
+        "Batch: duration of a step of the job, which ends when its slowest rank does; without warmup. MFU: "
+        "analytic FLOPs divided by batch duration and peak. Profiled / unprofiled: slowdown of a batch "
+        "while the profiler records it."
     )
     return Content(text, tables=views)
 
@@ -86,13 +87,17 @@ def _loss(context: Context) -> Content:
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
-        "Percentage points of ideal scaling, by how much each part of a profiled batch grew from the base "
-        "point; parts below 0 shrank. Exposed transfer is of gradients; exposed wait is for ranks that come "
-        "later to a collective. What unprofiled batches grew by and profiled ones did not is not "
-        "attributed. All of a bar, those below 0 taken off, is 100 % less the scaling efficiency."
+        "Growth of each part of a profiled batch relative to the baseline, in percentage points of scaling "
+        "efficiency; negative parts shrank. Exposed transfer: gradients in transit that computation does "
+        "not overlap. Exposed wait: waiting for other ranks in a collective. Unattributed: growth of "
+        "unprofiled batches that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
+        "% minus the scaling efficiency."
     )
     if not attributable:
-        text = "Which part of a batch grew is not known: no point has profiled runs, nor has its base point."
+        text = (
+            "The parts of the loss are not available: no configuration has profiled runs both of "
+            "itself and of its baseline."
+        )
     charts = [_loss_chart(attributable, context.series, context.lines)] if attributable else []
     return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
 
@@ -100,8 +105,10 @@ def _loss(context: Context) -> Content:
 def _loss_chart(rows: Rows, series: Sequence[str], factors: Sequence[str]) -> Chart:
     ordered = sorted(rows, key=lambda row: (called(row, series), row["world_size"] or 0))
     bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], factors)
-    figure = plots.parts(bars, _LOSS_COLOURS, "What is lost to scaling", unit="pct", of="percentage points")
-    label = "Percentage points of scaling efficiency lost, by part of the batch, a bar a point"
+    figure = plots.parts(
+        bars, _LOSS_COLOURS, "Loss of scaling efficiency", unit="pct", of="percentage points"
+    )
+    label = "Percentage points of scaling efficiency lost, by part of the batch, one bar per configuration"
     return Chart("loss", figure, label)
 
 
@@ -117,11 +124,11 @@ def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
     own, factors = context.own, context.factors
     text = (
-        "Medians of the stages of a steady batch. Load is the wait for the next batch; backward holds the "
-        "communication of gradients and the wait for other ranks, since they run together."
+        "Median durations of the stages of a batch, without warmup. Load: waiting for the next batch. "
+        "Backward includes gradient communication and waiting for other ranks, which run at the same time."
     )
     figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
-    chart = Chart("stages", figure, "Milliseconds a batch spends in each stage")
+    chart = Chart("stages", figure, "Milliseconds per batch in each stage")
     rows = [{**row, "configuration": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
     shown = columns(
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
@@ -135,12 +142,15 @@ def _anatomy(context: Context) -> Content:
     complete = knowing(anatomy.rows(context.study), "exposed_communication_ms")
     rows = merged(complete, names_of(anatomy.METRICS))
     figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
-    chart = Chart("anatomy", figure, "Milliseconds a batch spends computing, communicating, loading and idle")
+    chart = Chart(
+        "anatomy", figure, "Milliseconds per batch of computation, communication, data loading and idle time"
+    )
     text = (
-        "Mean of the attributed batches of all ranks and runs of a point, while the profiler records. The "
-        "parts add up to the wall time; where two things run at once, the first in the legend has the "
-        "time. Exposed communication is what no model kernel hides: transfer since the last rank has come to "
-        "the collective, before that a wait for this rank. Idle time is host-bound until the next launch."
+        "Mean over the attributed batches of all ranks and runs of a configuration, while the profiler "
+        "records. The parts sum to the wall time. Time in which two of them overlap counts for the first "
+        "in the legend. Exposed communication is not overlapped with computation: wait until the last rank "
+        "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "
+        "launch."
     )
     whole, within = anatomy.parts(rows)
     ids = {"anatomy-table": whole, "anatomy-within": within}
@@ -164,9 +174,14 @@ def _ran(context: Context) -> bool:
 
 
 SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
-TABLE = SectionKind("table", "The figures", _table, _ran)
-LOSS = SectionKind("loss", "What is lost, and where?", _loss, lambda context: context.once(_lost) is not None)
-STAGES = SectionKind("stages", "Where does a batch's time go?", _stages, _ran)
+TABLE = SectionKind("table", "Results", _table, _ran)
+LOSS = SectionKind(
+    "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None
+)
+STAGES = SectionKind("stages", "How long are the stages of a batch?", _stages, _ran)
 ANATOMY = SectionKind(
-    "anatomy", "What runs during a batch?", _anatomy, lambda context: _ran(context) or bool(context.traces)
+    "anatomy",
+    "Where does the time of a batch go?",
+    _anatomy,
+    lambda context: _ran(context) or bool(context.traces),
 )

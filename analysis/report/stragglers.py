@@ -56,7 +56,7 @@ def _stragglers(context: Context) -> Content:
     """Who is slow, of the runs that tell."""
     judged = context.once(late_runs)
     if not judged:
-        raise UserError("no run's batches tell who was late")
+        raise UserError("the batches of no run show which rank was late")
     # Collectives tell the whole lateness, stages a lower bound of it; the opening has its figure from them.
     shown = min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
@@ -66,16 +66,16 @@ def _stragglers(context: Context) -> Content:
     rows = [{**source.fields, **row} for row in shown.rows]
     part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
     text = (
-        f"Run {source.id} ({name}), one of {len(judged)} on {most} ranks, the most there are. Above 0 the "
-        "other ranks waited for this one, below 0 it waited. A rank is named if the others waited for it for "
-        f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance lets equal ranks be late."
+        f"Run {source.id} ({name}), one of {len(judged)} on {most} ranks, the most measured. Above 0: the "
+        "other ranks waited for this one; below 0: it waited. A straggler delays the others by "
+        f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
     return Content(text, [chart], [view], stragglers.sentences(rows_of(judged)))
 
 
 STRAGGLERS = SectionKind(
-    "stragglers", "Who is slow?", _stragglers, lambda context: context.once(late_runs) is not None
+    "stragglers", "Are there stragglers?", _stragglers, lambda context: context.once(late_runs) is not None
 )
 
 

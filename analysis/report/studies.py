@@ -11,9 +11,9 @@ from analysis.studies.answers import QUESTIONS, answer
 from analysis.studies.result import Result, is_study, load, timing
 
 METHODS = (
-    "Medians with intervals over repetitions inside the run, after a warm-up that is not "
-    "counted; FLOP counts a multiply-add as 2; MiB is 2^20 bytes, GB 1e9. docs/studies.md says what every "
-    "number means and how it was measured."
+    "Medians with intervals over the repetitions within a run, after a warmup that is not counted. A "
+    "multiply-add counts as 2 FLOPs; 1 MiB is 2^20 bytes, 1 GB is 1e9 bytes. docs/studies.md defines every "
+    "number and how it is measured."
 )
 
 
@@ -38,7 +38,7 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
     devices = dict.fromkeys(device for manifest in manifests for device in manifest.devices)
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     return Page(
-        title=f"Studies of one node: {path.resolve().name}",
+        title=f"Single-node studies: {path.resolve().name}",
         subtitle=f"{', '.join(manifest.study for manifest in manifests)}; {', '.join(devices)}; "
         f"started {started} UTC",
         summary=[

@@ -26,33 +26,38 @@ from profiling.traced_job import TracedJob, listed
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
     FIELDS["job"],
-    Metric("tool", "that recorded it", text=True),
-    Metric("world_size", "ranks of the job", "ranks"),
-    Metric("there", "ranks whose traces are there", "traces\nof ranks", text=True),
-    Metric("hosts", "where they ran", text=True),
-    Metric("device", "what they ran on", text=True),
-    Metric("backend", "of its collectives", text=True),
-    Metric("groups", "process groups of several ranks: how many of each size", "process\ngroups", text=True),
-    Metric("batches", "that were recorded, of a rank"),
-    Metric("batches_from", "what tells them apart", "told\nby", text=True),
-    Metric("versions", "of libraries", text=True),
+    Metric("tool", "profiler that recorded the traces", text=True),
+    Metric("world_size", "number of ranks of the job", "ranks"),
+    Metric("there", "ranks whose traces are available", "traces\nof ranks", text=True),
+    Metric("hosts", "hosts of the ranks", text=True),
+    Metric("device", "devices of the ranks", text=True),
+    Metric("backend", "backend of the collectives", text=True),
+    Metric(
+        "groups",
+        "process groups of several ranks: number of groups of each size",
+        "process\ngroups",
+        text=True,
+    ),
+    Metric("batches", "recorded batches per rank"),
+    Metric("batches_from", "how batches were identified", "batches\nfrom", text=True),
+    Metric("versions", "versions of libraries", text=True),
 )
 # What costs a batch its time, and what to look at: a sentence each.
 _NEXT = {
-    "compute": "the model's kernels themselves",
-    "exposed_communication": "collectives that no kernel hides",
-    "exposed_transfer": "moving data in collectives that no kernel hides",
-    "exposed_wait": "waiting for ranks that come later to a collective",
-    "exposed_loader": "the loader",
+    "compute": "kernels of the model",
+    "exposed_communication": "exposed communication",
+    "exposed_transfer": "exposed transfer in collectives",
+    "exposed_wait": "exposed wait for other ranks in collectives",
+    "exposed_loader": "data loading",
     "exposed_copies": "copies",
-    "idle": "an idle device",
-    "idle_host_bound": "an idle device that waits for the host's next launch",
-    "idle_other": "an idle device, though work was launched (dependencies, synchronisation)",
+    "idle": "idle time",
+    "idle_host_bound": "host-bound idle time",
+    "idle_other": "other idle time (dependencies, synchronisation)",
 }
 # What traces cannot say, in one line.
 NOT_KNOWN = (
-    "Traces do not hold: samples a batch (so no samples/s, and scaling efficiency by an assumption), a "
-    "duration without the profiler, what the job cost, peaks measured on its machine."
+    "Not in traces: the batch size (so no images/s, and scaling efficiency needs an assumption), "
+    "unprofiled durations, the cost of the job, and measured peaks."
 )
 
 
@@ -98,7 +103,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
-    text = f"What the traces say of their jobs; a dash: nothing. {NOT_KNOWN}"
+    text = f"Contents of the traces; a dash: not recorded. {NOT_KNOWN}"
     return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
 
 
@@ -119,8 +124,8 @@ def _scaling(context: Context) -> Content:
     ]  # fmt: skip
     import pandas as pd
 
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "A batch, by number of ranks")
-    chart = Chart("traced-scaling", figure, "What a batch is made of, by number of ranks")
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a batch, by number of ranks")
+    chart = Chart("traced-scaling", figure, "Milliseconds per batch in each part, by number of ranks")
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
 
@@ -128,7 +133,7 @@ def _parts(row: Mapping[str, Any]) -> dict[str, float]:
     return finest({name: row.get(f"{name}_ms") for name in EVERY})
 
 
-TRACES = SectionKind("traces", "What was traced?", _traces, lambda context: bool(context.traces))
+TRACES = SectionKind("traces", "What do the traces contain?", _traces, lambda context: bool(context.traces))
 SCALING = SectionKind(
     "traced-scaling",
     "How does it scale?",
@@ -161,12 +166,12 @@ def _scales(context: Context) -> list[Sentence]:
     most, base = rows[-1], rows[0]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
     text = (
-        f"On {most['world_size']} ranks the scaling efficiency is {most['scaling_efficiency_pct']:.0f} % of "
-        f"{base['world_size']} rank{'s' if base['world_size'] > 1 else ''}'s"
+        f"Scaling efficiency on {most['world_size']} ranks: {most['scaling_efficiency_pct']:.0f} %, "
+        f"relative to {base['world_size']} rank{'s' if base['world_size'] > 1 else ''}"
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
-        text += f"; what grew most is {_NEXT[name]} (by {grown[name]:.3g} ms a batch)"
+        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per batch)"
     return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
 
 
@@ -202,8 +207,8 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
     most = max(known, key=lambda row: row["exposed_ms"])
     speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return [Sentence(
-        f"The collective that costs most is {most['collective']} of {most['group_size']} ranks: "
-        f"{most['exposed_ms']:.3g} ms a batch exposed{speed}.", "communication",
+        f"Collective with the most exposed time: {most['collective']} of {most['group_size']} ranks, "
+        f"{most['exposed_ms']:.3g} ms per batch{speed}.", "communication",
     )]  # fmt: skip
 
 
@@ -214,8 +219,8 @@ def _kernel(context: Context, source: Source) -> list[Sentence]:
     if not rows:
         return []
     top = rows[0]
-    bound = f"; {top['bound']} bounds them" if top.get("bound") in ("compute", "bandwidth") else ""
+    bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
-        f"Of the model's kernels {top['class']} takes most: {top['ms_per_batch']:.4g} ms a batch, "
-        f"{top['share_pct']:.0f} % of the time of all kernels{bound}.", "kernels",
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per batch "
+        f"({top['share_pct']:.0f} % of the time of all kernels{bound}).", "kernels",
     )]  # fmt: skip

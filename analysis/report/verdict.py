@@ -65,11 +65,11 @@ def verdict(
     """
     called = [{**row, "called": name} for row, name in zip(points, names, strict=True)]
     if not called:
-        return [Sentence("No run can be compared: not enough data to say how this job scales.", "left-out")]
+        return [Sentence("Not enough data to say how training scales: no run can be used.", "left-out")]
     if not has_scaled(called):
         return [
             _rate(called),
-            Sentence(f"Not enough data to say how it scales: {unscaled(called)}.", "table"),
+            Sentence(f"Not enough data to say how training scales: {unscaled(called)}.", "table"),
             *held_up(late_ranks(late or [])),
         ]
     scaled = [row for row in called if row["world_size"] != row["base_world_size"]]
@@ -104,7 +104,7 @@ def _lost(row: dict[str, Any]) -> float:
 
 
 def _least(row: dict[str, Any]) -> float:
-    """Percentage points from which on a loss, or a part of it, is told from how much equal runs differ."""
+    """Percentage points from which on a loss, or a part of it, exceeds the spread between identical runs."""
     half = _half(row)
     return LEAST_UNREPEATED_PCT if np.isnan(half) else max(LEAST_PCT, half)
 
@@ -119,13 +119,14 @@ def _too_little(row: dict[str, Any], late: bool) -> str:
     Args:
         late: a late rank was said to hold up the job.
     """
-    least, other = _least(row), "else " if late else ""
-    untold = f"What {other}limits it cannot be told"
-    nothing = f"Nothing {other}limits it yet" if _lost(row) < LEAST_PCT else untold
-    scatter = "from how much equal runs differ" if np.isfinite(_half(row)) else "without repetitions"
+    if _lost(row) < LEAST_PCT:
+        answer = f"Nothing {'else ' if late else ''}limits scaling yet"
+    else:
+        answer = f"No {'other ' if late else ''}cause can be identified"
+    spread = "given the spread between identical runs" if np.isfinite(_half(row)) else "without repetitions"
     return (
-        f"{nothing}: {max(_lost(row), 0):.1f} percentage points are lost, and less than "
-        f"{least:.1f} cannot be told {scatter}."
+        f"{answer}: {max(_lost(row), 0):.1f} percentage points are lost, and less than {_least(row):.1f} "
+        f"cannot be resolved {spread}."
     )
 
 
@@ -143,27 +144,27 @@ def has_scaled(points: Rows) -> bool:
 
 
 def unscaled(points: Rows) -> str:
-    """Why no point has a base point, in words."""
+    """Why no configuration has a baseline, in words."""
     if len({row["world_size"] for row in points}) == 1:
-        return "one world size was measured"
-    return "no configuration was measured at two world sizes, by a constant batch of a rank or of the job"
+        return "only one world size was measured"
+    return "no configuration was measured at two world sizes with the same per-rank or global batch size"
 
 
 def _rate(called: Rows) -> Sentence:
     best = max(called, key=lambda row: row["images_per_s"])
     rate = digits(best["images_per_s"], 3)
-    return Sentence(
-        f"The fastest configuration ({best['called']}) trains {rate} images/s "
-        f"on {ranks_in_words(best['world_size'])}.",
-        "table",
+    text = (
+        f"Fastest configuration: {rate} images/s on {ranks_in_words(best['world_size'])} ({best['called']})."
     )
+    return Sentence(text, "table")
 
 
 def _on_fewer(row: dict[str, Any]) -> list[Sentence]:
     """What is lost on fewer ranks than the most, where these lose next to nothing."""
     if _lost(row) < _least(row):
         return []
-    text = f"Less is kept on {ranks_in_words(row['world_size'])} with {row['called']}: {efficiency_of(row)}."
+    ranks = ranks_in_words(row["world_size"])
+    text = f"The lowest scaling efficiency is on {ranks}: {efficiency_of(row)} ({row['called']})."
     return [Sentence(text, "scaling")]
 
 
@@ -178,12 +179,13 @@ def _why(
     width = number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")
     if width > WIDEST_INTERVAL_PCT:
         text = (
-            "Not enough data to say what limits it: equal runs differ too much. Repeat them (repetitions), "
-            "with more batches, on a machine that does nothing else."
+            f"Not enough data to say what limits scaling: identical runs differ too much (the confidence "
+            f"interval spans {width:.0f} percentage points). Repeat them (repetitions) with more batches on "
+            "an otherwise idle machine."
         )
         return [], [Sentence(text, "scaling"), *of_late]
     if _lost(row) < _least(row):
-        # A rank that is late on the base point's ranks, too, costs the job much and its scaling nothing.
+        # A rank that is late in the baseline, too, costs the job much and its scaling nothing.
         first = of_late if late and late.share_pct >= _least(row) else []
         if above_ideal(row):  # said already; what a disturbed baseline hides may well limit it
             return first, [] if first else of_late
@@ -196,9 +198,9 @@ def _why(
         return [], [*_from_stages(base, row), *of_late]
     if unknown:
         text = (
-            "Not enough data to say what limits it: what profiled runs grew by misses the "
-            f"{row['loss_pct']:.0f} percentage points lost by {abs(rest):.0f}. Repeat the profiled runs of "
-            "both points."
+            f"Not enough data to say what limits scaling: {row['loss_pct']:.0f} percentage points are lost, "
+            f"and profiled and unprofiled runs disagree by {abs(rest):.0f}. Repeat the profiled runs of this "
+            "configuration and of its baseline."
         )
         return [], [Sentence(text, "loss"), *of_late]
     # What was measured in the same sweep needs no simulation: the figures say what it gives.
@@ -223,21 +225,21 @@ def _from_parts(
     if not large:
         words = _words(causes[0], row, late, gained)[1]
         text = (
-            f"No part of the batch alone limits it: of {lost:.0f} percentage points lost the largest part, "
-            f"{words}, costs {causes[0].cost_pct:.1f}."
+            f"No single part of the batch limits scaling: of {lost:.0f} percentage points lost, the largest "
+            f"part ({words}) costs {causes[0].cost_pct:.1f}."
         )
         return [], [Sentence(text, "loss"), *of_late]
-    unknown = f"; {rest:.0f} no profiled run explains" if rest > large[0].cost_pct else ""
+    unknown = f" Profiled runs leave {rest:.0f} points unexplained." if rest > large[0].cost_pct else ""
     sentences: list[Sentence] = []
     for cause in large:
         key, words = _words(cause, row, late, gained)
         points = _points(row, cause, late)
-        text = f"Next, {words} costs {points}."
+        text = f"Second cause: {words}, {points} percentage points."
         if not sentences:
             more = _why_more(cause.cost_pct - lost, rest)
             text = (
-                f"{_longer(base, row)}: of {lost:.0f} percentage points lost, {words} costs most ({points})"
-                f"{more}{LIMITED_BY.get(key, '')}{unknown}."
+                f"{_longer(base, row)} Largest cause: {words}, {points} of {lost:.1f} percentage points "
+                f"lost{more}.{LIMITED_BY.get(key, '')}{unknown}"
             )
         sentences.append(Sentence(text, "loss", key))
         sentences += [] if cause.kind == LATE_RANKS else against(key, gained, without)
@@ -250,7 +252,7 @@ def _why_more(over_pct: float, rest_pct: float) -> str:
         return ""
     # Parts are of profiled batches, the loss is of unprofiled ones.
     grew = rest_pct < -over_pct / 2
-    return "; batches grew by more under the profiler than without" if grew else "; other parts shrank"
+    return f" ({'batches grew more under the profiler than without it' if grew else 'other parts shrank'})"
 
 
 def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:
@@ -266,7 +268,7 @@ def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[st
         return key_of(late), f"waiting for {name_of(late)}"
     key, words = CAUSES[cause.kind]
     if key == "computing" and is_strong(row):
-        return "small batch", "computing on fewer images per rank"
+        return "small batch", "computation with fewer images per rank"
     if key == "transfer":
         return limit_of_transfer(cause.cost_pct, gained) or key, words
     return key, words
@@ -276,39 +278,39 @@ def _words(cause: Cause, row: dict[str, Any], late: Late | None, gained: dict[st
 
 
 def _from_stages(base: dict[str, Any] | None, row: dict[str, Any]) -> list[Sentence]:
-    """The cause without profiled runs of both points: every rank's batches tell the wait for the loader."""
+    """The cause without profiled runs of both: every rank's batches hold its wait for the loader."""
     lost_ms = row["batch_ms"] - _ideal_ms(base, row, "batch_ms") if base else 0.0
     grown_ms = number(row, "load_ms") - _ideal_ms(base, row, "load_ms") if base else 0.0
     if base is None or not grown_ms >= LIMITING_SHARE * lost_ms:
-        why = row.get("loss_note") or "its base point is not among the results"
-        text = f"Not enough data to say what limits it: {why}, and the wait for data is not what grew."
+        why = row.get("loss_note") or "its baseline is not among the results"
+        text = f"Not enough data to say what limits scaling: {why}. Data loading is not the main cause."
         return [Sentence(text, "stages")]
     text = (
-        f"{_longer(base, row)}; of what is known to have grown, loading data is the largest part (by "
-        f"{grown_ms:.0f} ms)."
+        f"{_longer(base, row)} Data loading grew by {grown_ms:.0f} ms; without profiled runs no other cause "
+        "can be identified."
     )
     return [Sentence(text, "stages", "loader"), *against("loader", {})]
 
 
 def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
+    """``A batch takes 160 ms on 4 ranks (dali-cpu), 60 ms longer than on 1 rank (100 ms).``"""
     ideal_ms, than = _ideal_ms(base, row, "batch_ms"), f"on {ranks_in_words(base['world_size'])}"
     if is_strong(row):
-        than = f"its share of that {than} would"
+        than = f"with ideal scaling from {ranks_in_words(base['world_size'])}"
     return (
-        f"A batch ({row['called']}) on {ranks_in_words(row['world_size'])} takes "
-        f"{row['batch_ms'] - ideal_ms:.0f} ms more than {than} "
-        f"({row['batch_ms']:.0f} against {ideal_ms:.0f} ms)"
+        f"A batch takes {row['batch_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
+        f"{row['batch_ms'] - ideal_ms:.0f} ms longer than {than} ({ideal_ms:.0f} ms)."
     )
 
 
 def _ideal_ms(base: dict[str, Any], row: dict[str, Any], name: str) -> float:
-    """What the base point's duration would be: where the batch of the job is constant, ranks share it."""
+    """What the baseline's duration would be: where the global batch size is fixed, ranks share it."""
     share = base["world_size"] / row["world_size"] if is_strong(row) else 1.0
     return share * number(base, name)
 
 
 def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
-    """The base point's row; the precision of gradients does not matter there if it is one rank."""
+    """The baseline's row; the precision of gradients does not matter there if it is one rank."""
     # The batch of a rank, or the job's.
     batch = {"batch"} if is_strong(row) else set()
     alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]

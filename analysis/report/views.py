@@ -1,9 +1,10 @@
 """How does an answer become a table of the report? The terminal's columns, with values to sort by."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from analysis.display.metrics import Column, telling
+from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, telling
 from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
@@ -50,10 +51,20 @@ def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = Fals
     return TableView(id, columns, rows, searchable, part.caption, part.title)
 
 
+def with_ranks(view: TableView) -> TableView:
+    """A table of runs without GPUs: what a node has of them is ranks."""
+    per_node, ranks = in_a_line(FIELDS["gpus_per_node"].header), in_a_line(RANKS_PER_NODE)
+    named = [replace(one, header=ranks) if one.header == per_node else one for one in view.columns]
+    return replace(view, columns=named)
+
+
+def in_a_line(header: str) -> str:
+    """A header that is broken into lines for the terminal."""
+    return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
+
+
 def _heading(column: Column) -> Heading:
-    # A header is broken into lines for the terminal.
-    text = column.header.replace("-\n", "").replace("\n", " ")
-    return Heading(text, column.help, numeric=not column.left)
+    return Heading(in_a_line(column.header), column.help, numeric=not column.left)
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> Cell:

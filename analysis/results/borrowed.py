@@ -112,8 +112,8 @@ def _relation(study: Study, source: Source) -> str:
     lender = lender_of(study, source)
     if lender is None:
         study.note(
-            "its tool knows no shapes, so FLOPs and bytes are not known; a run of the same "
-            "point under PyTorch's profiler (profile: torch) would lend them",
+            "its profiler records no shapes, so FLOPs and bytes are unknown; they can be taken from a run "
+            "of the same configuration under PyTorch's profiler (profile: torch)",
             source,
         )
         return PLAIN
@@ -139,9 +139,9 @@ def _relation(study: Study, source: Source) -> str:
 
 def _tell(study: Study, source: Source, lender: Source, by_name: float, by_class: float) -> None:
     study.note(
-        f"its tool knows no shapes; FLOPs and bytes are those of the same launches in "
-        f"{lender.id}, which cover {by_name + by_class:.1f} % of its kernels' time ({by_name:.1f} % matched "
-        f"by kernel and order, {by_class:.1f} % by class and order)",
+        f"its profiler records no shapes; FLOPs and bytes are taken from the same launches in {lender.id} "
+        f"and cover {by_name + by_class:.1f} % of its kernel time ({by_name:.1f} % matched by kernel and "
+        f"order, {by_class:.1f} % by class and order)",
         source,
     )
 

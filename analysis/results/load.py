@@ -76,7 +76,7 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     for path, match in zip(paths, sized, strict=True):
         if match is None:
             raise UserError(
-                f"{path}: of several folders each is named with its number of ranks, e.g. 4={path}"
+                f"{path}: to load several folders, give each with its number of ranks, e.g. 4={path}"
             )
     contents = Contents(Path(paths[0]))
     for match in sized:
@@ -92,13 +92,13 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
     traces = found.of_kind("trace")
     if len(traces) != 1 or traces[0].job is None:
         held = f"the traces of {len(traces)} jobs" if traces else "no converted traces"
-        raise UserError(f"{path} holds {held}: {ranks}=DIR names the folder of one")
+        raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
     source, job = traces[0], traces[0].job
     taken = any(other.id == source.id for other in contents.sources)
     name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
     name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
     if not job.world_size_from and job.world_size not in (None, ranks):
-        contents.note(f"{ranks}={path}: its traces say {job.world_size} ranks, which counts")
+        contents.note(f"{ranks}={path}: its traces have {job.world_size} ranks, which is used")
         ranks = job.world_size or ranks
     named = replace(
         source,
@@ -116,12 +116,12 @@ def no_result(study: Study) -> str:
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if bad:
         return (
-            f"{study.path} has no usable result: {len(bad)} failed, "
-            f"the first is {bad[0].point}: {bad[0].reason}"
+            f"{study.path} has no usable result: {len(bad)} runs failed, the first is {bad[0].point}: "
+            f"{bad[0].reason}"
         )
     return (
-        f"{study.path} holds no results: it should hold runs (run_..._ret_0/manifest.json), "
-        "converted traces (profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"
+        f"{study.path} holds no results; expected runs (run_..._ret_0/manifest.json), converted traces "
+        "(profiling.convert TRACES --out DIR), PyProf kernel tables or TAU tables (Parquet)"
     )
 
 
@@ -144,7 +144,7 @@ def _add_sweep(contents: Contents, path: Path) -> None:
         elif (directory / JOB).is_file():
             _add_trace(contents, directory)
         elif _is_sweep(directory):
-            contents.note(f"not included: {directory} holds results of its own")
+            contents.note(f"not included: {directory} is a result of its own")
     _forget_superseded(contents)
     _read_sweep(contents, path)
     _read_calibration(contents, path)
@@ -158,7 +158,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
         started = not (directory / store.MANIFEST).exists()
-        reason = "it has no manifest: it is still running, or was killed" if started else str(error)
+        reason = "no manifest: the run is still running, or was killed" if started else str(error)
         contents.fail(name, reason, "unfinished" if started else "unreadable")
         return
     wrong = manifest.reason or f"exit code {manifest.exit_code}" if manifest.exit_code else ""
@@ -169,7 +169,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
     fields = manifest.run.model_dump()
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
     if any(fields[key] != value for key, value in said.items()):
-        contents.note("its manifest says another configuration than its name; the manifest counts", source)
+        contents.note("its manifest and its name give different configurations; the manifest is used", source)
     contents.sources.append(source)
     for finding in manifest.findings:
         contents.note(finding, source)
@@ -200,8 +200,8 @@ def _note_missing_ranks(contents: Contents, source: Source) -> None:
     if there and missing:
         ranks = ", ".join(str(rank) for rank in missing)
         contents.note(
-            f"no kernels are there of {'rank' if len(missing) == 1 else 'ranks'} {ranks} "
-            f"(of {source.ranks}): what is said of its kernels is of the other ranks",
+            f"no kernels of {'rank' if len(missing) == 1 else 'ranks'} {ranks} (of {source.ranks}): kernel "
+            "results cover the other ranks only",
             source,
         )
 
@@ -224,7 +224,7 @@ def _forget_superseded(contents: Contents) -> None:
     for failure in list(contents.log.failed):
         if _attempted(failure.point) in done:
             contents.log.failed.remove(failure)
-            contents.note(f"{failure.point} failed once ({failure.reason}) and was done in a later attempt")
+            contents.note(f"{failure.point} failed once ({failure.reason}) and succeeded in a later attempt")
 
 
 def _read_sweep(contents: Contents, path: Path) -> None:
@@ -236,13 +236,13 @@ def _read_sweep(contents: Contents, path: Path) -> None:
         left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
         order = [str(point) for point in content.get("order", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        contents.note(f"{record} is damaged ({error}): points that were left out are not known")
+        contents.note(f"{record} is damaged ({error}): runs that were left out are unknown")
         return
     contents.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {_attempted(source.id) for source in contents.sources}
     known |= {_attempted(failure.point) for failure in contents.log.failed}
     contents.log.failed += [
-        Failure(point, "not run yet; call jobs.sweep again", "unfinished")
+        Failure(point, "not run yet; start jobs.sweep again", "unfinished")
         for point in order
         if point not in known
     ]
@@ -253,8 +253,8 @@ def _read_calibration(contents: Contents, path: Path) -> None:
     try:
         contents.calibration = store.read_record(record, Calibration)
     except UserError as error:
-        missing = "no peaks were measured on the machine" if not record.exists() else str(error)
-        contents.note(f"{missing}: efficiencies stand beside the datasheet only")
+        missing = "no peaks were measured on this machine" if not record.exists() else str(error)
+        contents.note(f"{missing}: efficiencies are relative to the datasheet only")
 
 
 # --- folders ------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def _add_folder(contents: Contents, path: Path) -> None:
         return
     if sweeps:
         names = ", ".join(str(sweep) for sweep in sweeps)
-        raise UserError(f"{path} holds {len(sweeps)} sweeps; give one of them: {names}")
+        raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
     load_reference.add_files(contents, [file for file in files if file not in hidden])

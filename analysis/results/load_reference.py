@@ -31,7 +31,9 @@ def add_file(contents: Contents, file: Path) -> None:
         UserError: it is not a readable table of the reference's; one line that says why.
     """
     if not _is_parquet(file):
-        raise UserError(f"{file} is no Parquet file; give a PyProf or TAU table, or a folder of results")
+        raise UserError(
+            f"{file} is not a Parquet file; expected a PyProf or TAU table, or a folder of results"
+        )
     columns = _columns(file)
     if not _add_table(contents, file, columns):
         raise UserError(_of_another_kind(file, columns))
@@ -58,7 +60,7 @@ def add_files(contents: Contents, files: Sequence[Path]) -> None:
             if _nearly(columns):
                 raise UserError(_of_another_kind(file, columns))
             name = _name_in(contents, file)
-            contents.note(f"{name} is not read: it is no PyProf kernel table and no TAU table")
+            contents.note(f"{name} is not read: it is neither a PyProf kernel table nor a TAU table")
         except UserError as error:
             _fail(contents, file, error)
 
@@ -82,7 +84,7 @@ def _is_parquet(file: Path) -> bool:
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
     if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
-        what = "is no Parquet file, though its name says so" if head else "is empty"
+        what = "is not a Parquet file, despite its name" if head else "is empty"
         raise UserError(f"{file} {what}; fetch it again")
     return head == b"PAR1"
 
@@ -139,7 +141,7 @@ def _nearly(columns: set[str]) -> bool:
 def _of_another_kind(file: Path, columns: set[str]) -> str:
     kind = _nearest_kind(columns)
     name = "PyProf kernel" if "Kernel" in kind else "TAU"
-    return f"{file} is no {name} table: it lacks {', '.join(sorted(kind - columns))}"
+    return f"{file} is not a {name} table: it lacks {', '.join(sorted(kind - columns))}"
 
 
 def _pyprof_source(contents: Contents, file: Path) -> Source:
@@ -149,6 +151,6 @@ def _pyprof_source(contents: Contents, file: Path) -> Source:
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
-        contents.note(f"{named} is not named after a run: its configuration is not known")
+        contents.note(f"{named} is not named after a run: its configuration is unknown")
         return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
     return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)

@@ -135,7 +135,7 @@ def match(ranks: Sequence[Calls]) -> Matched | None:
     transfer = tuple(np.full(len(one.kind), np.nan) for one in ranks)
     for one in shared:
         if len(set(clock[list(one.members)])) > 1:
-            left.append((one.kind, "the clocks of its ranks are not known"))
+            left.append((one.kind, "the clocks of its ranks are unknown"))
             continue
         lasted = np.maximum(one.of(end) - one.of(start).max(axis=0), 0)
         for member, calls, values in zip(one.members, one.calls, lasted, strict=True):
@@ -189,9 +189,11 @@ def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]
         if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
             left.append((kind, "the process group is not recorded, and there are several"))
         elif len(members) != (size or len(ranks)):
-            left.append((kind, f"{len(members)} of the {size or len(ranks)} ranks of its group made it"))
+            left.append(
+                (kind, f"only {len(members)} of the {size or len(ranks)} ranks of its group recorded it")
+            )
         elif any(not np.array_equal(one, batches[0]) for one in batches):
-            left.append((kind, "ranks of its group made different ones"))
+            left.append((kind, "ranks of its group recorded different ones"))
         else:
             matched.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
     return matched, left

@@ -76,11 +76,11 @@ def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
     said = []
     if without:
         said.append(
-            f"{without} of {batches} recorded batches hold no kernel (was the recording cut, or is its clock "
-            "another?): they are left out"
+            f"{without} of {batches} recorded batches hold no kernel and are left out (recording cut short, "
+            "or different clocks?)"
         )
     if untimed:
-        said.append(f"launches without a duration, or with one below 0, are left out: {untimed}")
+        said.append(f"launches with a missing or negative duration are left out: {untimed}")
     return said
 
 

@@ -103,11 +103,16 @@ class Source:
         return list(dict.fromkeys(report.device for report in ranks if report.device))
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether all its ranks ran without a GPU."""
+        return self.devices == ["cpu"]
+
+    @property
     def hosts(self) -> list[str]:
         """The node of each rank: its host's name, or where nodes share one, their number."""
         if self.job is not None:
             known = {one.rank: one.host for one in self.job.ranks}
-            return [known.get(rank) or "not known" for rank in range(self.ranks)]
+            return [known.get(rank) or "unknown" for rank in range(self.ranks)]
         ranks = self.manifest.ranks if self.manifest else []
         names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
         if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:
@@ -140,7 +145,7 @@ def reading(source: Source) -> Iterator[None]:
         raise Unusable(source, str(error)) from None
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
-        raise Unusable(source, f"a table is damaged or truncated ({why}); run the point again") from None
+        raise Unusable(source, f"a table is damaged or truncated ({why}); repeat the run") from None
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,12 @@ class Study:
         )
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether all runs ran without GPUs; False where there are none."""
+        runs = self.of_kind("run")
+        return bool(runs) and all(run.on_cpus for run in runs)
+
+    @property
     def tau_intervals(self) -> tuple[Source, ...]:
         """The reference's TAU tables of timers that count; ``tau_atomics``: those of events."""
         return self.of_kind("tau_intervals")
@@ -326,7 +337,7 @@ class Study:
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
         bad = [failure for failure in self.failed if failure.kind == "unreadable"]
-        return UserError(f"{why}; {bad[0].point} does not count: {bad[0].reason}" if bad else why)
+        return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
 
     @property
     def runs(self) -> "pd.DataFrame":

@@ -260,7 +260,7 @@ def of_resamples(runs: Sequence[np.ndarray], statistic: Statistic, drawn: np.nda
     return Estimate(value, *interval(drawn))
 
 
-ONE_REPETITION = "one repetition: how much runs differ is not known; repeat the point"
+ONE_REPETITION = "one repetition: the spread between runs is unknown; repeat the run"
 
 
 def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[float, float]:

@@ -102,4 +102,4 @@ def _highest_correlation(values: np.ndarray) -> float:
 
 
 def _few(values: np.ndarray) -> str:
-    return f"only {len(values)} batches, too few or too much alike"
+    return f"only {len(values)} batches, too few for their autocorrelation"

@@ -1,9 +1,9 @@
-"""What does a single-node study say?
+"""What did a single-node study find?
 
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 
-Each of python -m train.studies.capacity, layers, order and gemm ends with this command, and it can be given
-again. docs/studies.md says how each was measured.
+python -m train.studies.capacity, layers, order and gemm end with this command; it can be repeated later.
+docs/studies.md explains how each is measured.
 """
 
 from analysis.display import output

@@ -15,10 +15,10 @@ from profiling.errors import UserError, did_you_mean
 Maker = Callable[[Result, Path | None], Answer]
 
 QUESTIONS = {
-    "capacity": "What fits?",
+    "capacity": "Which network fits in memory?",
     "layers": "What does a layer cost?",
     "order": "Does the order matter?",
-    "gemm": "Many small matrix products, or one merged?",
+    "gemm": "Separate or merged small matrix products?",
 }
 
 
@@ -44,5 +44,5 @@ def _maker(result: Result) -> Maker:
     }
     name = result.manifest.study
     if name not in makers:
-        raise UserError(f"{result.path}: no study {name!r} is known{did_you_mean(name, makers)}")
+        raise UserError(f"{result.path}: unknown study {name!r}{did_you_mean(name, makers)}")
     return makers[name]

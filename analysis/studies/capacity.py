@@ -24,33 +24,33 @@ _MIB = 1 << 20
 _SPLIT = re.compile(r"(?P<network>\d+\+\d+) split after (?P<place>\d+)")
 METRICS = (
     Metric("network", "convolutions + linear layers", text=True, key=True),
-    Metric("devices", "over how many it is laid"),
+    Metric("devices", "number of devices the network is split over"),
     Metric("device", "where", text=True, key=True),
-    Metric("split_after", "of two devices: after how many layers"),
-    Metric("chosen", "of two devices: whether this is the split that balances them best"),
-    Metric("convolutions", "of this device", "convo-\nlutions"),
-    Metric("linears", "of this device"),
+    Metric("split_after", "with two devices: number of layers on the first"),
+    Metric("chosen", "with two devices: whether this is the best-balanced split"),
+    Metric("convolutions", "convolutions on this device", "convo-\nlutions"),
+    Metric("linears", "linear layers on this device"),
     Metric(
         "fits",
-        "no where PyTorch, C++ or Python said that memory was wanting, or the kernel killed the process",
+        "no: PyTorch, C++ or Python ran out of memory, or the kernel killed the process",
         show=yes_or_no,
         text=True,
     ),
-    Metric("boundary", "largest that fits, smallest that does not", text=True),
-    timed("step", "of a step: forward, the mean of squares, backward and plain SGD"),
+    Metric("boundary", "largest network that fits, smallest that does not", text=True),
+    timed("step", "duration of a step: forward, mean of squares, backward and plain SGD"),
     Metric(
         "step_on_devices",
-        "on how many devices it was timed: that of the first network that does not fit is the chosen split's",
+        "number of devices the step was timed on (for the first network that does not fit: the chosen split)",
         "timed on\ndevices",
     ),
-    timed("own", "of it, what this device computes", header="its own\nms"),
-    Metric("limit_bytes", "what may be taken", "limit\nMiB", show=in_units(_MIB)),
-    Metric("base_bytes", "taken before the network is built", "base\nMiB", show=in_units(_MIB)),
-    Metric("peak_bytes", "the most during a step", "peak\nMiB", show=in_units(_MIB)),
-    Metric("held_bytes", "held in pieces by PyTorch's allocator", "held\nMiB", show=in_units(_MIB)),
-    Metric("free_bytes", "the limit less the last two", "free\nMiB", show=in_units(_MIB)),
-    Metric("reason", "why it does not fit", "why not", show=lambda reason: reason[:60], text=True),
-    Metric("why_free", "why so much is left free by the chosen split", "why it is free", text=True),
+    timed("own", "computation of this device, part of step_ms", header="its own\nms"),
+    Metric("limit_bytes", "memory limit", "limit\nMiB", show=in_units(_MIB)),
+    Metric("base_bytes", "memory in use before the network is built", "base\nMiB", show=in_units(_MIB)),
+    Metric("peak_bytes", "peak memory during a step", "peak\nMiB", show=in_units(_MIB)),
+    Metric("held_bytes", "memory held in fragments by PyTorch's allocator", "held\nMiB", show=in_units(_MIB)),
+    Metric("free_bytes", "limit minus peak and held memory", "free\nMiB", show=in_units(_MIB)),
+    Metric("reason", "reason why it does not fit", "why not", show=lambda reason: reason[:60], text=True),
+    Metric("why_free", "reason why the chosen split leaves so much memory free", "why it is free", text=True),
 )
 _BYTES = ("limit_bytes", "base_bytes", "peak_bytes", "held_bytes")
 
@@ -158,13 +158,13 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
     limit = next(iter(not_none(row["limit_bytes"] for row in one)), None)
     title = f"What fits in {digits(limit / _MIB) if limit else '?'} MiB of {one[0]['device'] if one else '?'}"
     caption = (
-        f"{timing(result.manifest)} Network: convolutions + linear layers; base: taken before the network is "
-        "built; the step beyond the boundary is over two devices."
+        f"{timing(result.manifest)} Network: convolutions + linear layers; base: memory in use before the "
+        "network is built; the step beyond the limit uses two devices."
     )
     parts = [Part(title, one, tried, caption)]
     if two:
         how = result.manifest.settings.get("balance")
-        parts.append(Part(f"The next network over two devices, its {how} balanced", two, laid))
+        parts.append(Part(f"The next network on two devices, its {how} balanced", two, laid))
     return parts
 
 
@@ -173,12 +173,12 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
     sides = {row["boundary"]: row for row in rows if row["boundary"]}
     inside, outside = sides.get("largest that fits"), sides.get("smallest that does not")
     if not inside or not outside:
-        return ["The boundary was not found: every network that was tried fits, or none does."]
-    lines = [f"{inside['network']} layers fit in one device, {outside['network']} do not."]
+        return ["The limit was not found: every network tried fits, or none does."]
+    lines = [f"{inside['network']} layers fit in one device; {outside['network']} do not."]
     if _layers(inside) > _layers(outside):
         lines = [
-            f"{outside['network']} layers do not fit in one device, though {inside['network']} do: that is "
-            f"no boundary of memory ({outside['reason'] or 'no reason was recorded'})."
+            f"{outside['network']} layers do not fit in one device, though {inside['network']} do: memory "
+            f"is not the reason ({outside['reason'] or 'no reason was recorded'})."
         ]
     if inside["step_ms"] is not None:
         lines.append(f"A step of {inside['network']} takes {digits(inside['step_ms'])} ms on one device.")
@@ -191,7 +191,7 @@ def verdicts(result: Result, rows: Rows) -> list[str]:
             values, unit = [(row["peak_bytes"] - row["base_bytes"]) / _MIB for row in chosen], "MiB"
         both = " and ".join(map(digits, values))
         lines.append(
-            f"{outside['network']} over two devices: {first['convolutions']}+{first['linears']} and "
+            f"{outside['network']} on two devices: {first['convolutions']}+{first['linears']} and "
             f"{second['convolutions']}+{second['linears']} layers, {both} {unit}; a step takes "
             f"{digits(first['step_ms'])} ms."
         )

@@ -14,36 +14,36 @@ STAGE = "forward"
 _SEPARATE, _MERGED = "separate", "merged"
 METRICS = (
     Metric("device", "where", text=True, key=True),
-    Metric("way", "separate products, or one merged", "products", text=True, key=True),
-    Metric("inputs", "values that a step reads: as many as hidden, or 3 N of an image's row", show=as_count),
-    Metric("hidden", "values of the layer", key=True, show=as_count),
-    Metric("batch", "images of a step", show=as_count),
-    Metric("gates", "products of a step, if separate", show=as_count),
-    Metric("steps", "in time", show=as_count),
-    Metric("products", "calls a repetition: gates x steps, or steps", "calls", show=as_count),
-    timed("time", "of all steps, median over repetitions"),
+    Metric("way", "separate matrix products, or one merged product", "products", text=True, key=True),
+    Metric("inputs", "inputs per step: equal to hidden, or 3 N for a row of an image", show=as_count),
+    Metric("hidden", "size of the hidden layer", key=True, show=as_count),
+    Metric("batch", "batch size, images", show=as_count),
+    Metric("gates", "products per step, if separate", show=as_count),
+    Metric("steps", "number of time steps", show=as_count),
+    Metric("products", "matrix products per repetition: gates x steps, or steps", "calls", show=as_count),
+    timed("time", "duration of all steps, median over repetitions"),
     Metric(
         "flops_per_s",
-        "2 x batch x inputs x hidden x gates x steps over that",
+        "2 x batch x inputs x hidden x gates x steps divided by time_ms",
         "GFLOP/s",
         show=in_units(1e9),
     ),
     Metric(
         "gain",
-        "of the merged product: the separate ones' time over its, median over repetitions; the verdict tells "
-        "a difference only if its interval leaves out 1",
+        "speedup of the merged product: time of the separate products divided by its time, median over "
+        "repetitions; significant only if the interval excludes 1",
         interval=IN_RUN,
         places=2,
     ),
     Metric(
         "same_output",
-        "whether the last step's outputs differ by less than 0.01: sums in another order may differ in their "
-        "last digits",
+        "whether the outputs of the last step differ by less than 0.01 (a different order of summation "
+        "changes the last digits)",
         "same\noutput",
         show=yes_or_no,
         text=True,
     ),
-    Metric("largest_difference", "of the outputs"),
+    Metric("largest_difference", "largest difference of the outputs"),
 )
 _FIGURES = ("inputs", "hidden", "batch", "gates", "steps", "products")
 
@@ -104,8 +104,8 @@ def _verdict(row: dict[str, Any]) -> str:
     elif row["gain_high"] < 1:
         finding = f"are slower: {spread} times as fast"
     elif row["gain_low"] <= 1 <= row["gain_high"]:
-        finding = f"are not told apart in time ({spread})"
+        finding = f"show no significant difference in time ({spread})"
     else:
-        finding = f"are {spread} times as fast, by too few repetitions to be sure"
+        finding = f"are {spread} times as fast, but with too few repetitions to be sure"
     same = "" if row["same_output"] else f"; the outputs differ by {row['largest_difference']:.3g}"
     return f"{what} {finding}{same}."

@@ -22,53 +22,53 @@ _MIB, _GIGA = 1 << 20, 1e9
 
 # What is said of each stage, whose name stands before it in the data: ``forward_flops``.
 _OF_A_STAGE = (
-    Metric("flops", "by the formulas of profiling/cost/operators.py", "GFLOP", show=in_units(_GIGA)),
-    Metric("bytes", "tensors read and written, likewise", "GB", show=in_units(_GIGA)),
-    Metric("tflops_per_s", "FLOPs over its time", "TFLOP/s"),
-    Metric("gb_per_s", "bytes over its time", "GB/s"),
-    Metric("intensity_flop_per_byte", "FLOPs over bytes", "FLOP\na byte"),
-    Metric("bound", "compute or bandwidth: which of the two roofs is above that", "bound by", text=True),
+    Metric("flops", "FLOPs, by the formulas of profiling/cost/operators.py", "GFLOP", show=in_units(_GIGA)),
+    Metric("bytes", "bytes of tensors read and written, by the same formulas", "GB", show=in_units(_GIGA)),
+    Metric("tflops_per_s", "FLOPs divided by duration", "TFLOP/s"),
+    Metric("gb_per_s", "bytes divided by duration", "GB/s"),
+    Metric("intensity_flop_per_byte", "FLOPs divided by bytes", "FLOP\nper byte"),
+    Metric("bound", "compute or bandwidth: the roof that limits it", "bound by", text=True),
     Metric(
         "roof_pct",
-        "the time that the roof of the datasheet's peaks allows over its time",
+        "achieved share of the roof, with the datasheet's peaks",
         "of the\ndatasheet's %",
     ),
     Metric(
         "roof_of_measured_pct",
-        "the same by the peaks of a matrix product and a copy measured just before; more than 100 %: data "
-        "stayed in a cache, or an algorithm needs fewer FLOPs than are counted",
+        "the same, with peaks measured just before by a matrix product and a copy; above 100 %: data "
+        "stayed in a cache, or the algorithm needs fewer FLOPs than are counted",
         "of the roof\n%",
     ),
 )
 METRICS = (
-    Metric("layer", "of torch.nn", text=True, key=True),
-    Metric("input", "the shape of its input", text=True),
+    Metric("layer", "layer of torch.nn", text=True, key=True),
+    Metric("input", "shape of the input", text=True),
     Metric("device", "where", text=True),
-    timed("forward", "forward pass, median over repetitions"),
-    timed("backward", "backward pass"),
+    timed("forward", "duration of the forward pass, median over repetitions"),
+    timed("backward", "duration of the backward pass, median over repetitions"),
     Metric(
         "peak_memory_bytes",
-        "the most at any time of both, gradients included, beyond input and weights",
+        "peak memory of both passes, gradients included, without input and weights",
         "peak\nMiB",
         show=in_units(_MIB),
     ),
     Metric(
         "retained_memory_bytes",
-        "what the forward pass leaves for the backward one, output included",
+        "memory that the forward pass keeps for the backward pass, output included",
         "retained\nMiB",
         show=in_units(_MIB),
     ),
-    Metric("idle_power_w", "power before anything else"),
+    Metric("idle_power_w", "power before the study starts"),
     timed(
         "power",
-        "mean over five seconds of repeating both passes; its range: of five meterings",
+        "mean power over five seconds of repeating both passes; range over five measurements",
         "w",
         "power\nW",
         RANGE,
     ),
     timed(
         "energy_above_idle",
-        "that less the power when idle, a repetition",
+        "energy above idle power per repetition of both passes",
         "j",
         "energy above\nidle, J",
         RANGE,
@@ -147,7 +147,7 @@ def _parts(result: Result, rows: Rows) -> list[Part]:
     device = ", ".join(dict.fromkeys(row["device"] for row in rows))
     return [
         Part(f"What a layer costs on {device}", rows, costs, timing(result.manifest)),
-        Part("Where it stands on the roofline", stages, places, _peaks_shown(result)),
+        Part("Roofline of each layer", stages, places, _peaks_shown(result)),
     ]
 
 
@@ -162,7 +162,7 @@ def _peaks_shown(result: Result) -> str:
         flops, moved = result.quantity(key, "flops_per_s"), result.quantity(key, "bytes_per_s")
         if key[0] == PEAKS and flops and moved:
             shown.append(f"{digits(flops / 1e12)} TFLOP/s and {digits(moved / _GIGA)} GB/s on {key[1]}")
-    return f"The roof: peaks measured just before, {'; '.join(shown)}, fp32." if shown else ""
+    return f"Peaks for the roofs, measured just before: {'; '.join(shown)}, fp32." if shown else ""
 
 
 def sentence(row: Mapping[str, Any]) -> str:
@@ -181,10 +181,10 @@ def sentence(row: Mapping[str, Any]) -> str:
 def _of_roof(stage: str, bound: str, share: float) -> str:
     """How near a stage is to its roof; none passes it, but tensors in a cache move less than they hold."""
     if share <= roofline.ABOVE_PCT:
-        return f"{stage} {digits(share, 2)} % of what {bound} allows"
+        return f"{stage} {digits(share, 2)} % of the {bound} limit"
     if bound == roofline.BANDWIDTH:
-        return f"{stage} not bound by memory (its tensors would be {digits(share, 2)} % of the bandwidth)"
-    return f"{stage} at {digits(share, 2)} % of the peak, which is therefore not the device's"
+        return f"{stage} not memory-bound (its tensors would need {digits(share, 2)} % of the bandwidth)"
+    return f"{stage} at {digits(share, 2)} % of the measured peak, which is therefore not the device's peak"
 
 
 def _energy_absent(result: Result, key: Key) -> str:

@@ -16,38 +16,38 @@ from profiling.tables import PASSES
 FIRST = "ReLU, MaxPool2d"  # the usual order, that the other is compared with
 _MIB = 1 << 20
 METRICS = (
-    Metric("model", "that was traced", text=True),
+    Metric("model", "name of the model", text=True),
     Metric("device", "where", text=True, key=True),
-    Metric("order", "which of the two comes first", text=True, key=True),
-    Metric("pairs", "of a ReLU and a MaxPool2d"),
-    Metric("batch", "images of a step", show=as_count),
+    Metric("order", "operator that comes first", text=True, key=True),
+    Metric("pairs", "number of pairs of ReLU and MaxPool2d"),
+    Metric("batch", "batch size, images", show=as_count),
     Metric("image_size", "height and width, in pixels", "pixels", show=as_count),
     Metric(
         "activation_memory_bytes",
-        "what autograd keeps of the forward pass, each memory once",
+        "memory of the activations that autograd keeps, shared memory counted once",
         "activations\nMiB",
         show=in_units(_MIB),
     ),
-    Metric("peak_memory_bytes", "the most at any time", "peak\nMiB", show=in_units(_MIB)),
-    timed("forward", "forward pass, median over repetitions"),
-    timed("backward", "backward pass"),
+    Metric("peak_memory_bytes", "peak memory", "peak\nMiB", show=in_units(_MIB)),
+    timed("forward", "duration of the forward pass, median over repetitions"),
+    timed("backward", "duration of the backward pass, median over repetitions"),
     timed("step", "both", header="both\nms"),
     Metric(
         "time_ratio",
-        "median over repetitions of the step's time over that of the usual order in the same repetition; the "
-        "verdict tells a difference only if its interval leaves out 1",
-        "of the usual\norder's time",
+        "duration of a step divided by that of the usual order in the same repetition, median over "
+        "repetitions; significant only if the interval excludes 1",
+        "time relative\nto usual",
         IN_RUN,
         places=3,
     ),
     Metric(
         "same_output",
-        "whether the outputs of both are equal bit by bit (without dropout)",
+        "whether both outputs are bitwise equal (without dropout)",
         "same\noutput",
         show=yes_or_no,
         text=True,
     ),
-    Metric("largest_difference", "of the outputs"),
+    Metric("largest_difference", "largest difference of the outputs"),
 )
 _FIGURES = ("pairs", "batch", "image_size", "activation_memory_bytes", "peak_memory_bytes")
 
@@ -115,18 +115,18 @@ def _verdict(row: dict[str, Any], usual: dict[str, Any]) -> str:
     elif low > 1:
         time = f"the step takes {row['time_ratio']:.3f} {spread} of the time: keep the usual order"
     elif low <= 1 <= high:
-        time = f"no difference in time can be told ({row['time_ratio']:.3f} {spread} of it)"
+        time = f"no significant difference in time ({row['time_ratio']:.3f} {spread} of it)"
     else:
-        time = "there are too few repetitions to tell the times apart"
+        time = "too few repetitions for a comparison of times"
     saved = (usual["activation_memory_bytes"] - row["activation_memory_bytes"]) / _MIB
     memory = (
-        f"{digits(abs(saved))} MiB {'less' if saved > 0 else 'more'} of activations"
+        f"{digits(abs(saved))} MiB {'less' if saved > 0 else 'more'} memory for activations"
         if saved
-        else ("as much memory of activations")
+        else "the same memory for activations"
     )
     same = (
         "the same output"
         if row["same_output"]
-        else (f"NOT the same output (it differs by {row['largest_difference']:.3g})")
+        else f"NOT the same output (they differ by {row['largest_difference']:.3g})"
     )
     return f"On {row['device']}, MaxPool2d before ReLU gives {same}; {time}; {memory}."

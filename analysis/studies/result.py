@@ -91,7 +91,7 @@ def load(path: Path) -> list[Result]:
         return [read(path)]
     folders = [folder for folder in sorted(path.iterdir()) if is_study(folder)] if path.is_dir() else []
     if not folders:
-        raise UserError(f"{path} holds no study; python -m train.studies.layers, say, makes one")
+        raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
     return [read(folder) for folder in folders]
 
 
@@ -151,8 +151,8 @@ def yes_or_no(value: Any) -> str:
 def timing(manifest: StudyManifest) -> str:
     """How a study's durations were taken, in a sentence."""
     return (
-        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warm-up, with "
-        "intervals inside the run."
+        f"Medians of {manifest.repetitions} repetitions after {manifest.warmup} of warmup; intervals over "
+        "the repetitions of the run."
     )
 
 

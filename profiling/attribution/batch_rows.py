@@ -102,7 +102,7 @@ class BatchRows:
         if slow:
             those = "batch takes" if slow == 1 else f"{slow} batches take"
             self.findings.append(
-                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warm-up"
+                f"its first {those} more than {_SLOW:g} times as long as the others: left out as warmup"
             )
             whole[: int(np.argmax(whole)) + slow] = False
         if times.source == PERIOD:
@@ -131,18 +131,18 @@ class BatchRows:
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(
-                f"forward and backward passes take turns in {turns} of {len(known)} batches (gradient "
+                f"forward and backward passes alternate in {turns} of {len(known)} batches (gradient "
                 "accumulation, or a pipeline): these have no stages"
             )
         if self.batches.source == WHOLE:
             self.findings.append(
-                "nothing tells its batches apart (no ProfilerStep, End of Batch or Optimizer.step, and its "
-                "kernels have no sure period): the whole recording counts as one; --batch-marker REGEX names "
-                "ranges that are batches"
+                "no markers separate its batches (no ProfilerStep, End of Batch or Optimizer.step, and no "
+                "clear period of the kernels): the whole recording counts as one batch; --batch-marker "
+                "REGEX selects ranges that are batches"
             )
         if self.batches.source == PERIOD:
             self.findings.append(
-                f"nothing marks its batches: they are told by {PERIOD}; confidence: "
+                f"no markers separate its batches: using {PERIOD}; "
                 f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
 

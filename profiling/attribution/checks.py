@@ -65,8 +65,8 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
     wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
     if wrong:
         findings.append(
-            f"{wrong} of {len(stage)} stages do not come in the order of a batch: the clock went backwards, "
-            "or several processes marked them"
+            f"{wrong} of {len(stage)} stages are out of order within their batch: the clock went backwards, "
+            "or several processes wrote the markers"
         )
     return findings
 
@@ -81,8 +81,8 @@ def clock_findings(early: int, launched: int, earliest_ns: int) -> list[str]:
     if not early:
         return []
     return [
-        f"{early} of {launched} device activities begin before they are launched, by up to "
-        f"{earliest_ns / 1000:g} us: the clock went backwards, or the device's is not the host's"
+        f"{early} of {launched} device activities begin before their launch, by up to "
+        f"{earliest_ns / 1000:g} us: the clock went backwards, or device and host clocks differ"
     ]
 
 
@@ -120,13 +120,15 @@ class Tally:
         texts = list(trace.findings)
         if trace.malformed:
             texts.append(
-                f"{trace.malformed} events lack a required field or hold an absurd one; they are left out"
+                f"{trace.malformed} events lack a required field or have an impossible value; they are left "
+                "out"
             )
         if self._rows and trace.world_size > 1 and not self._collectives:
             where = "on its GPU" if trace.on_device else "among its operators"
             texts.append(
-                f"one of {trace.world_size} ranks, and no collective {where}: communication is not recorded, "
-                "not absent (it runs where this profiler does not look, or without CUDA activities)"
+                f"one of {trace.world_size} ranks, with no collective {where}: communication was not "
+                "recorded (it runs where this profiler does not look, or CUDA activities were not "
+                "recorded)"
             )
         texts += clock_findings(self._early, self._launched, self._earliest_ns)
         ranges = marks["kind"] == RANGE
@@ -135,16 +137,17 @@ class Tally:
         if self._launched < self._rows:
             texts.append(
                 f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
-                "(it came before the trace): they have no batch, direction or operator"
+                "(launched before the trace): they have no batch, direction or operator"
             )
         if self._rows and not source:
-            texts.append("nothing tells its batches apart: no ProfilerStep, End of Batch or Optimizer.step")
+            texts.append("no markers separate its batches: no ProfilerStep, End of Batch or Optimizer.step")
         elif source == "Optimizer.step":
             texts.append(
-                "batches are told by the end of Optimizer.step, for want of ProfilerStep and End of Batch"
+                "no ProfilerStep or End of Batch markers: using the end of Optimizer.step as the step "
+                "boundary"
             )
         if not trace.inputs and self._rows:
             texts.append(
-                "no input shapes: FLOPs and bytes of operators are not known; profile with record_shapes"
+                "no input shapes: FLOPs and bytes of operators are unknown; profile with record_shapes"
             )
         return texts

@@ -58,8 +58,8 @@ class Store:
                 self._size, left = self._size + written, left[written:]
         except OSError as error:
             raise UserError(
-                f"cannot keep the recording's rows in {tempfile.gettempdir()}: {error.strerror or error}; "
-                "make room there, or set TMPDIR to a folder with some"
+                f"cannot write temporary rows to {tempfile.gettempdir()}: {error.strerror or error}; free "
+                "some space there, or set TMPDIR to another folder"
             ) from None
         return place
 
@@ -97,7 +97,7 @@ class Store:
         while left:
             read = self._file.readinto(left)  # type: ignore[attr-defined]
             if not read:
-                raise UserError("the file of temporary rows ends too early; another program has changed it")
+                raise UserError("the file of temporary rows ends too early; another program changed it")
             left = left[read:]
         return values
 

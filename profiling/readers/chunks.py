@@ -128,13 +128,13 @@ class _Reader:
             self.skip(len(self.buffer) - len(start) + 1)
             return False
         if not start.startswith(b"{"):
-            raise UserError(f"{self.path} is no JSON trace: it does not begin with {{ or [")
+            raise UserError(f"{self.path} is not a JSON trace: it does not begin with {{ or [")
         match = self.find_events(facts)
         while match is None and not self.ended and len(self.buffer) < _HEAD_BYTES:
             self.fill(2 * len(self.buffer))
             match = self.find_events(facts)
         if match is None:
-            raise UserError(f'{self.path} is no trace of PyTorch\'s profiler: it has no "traceEvents"')
+            raise UserError(f'{self.path} is not a trace of PyTorch\'s profiler: it has no "traceEvents"')
         self.skip(match.end())
         return True
 

@@ -173,9 +173,11 @@ class _Reader:
         if not isinstance(head, dict) or head.get("what") != WHAT:
             raise UserError(f"{self.path} holds no CUPTI records of scaleprof; is it the right file?")
         if head.get("version") != VERSION:
-            raise UserError(f"{self.path} is of another release (version {str(head.get('version'))[:20]})")
+            raise UserError(
+                f"{self.path} was written by another release (version {str(head.get('version'))[:20]})"
+            )
         if not all(_is_index(head.get(key)) for key in ("rank", "first_batch")):
-            raise self.fail(1, "its rank or its first batch cannot be")
+            raise self.fail(1, "invalid rank or first batch")
         self.head = head
 
     def take_group(self, number: int, group: str, content: Any) -> None:
@@ -186,12 +188,12 @@ class _Reader:
         elif group in GROUPS and isinstance(content, dict):
             columns = _columns(content, GROUPS[group])
             if columns is None:
-                raise self.fail(number, f"columns of {group} are no numbers, or of different lengths")
+                raise self.fail(number, f"columns of {group} are not numbers, or differ in length")
             if "name" in columns and len(columns["name"]) and not self.has(columns["name"]):
-                raise self.fail(number, "a name that the file does not hold")
+                raise self.fail(number, "a name that is not in the file")
             self.add(group, columns)
         else:
-            raise self.fail(number, f"no known group: {group[:20]!r}")
+            raise self.fail(number, f"unknown group: {group[:20]!r}")
 
     def has(self, name: np.ndarray) -> bool:
         return bool(name.min() >= 0 and name.max() < len(self.names))
@@ -239,7 +241,7 @@ class _Reader:
             raise UserError(f"{self.path} is empty; it holds no CUPTI records of scaleprof")
         readings = [_reading(fields) for fields in (self.head, self.last or {})]
         if readings[0] is None:
-            raise self.fail(1, "how its clock stands to the epoch is not said")
+            raise self.fail(1, "the offset of its clock from the epoch was not recorded")
         clock_readings = [reading for reading in readings if reading is not None]
         shift = sum(reading.shift_ns for reading in clock_readings) // len(clock_readings)
         world_size = self.head.get("world_size", 1)  # older files do not say
@@ -249,18 +251,18 @@ class _Reader:
 
     def findings(self, clocks: Sequence[Reading]) -> Iterator[str]:
         if self.last is None or self.cut:
-            yield "it has no end: the process was killed while it recorded; the last records are missing"
+            yield "its end is missing: the process was killed while recording; the last records are lost"
         last = self.last or {}
         dropped, problems = last.get("dropped"), last.get("problems")
         if _is_index(dropped) and dropped:
-            yield f"CUPTI had no room for {dropped} records; they are missing"
+            yield f"CUPTI dropped {dropped} records for lack of space"
         for problem in problems if isinstance(problems, list) else ():
             yield " ".join(str(problem).split())[:300]
         apart = abs(clocks[-1].shift_ns - clocks[0].shift_ns)
         residual = apart // 2 + max(clock.error_ns for clock in clocks)
-        yield f"its clock was set to the host's, to within {rounded(residual)}"
+        yield f"its clock was aligned to the host's, to within {rounded(residual)}"
         if not self.activities:
-            yield "the recording is empty: nothing ran on a GPU while it was on"
+            yield "the recording is empty: nothing ran on a GPU during the recording"
 
 
 def _is_index(value: Any) -> bool:

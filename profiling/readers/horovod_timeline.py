@@ -63,10 +63,11 @@ class Timeline:
         """What is to be said of it."""
         texts = []
         if self._cut:
-            texts.append("its last line is cut: Horovod was still writing, or was killed")
+            texts.append("its last line is incomplete: Horovod was still writing, or was killed")
         if self.malformed:
             texts.append(
-                f"{self.malformed} events lack a required field or hold an absurd one; they are left out"
+                f"{self.malformed} events lack a required field or have an impossible value; they are left "
+                "out"
             )
         if self.backwards:
             texts.append(f"{self.backwards} ranges end before they begin: the clock went backwards")
@@ -76,7 +77,7 @@ class Timeline:
             texts.append("no collective was completed: one rank, or the timeline was cut short")
         missing = sorted(set(range(max(self.ranks, default=-1) + 1)) - self.ranks)
         if missing:
-            texts.append(f"rank {', '.join(map(str, missing))} was never seen to be ready")
+            texts.append(f"rank {', '.join(map(str, missing))} was never ready")
         return texts
 
     def _events(self) -> Iterator[dict[str, Any]]:

@@ -175,7 +175,7 @@ def _times(events: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     start = np.array([event["ts"] for event in events], dtype=np.float64)
     duration = np.array([event["dur"] for event in events], dtype=np.float64)
     if not ((np.abs(start) < _LATEST) & (duration >= 0) & (duration < _LONGEST)).all():
-        raise ValueError("a time that cannot be")
+        raise ValueError("an impossible time")
     whole = np.floor(start)
     start_ns = whole.astype(np.int64) * 1000 + np.rint((start - whole) * 1000).astype(np.int64)
     return start_ns, np.rint(duration * 1000).astype(np.int64)
@@ -199,7 +199,7 @@ def _external(args: list[dict[str, Any]]) -> np.ndarray:
 def _names(events: list[dict[str, Any]]) -> list[str]:
     names = [event["name"] for event in events]
     if not set(map(type, names)) <= {str}:
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not text")
     return names
 
 

@@ -85,8 +85,8 @@ class Metrics:
         texts = []
         if self.on_tensor_cores:
             texts.append(
-                f"{self.on_tensor_cores} launches compute on tensor cores, whose operations were not "
-                "counted: their FLOPs are not known"
+                f"{self.on_tensor_cores} launches use tensor cores, whose operations were not counted: "
+                "their FLOPs are unknown"
             )
         if self.untimed:
             texts.append(

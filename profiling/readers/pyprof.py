@@ -175,7 +175,7 @@ def read_table(
         have = connection.execute(_NAMES, arguments).fetchall()
         lacks = sorted(NEEDED - {name for (name,) in have})
         if lacks:
-            raise UserError(f"{path} is no PyProf kernel table: it lacks {', '.join(lacks)}")
+            raise UserError(f"{path} is not a PyProf kernel table: it lacks {', '.join(lacks)}")
         batches = batches or find_batches(connection, [path])[path]
         present = [name for name in optional if (name,) in have]
         rows = connection.sql(_launches(present), params=arguments).to_arrow_table()
@@ -190,8 +190,8 @@ def read_table(
     ranks = _ranks_of(path)
     if ranks > 1 and "communication" not in columns["class"].dictionary.to_pylist():
         findings.append(
-            f"{path.name}: one of {ranks} ranks, and no collective on its GPU: communication is not "
-            "recorded, not absent (Horovod over MPI sends from the host)"
+            f"{path.name}: one of {ranks} ranks, with no collective on its GPU: communication was not "
+            "recorded (Horovod over MPI sends from the host)"
         )
     return Converted({"kernels": as_table("kernels", columns)}, findings)
 
@@ -237,15 +237,13 @@ def _amount(column: str) -> str:
 def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
     findings = []
     if left_out:
-        findings.append(
-            f"{path.name}: {left_out} rows have no index or no possible duration; they are left out"
-        )
+        findings.append(f"{path.name}: {left_out} rows without an index or a valid duration are left out")
     if not batches.forward:
-        findings.append(f"{path.name}: no loss found, so its batches cannot be counted")
+        findings.append(f"{path.name}: no loss kernel found, so its batches cannot be counted")
     elif batches.backward < batches.forward:
         findings.append(
             f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "
-            "FLOPs and bytes are of the attributed ones only"
+            "FLOPs and bytes cover only the attributed ones"
         )
     return findings
 

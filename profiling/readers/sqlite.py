@@ -60,12 +60,14 @@ class Database:
     def need(self, table: str, *columns: str) -> None:
         """Raise UserError where a table is absent or lacks one of ``columns``."""
         if table not in self.tables:
-            raise UserError(f"{self.path} has no table {table}: of another tool, or an unknown release")
+            raise UserError(
+                f"{self.path} has no table {table}: written by another profiler, or by an unknown release"
+            )
         lacking = sorted(set(columns) - self.tables[table])
         if lacking:
             raise UserError(
-                f"{self.path}: its table {table} has no {', '.join(lacking)}: it was written by a release "
-                "that is not known here, or is damaged"
+                f"{self.path}: its table {table} has no {', '.join(lacking)}: written by an unknown "
+                "release, or damaged"
             )
 
     def texts(self, table: str, key: str, value: str) -> dict[int, str]:
@@ -247,8 +249,8 @@ def _readable(path: Path) -> Iterator[None]:
             raise UserError(f"{path} is locked: its profiler is still writing; wait until it ends") from None
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):  # there is a journal to be played back
             raise UserError(
-                f"{path} cannot be opened: its profiler is still writing, or died before it had finished; "
-                "copy it with its -wal or -journal file to a folder that can be written to"
+                f"{path} cannot be opened: its profiler is still writing, or died before it finished; copy "
+                "it with its -wal or -journal file to a writable folder"
             ) from None
         raise UserError(
             f"{path} is a truncated or damaged SQLite database ({error}); fetch it again"

@@ -41,20 +41,18 @@ class Unread:
         host = {one: count for one, count in others.items() if one[1] in processes}
         if counters:
             trace.findings.append(
-                f"{sum(counters.values())} events of kind {_COUNTERS} are left out: they are counters of "
-                "kernels, without the kernels' times"
+                f"{sum(counters.values())} events of kind {_COUNTERS} are left out: counters of kernels "
+                "without the kernels' times"
             )
         for where, mine in (("a device", device), ("the host", host)):
             if mine:
                 kinds = _listed({category for category, _ in mine})
                 trace.findings.append(
-                    f"{sum(mine.values())} events of {where} are left out: their kind is not known ({kinds})"
+                    f"{sum(mine.values())} events of {where} are left out: unknown kind ({kinds})"
                 )
         trace.unread = bool(counters or device)
         if trace.unread and not trace.tables["device"].rows:
-            trace.findings.append(
-                "none of its device's work can be read; the host's operators are not that work: left out, too"
-            )
+            trace.findings.append("no device work can be read, so the host's operators are left out, too")
 
 
 def _listed(categories: set[str]) -> str:

@@ -46,7 +46,9 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     head = read_head(path).decode("utf-8", "replace")
     delimiter = _delimiter(head)
     if delimiter is None:
-        raise UserError(f"{path} is no report of VTune; write it again (vtune -report hotspots -format csv)")
+        raise UserError(
+            f"{path} is not a report of VTune; write it again (vtune -report hotspots -format csv)"
+        )
     rank = origin.rank_of(path) or 0
     report = _Report(any(has_decimal_commas(cells_of(line, delimiter)) for line in head.splitlines()))
     blocks = Blocks(path, _is_header, delimiter)

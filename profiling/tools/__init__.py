@@ -44,7 +44,7 @@ def tool(name: str) -> Profiler:
         UserError: there is none of this name; the message names the nearest.
     """
     if name not in TOOLS:
-        raise UserError(f"no profiler {name!r}{did_you_mean(name, TOOLS)}")
+        raise UserError(f"invalid profiler {name!r}{did_you_mean(name, TOOLS)}")
     module, of_class = TOOLS[name]
     profiler: Profiler = getattr(import_module(module), of_class)()
     return profiler
@@ -61,8 +61,8 @@ def why_not_on_a_cpu(name: str) -> str:
     """Why a tool is of no use to a rank that computes on the CPU; "" if it is."""
     if not tool(name).gpu_only:
         return ""
-    why = f"profile {name} records what a GPU does, and this run computes on the CPU"
-    return f"{why}; torch and nsys record that"
+    why = f"profile {name} records GPU activity only, and this run computes on the CPU"
+    return f"{why}; torch and nsys record CPU runs"
 
 
 def why_not_so_many(name: str, mode: str, ranks: int) -> str:
@@ -71,7 +71,7 @@ def why_not_so_many(name: str, mode: str, ranks: int) -> str:
         return ""
     what = name if mode == "auto" else f"{name}, mode {mode},"
     return (
-        f"profile {what} runs each kernel several times to read its counters, and a collective of {ranks} "
+        f"profile {what} runs each kernel several times to read its counters, so a collective of {ranks} "
         "ranks would never end: use one rank"
     )
 
@@ -83,7 +83,7 @@ def why_not_installed(name: str, mode: str = "auto") -> str:
     program = tool(name).wrap([sys.executable], Path(), Options(mode))[0]
     if shutil.which(program) is not None:
         return ""
-    return f"profile {name} needs {program} on the PATH (python -m jobs.doctor says how)"
+    return f"profile {name} needs {program} on the PATH (see python -m jobs.doctor)"
 
 
 def open_capture(

@@ -47,9 +47,9 @@ class RangeCapture:
         """No table is written yet; what is wrong with the set-up is said."""
         self.stop()
         if self._by == BY_RANGE and self._nvtx is None:
-            return ["the profiler waits for a range of NVTX, and no library emits any (libnvtoolsext1)"]
+            return ["the profiler waits for an NVTX range, and no library emits any (libnvtoolsext1)"]
         if self._by == BY_CUDA and _cuda() is None:
-            return ["the profiler records what runs on a GPU, and this rank has none: nothing is recorded"]
+            return ["the profiler records GPU activity only, and this rank has no GPU: nothing is recorded"]
         return []
 
 

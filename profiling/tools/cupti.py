@@ -151,8 +151,8 @@ class CuptiCapture:
         except (RuntimeError, api.cuptiError) as error:
             self._close()
             raise UserError(
-                f"CUPTI does not record this process ({error}): another profiler may be on, or the driver "
-                "keeps profiling to administrators"
+                f"CUPTI does not record this process ({error}): another profiler may be active, or the "
+                "driver restricts profiling to administrators"
             ) from None
         self._running = self._ranges.running = True
 
@@ -169,7 +169,7 @@ class CuptiCapture:
                 api.activity_disable(kind)
             api.activity_flush_all(_FORCED)
         except (RuntimeError, api.cuptiError) as error:
-            self._problems.append(f"CUPTI did not hand over all its records ({error})")
+            self._problems.append(f"CUPTI did not deliver all its records ({error})")
 
     def write(self) -> list[str]:
         """Write the tables to the rank's directory; what was found on the way is returned."""
@@ -221,7 +221,7 @@ class CuptiCapture:
         try:
             self._api.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
         except (RuntimeError, self._api.cuptiError) as error:
-            self._problems.append(f"how many records CUPTI had no room for is not known ({error})")
+            self._problems.append(f"the number of records that CUPTI dropped is unknown ({error})")
         return count.value
 
     def _close(self) -> None:

@@ -43,9 +43,9 @@ class Ncu(SwitchedOn):
     reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {
         "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
-        "counters": "the same, and instructions a cycle, efficiency of loads and stores, use of DRAM",
+        "counters": "the same, plus instructions per cycle, load and store efficiency, and DRAM utilisation",
         "basic": "the set of that name: speed of light, launch statistics, occupancy",
-        "full": "all sections: kernels run dozens of times",
+        "full": "all sections: each kernel runs dozens of times",
         "roofline": "the sections of the roofline charts",
     }
     one_rank_modes = frozenset(modes)

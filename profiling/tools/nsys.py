@@ -32,7 +32,7 @@ class Nsys(SwitchedOn):
     reads = "`.nsys-rep`, SQLite, `nsys stats` CSV"
     # Release 2022.4 waits for a semaphore that its second process may not have made yet on a busy machine.
     may_not_start = True
-    modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX, MPI and the calls of the operating system"}
+    modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under nsys, which records from the batch on that the process marks."""

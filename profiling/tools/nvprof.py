@@ -33,8 +33,9 @@ class Nvprof(SwitchedOn):
     modes: ClassVar = {
         "auto": "every kernel, copy and marker with its times, as a database",
         "trace": "the same",
-        "timing": "summaries of kernels and calls only: the least perturbation",
-        "metrics": "occupancy, IPC, efficiency of loads and stores, memory use of each kernel (run again)",
+        "timing": "only summaries of kernels and calls: the least overhead",
+        "metrics": "occupancy, IPC, load and store efficiency, and memory use of each kernel (kernels are "
+        "replayed)",
         "analysis-metrics": "all metrics that NVIDIA's Visual Profiler analyses (kernels run many times)",
     }
     one_rank_modes = frozenset({"metrics", "analysis-metrics"})

@@ -85,10 +85,10 @@ def run_step(step: Step, name: str) -> None:
         done = subprocess.run(step.argv, capture_output=True, timeout=_LIMIT_S, check=False)
     except FileNotFoundError:
         raise UserError(
-            f"{step.needs} needs {step.argv[0]} on the PATH (python -m jobs.doctor says how)"
+            f"{step.needs} needs {step.argv[0]} on the PATH (see python -m jobs.doctor)"
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"profiler {name}: {step.argv[0]} does not do its work ({error})") from None
+        raise UserError(f"profiler {name}: {step.argv[0]} does not work ({error})") from None
     if step.output is not None:
         step.output.write_bytes(done.stdout)
     if done.returncode or not step.makes.exists():

@@ -31,10 +31,10 @@ class Tau(Profiler):
     reader = "profiling.readers.tau.files"
     reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
-        "auto": "timers of MPI, of our stages and of threads, and what a GPU did (tau_exec)",
-        "io": "the same, and timers of reading and writing",
-        "python": "timers of every Python function, too (tau_python): the most perturbation",
-        "ebs": "samples of where time is spent, too",
+        "auto": "timers of MPI, of our stages and of threads, and GPU activity (tau_exec)",
+        "io": "the same, plus timers of reading and writing",
+        "python": "also timers of every Python function (tau_python): the most overhead",
+        "ebs": "also samples of where time is spent",
     }
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:

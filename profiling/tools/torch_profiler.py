@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 NO_GPU_ACTIVITY = (
-    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies; another "
-    "profiler around the process (nsys), a driver older than PyTorch's CUPTI, and a container without CUPTI "
-    "keep it from answering"
+    "torch profiler: CUPTI gave no GPU activity, so this run has no kernels, FLOPs or efficiencies. "
+    "Possible reasons: another profiler around the process (nsys), a driver older than PyTorch's CUPTI, a "
+    "container without CUPTI"
 )
 
 
@@ -51,7 +51,7 @@ class TorchProfiler(Profiler):
     )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
-        "memory": "the same, and every allocation: a timeline of memory",
+        "memory": "the same, plus every allocation: a timeline of memory",
     }
 
     def presence(self) -> Presence:
@@ -218,8 +218,8 @@ def _every_thread() -> tuple[Any, list[str]]:
         return _ExperimentalConfig(profile_all_threads=True), []
     except (ImportError, TypeError):
         return None, [
-            "this PyTorch's profiler records one thread: of forward passes in others (one a GPU) operators, "
-            "layers and FLOPs are missing; newer releases record them"
+            "this PyTorch's profiler records one thread: operators, layers and FLOPs of forward passes in "
+            "other threads (one per GPU) are missing; newer releases record them"
         ]
 
 

@@ -22,11 +22,11 @@ class Vtune(Profiler):
     reader = "profiling.readers.vtune"
     reads = "report CSV"
     modes: ClassVar = {
-        "auto": "where CPU time is spent, by samples (hotspots)",
-        "hw-hotspots": "the same by the processor's own counters, which need permission",
-        "memory-access": "traffic and waiting of memory",
-        "uarch": "what the processor's pipeline waits for (uarch-exploration)",
-        "aps": "Application Performance Snapshot: one page a run; kept as it is (--keep-raw)",
+        "auto": "where CPU time is spent, by sampling (hotspots)",
+        "hw-hotspots": "the same with hardware counters, which need permission",
+        "memory-access": "memory traffic and memory stalls",
+        "uarch": "stalls of the processor's pipeline (uarch-exploration)",
+        "aps": "Application Performance Snapshot: one page per run, kept as written (--keep-raw)",
     }
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:

@@ -133,7 +133,7 @@ def test_our_shares_have_the_columns_and_units_of_the_published_tables(shared_da
 def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     path, page = shared_data / "nvprof/alexnet_gpu_activities.csv", tmp_path / "chart.html"
     answer = run(MODULE, path, "--shares", "--chart", page, "--format", "csv")
-    assert answer.code == 0 and f"drawn in {page}" in answer.err
+    assert answer.code == 0 and f"chart written to {page}" in answer.err
     assert "What do communication and copies take?" in page.read_text()
     (chart,) = of_shares(printed_shares(path)).charts
     lines = {trace["name"]: trace for trace in chart.figure["data"]}
@@ -233,7 +233,7 @@ def test_what_is_no_profile_is_one_line(tmp_path, content, message):
 
 def test_tables_without_activities_are_one_line(tmp_path):
     write(as_table("intervals", {"function": ["main"], "thread": [0], "rank": [0]}), tmp_path, "intervals")
-    assert "holds no activities" in one_line_error(run(MODULE, tmp_path))
+    assert "holds no GPU activities" in one_line_error(run(MODULE, tmp_path))
     assert "unknown level 'ranks'" in one_line_error(run(MODULE, tmp_path, "--by", "ranks"))
     with sqlite3.connect(tmp_path / "foreign.sqlite") as connection:
         connection.execute("create table t (x)")

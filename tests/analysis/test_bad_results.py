@@ -69,7 +69,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a batch less": (a_batch_less, "recorded 39 of 40 batches"),
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
-    "a time missing": (a_time_missing, "batches without their times"),
+    "a time missing": (a_time_missing, "batches without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or of another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
@@ -145,7 +145,7 @@ def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: 
 
 
 def untimed(broken: Path, count: int) -> str:
-    return f"{broken.name}: launches without a duration, or with one below 0, are left out: {count}"
+    return f"{broken.name}: launches with a missing or negative duration are left out: {count}"
 
 
 READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilization")
@@ -171,7 +171,7 @@ def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
     assert ran.code == 0
     assert [float(row["calls_per_batch"]) for row in ran.csv] == [0.5, 1]
     assert untimed(broken, count) in ran.err
-    assert "ranks of its group made different ones" in " ".join(ran.err.split())
+    assert "ranks of its group recorded different ones" in " ".join(ran.err.split())
     assert run("analysis.report.__main__", tmp_path, "--output", tmp_path / "report.html").code == 0
 
 
@@ -186,7 +186,7 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
         not_attributed(broken, ranks)
     page = build(load(tmp_path))
     texts = {section.id: section.text for section in page.sections}
-    assert texts["kernels"].startswith("Not known: ")
+    assert texts["kernels"].startswith("Not available: ")
     assert "no kernels in attributed batches" in texts["kernels"]
     assert {"scaling", "table", "stages"} <= set(texts)
 
@@ -262,7 +262,7 @@ def test_ranks_that_are_missing_are_named(
     damage(broken / "rank_0001")
     ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
     assert (ran.code, bool(ran.csv)) == (0, True)
-    assert ran.err.count(f"{broken.name}: no kernels are there of rank 1 (of 2)") == 1
+    assert ran.err.count(f"{broken.name}: no kernels of rank 1 (of 2)") == 1
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     (tmp_path / store.SWEEP).write_text(json.dumps(record))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
-    assert f"unfinished: {killed.name}: it has no manifest" in ran.err
+    assert f"unfinished: {killed.name}: no manifest: " in ran.err
     assert "run_0_config_1_4_eth" in ran.err
     assert ran.err.count("unfinished:") == 2
 
@@ -315,7 +315,7 @@ def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) ->
     write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert ran.code == 0
-    assert "failed once (no space left) and was done in a later attempt" in ran.err
+    assert "failed once (no space left) and succeeded in a later attempt" in ran.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -325,7 +325,7 @@ def test_nothing_to_read_is_one_line(tmp_path: Path, command: str) -> None:
     assert "holds no results" in one_line_error(run(module, tmp_path))
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no results" in one_line_error(run(module, tmp_path))
-    assert "no Parquet file" in one_line_error(run(module, tmp_path / "notes.txt"))
+    assert "not a Parquet file" in one_line_error(run(module, tmp_path / "notes.txt"))
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     assert "it lacks" in one_line_error(run(module, tmp_path / "other.parquet"))
 
@@ -342,7 +342,7 @@ def test_a_folder_of_several_sweeps_asks_which(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", [run_of()])
     assert run("analysis.scaled", tmp_path).code == 0
     write_sweep(tmp_path / "two", [run_of()])
-    assert "holds 2 sweeps; give one of them" in one_line_error(run("analysis.scaled", tmp_path))
+    assert "holds 2 sweeps; name one of them" in one_line_error(run("analysis.scaled", tmp_path))
 
 
 STRANGE = [
@@ -380,7 +380,7 @@ def test_a_manifest_that_contradicts_its_name_counts_and_is_said(tmp_path: Path)
     directory.rename(directory.with_name(directory.name.replace("_32_", "_64_")))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert {row["batch"] for row in ran.csv} == {"32"}
-    assert "its manifest says another configuration than its name" in ran.err
+    assert "its manifest and its name give different configurations" in ran.err
 
 
 @pytest.mark.parametrize("record", [store.SWEEP, store.CALIBRATION])
@@ -415,7 +415,7 @@ def test_a_batch_that_is_there_twice_takes_its_run_out(tmp_path: Path) -> None:
     multiply(broken, "batch_index", 0.5)
     for command in ("scaled", "batches"):
         ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
-        assert ran.code == 1 and broken.name in ran.err and "some twice" in ran.err
+        assert ran.code == 1 and broken.name in ran.err and "with duplicates" in ran.err
         assert {row["gpus_per_node"] for row in ran.csv} == {"1"}
 
 
@@ -424,6 +424,8 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     write_sweep_record(tmp_path)
     multiply(broken, "forward_ns", 5.0)
     ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert ran.code == 0 and "80 of 80 batches of its ranks are shorter than their stages together" in ran.err
+    assert (
+        ran.code == 0 and "80 of 80 batches of its ranks are shorter than the sum of their stages" in ran.err
+    )
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

@@ -18,9 +18,9 @@ PARTS = {"compute": "compute", "exposed loader": "exposed loader", "exposed copi
 ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
     "exposed transfer": "exposed transfer", "exposed wait": "wait for ranks",
     "idle host bound": "idle, host-bound", "idle other": "idle, other"}}  # fmt: skip
-LOSS = {"compute": "computing", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
+LOSS = {"compute": "compute", "exposed transfer": "of it: transfer", "exposed wait": "of it: wait",
         "exposed loader": "exposed loader", "exposed copies": "other copies",
-        "idle host bound": "of idle: host-bound", "unattributed": "not attributed"}  # fmt: skip
+        "idle host bound": "of idle: host-bound", "unattributed": "unattributed"}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -131,7 +131,7 @@ def test_kernels(sections):
     for trace in chart["data"]:
         for kernel, ms in zip(trace["hovertext"], trace["x"], strict=True):
             drawn[kernel] += ms
-    for row, ms in zip(view.rows, column(view, "ms a batch"), strict=True):
+    for row, ms in zip(view.rows, column(view, "ms/batch"), strict=True):
         if row in rows:
             listed[row.cells[1].text] += ms
     assert rows and dict(drawn) == close(dict(listed))
@@ -171,7 +171,7 @@ def _is_figure(text: str) -> bool:
 
 def _keys(view: TableView, row) -> tuple:
     """What tells rows apart: numbers that are no figures."""
-    keys = ("nodes", "GPUs a node", "gpus per node", "batch", "rank", "rep", "gpus", "calls a batch")
+    keys = ("nodes", "GPUs/node", "gpus per node", "batch", "rank", "rep", "gpus", "calls per batch")
     return tuple(
         cell.text
         for one, cell in zip(view.columns, row.cells, strict=True)

@@ -79,7 +79,7 @@ def test_a_rank_has_a_row(sweep):
 
 def test_the_table_says_node_hours_by_state(sweep):
     ran = run("analysis.expense", sweep)
-    assert "Node-hours: 4.25, of which 4 counted and 0.25 failed (3 and 1 runs" in ran.out
+    assert "Node-hours: 4.25, of which 4 for 3 runs used and 0.25 for 1 failed runs" in ran.out
     assert ran.code == 1  # a point failed
     assert json.loads(run("analysis.expense", sweep, "--format", "json").out)[1]["memory_rank"] == 3
     assert len(run("analysis.expense", sweep, "--by", "rank", "--format", "csv").csv) == 4
@@ -105,7 +105,7 @@ def test_results_of_an_older_release_are_read_and_say_what_they_lack(tmp_path):
             del rank[name]
     path.write_text(json.dumps(old))
     (row,) = expense.rows(load(tmp_path))
-    assert "recorded no energy" in row["energy_note"] and row["startup_s"] == 5.0
+    assert "recorded none" in row["energy_note"] and row["startup_s"] == 5.0
     assert row["node_hours"] > 0 and "memory_gb" not in row
 
 
@@ -118,7 +118,7 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     study = load(sweep)
     expense.rows(study)
     assert any(killed.name in finding and "has not ended" in finding for finding in study.notes())
-    assert any("first batch of rank 1 is not known" in finding for finding in study.notes())
+    assert any("first batch of rank 1 is not available" in finding for finding in study.notes())
 
 
 def test_a_run_alone_costs_what_it_costs(sweep):

@@ -50,7 +50,7 @@ def test_of_levels_that_do_not_differ_none_is_best_and_no_share_is_below_none():
     assert found["grad"]["p_value"] > 0.05 and found["grad"]["best_level"] is None
     assert all((row["best_level"] is None) == (row["p_value"] > 0.05) for row in made)
     assert min(row["omega_squared"] for row in made) == 0
-    assert "No level is called best" in caption(some, made) and "not known" not in caption(some, made)
+    assert "No best level is given" in caption(some, made) and "not available" not in caption(some, made)
 
 
 def test_a_planted_interaction_is_found():
@@ -169,7 +169,7 @@ def test_factors_that_change_together_only_have_no_known_effect():
     assert found["loader"]["effect_pct"] is None and found["loader"]["best_level"] is None
     assert np.isnan(found["loader"]["omega_squared"]) and made[0]["factor"] == "workers"
     assert found["workers"]["effect_pct"] == pytest.approx(0, abs=1e-9)
-    assert "not known: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
+    assert "not available: loader, grad" in caption(cells(1), [found["loader"], found["grad"]])
 
 
 def test_a_p_value_that_is_not_known_is_a_dash(tmp_path):
@@ -185,7 +185,7 @@ def test_our_own_runs(tmp_path):
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
     write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
     what, some = responses(load(tmp_path))
-    assert what == "images/s a rank"
+    assert what == "images/s per rank"
     found = by_factor(some)
     assert found["gpus_per_node"]["effect_pct"] == pytest.approx(100 * (320 - 213.3) / 266.7, abs=2)
     assert found["workers"]["p_value"] > 0.05
@@ -202,7 +202,7 @@ def test_the_references_ranking(shared_data):
 
 
 def test_leaving_out_what_varies_is_said():
-    with pytest.raises(UserError, match="leaves out workers, grad"):
+    with pytest.raises(UserError, match="omits workers, grad"):
         rows(cells(1), ["loader"])
 
 

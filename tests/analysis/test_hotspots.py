@@ -86,7 +86,7 @@ def test_times_alone_where_nothing_counted(timed):
     # Four kernels take 15 of 62 ms each; the order among equals is by name.
     assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
     assert ran.json[0]["ms_per_batch"] == pytest.approx(15) and ran.json[0]["calls_per_batch"] == 1
-    assert ran.json[0]["ipc"] is None and "no counters were read: times and the roofline alone" in ran.err
+    assert ran.json[0]["ipc"] is None and "no counters were read: only times and the roofline" in ran.err
     # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
     assert ran.json[0]["why"].startswith("not known: at 169 % of the peak")
 
@@ -163,7 +163,7 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_batch_low"] == still["ms_per_batch_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
-    assert "Times: one run on 1 rank, batches 20 to 39 of 40; the 20 before are warm-up." in said
+    assert "Times: one run on 1 rank, batches 20 to 39 of 40; the 20 before are warmup." in said
     assert "over these batches" in said
 
 
@@ -197,4 +197,4 @@ def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
 def test_without_a_timing_run_it_is_one_line(tmp_path):
     write_run(tmp_path / "hot", run_of(), Truth())
     assert "python -m jobs.hotspots makes one" in one_line_error(run(MODULE, tmp_path / "hot"))
-    assert "no number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))
+    assert "not a valid number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

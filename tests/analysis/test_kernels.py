@@ -85,7 +85,7 @@ def test_a_direction_alone_keeps_its_share_of_all(planted: Path) -> None:
 
 def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
     ran = run("analysis.kernels", write_pyprof(tmp_path), "--by", "layer")
-    assert "(not known)" in ran.out and "says of no kernel which layer" in " ".join(ran.out.split())
+    assert "(unknown)" in ran.out and "does not record the layer" in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_the_tool_did_not_record_is_said(tmp_path: Path) -> None:
     [
         (("--by", "operatr"), "operator"),
         (("--by", ","), "--by needs"),
-        (("--by", "class", "--method", "published"), "leave --by out"),
+        (("--by", "class", "--method", "published"), "omit --by"),
         (("--summary",), "two runs"),
     ],
 )
@@ -202,7 +202,7 @@ def test_of_one_direction_the_kernels_alone_are_explained(planted: Path) -> None
     found = totals(*run_paths(planted), "--direction", "bprop")
     assert list(found) == ["new", "same", "all kernels"]
     said = run("analysis.kernels", *run_paths(planted), "--direction", "bprop").out
-    assert "How long a batch lasts beside its kernels is not known" in " ".join(said.split())
+    assert "The batch duration of these runs is not available" in " ".join(said.split())
 
 
 def test_tables_without_a_place_in_time_explain_their_kernels(tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ def test_a_group_sums_times_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profiled", "said"),
     [
-        ((2, 4), "at the base point (1 node x 1, fp32 gradients)"),
-        ((1, 2), "at this point (1 node x 4, fp32 gradients)"),
-        ((), "at the base point (1 node x 1, fp32 gradients) and at this point"),
+        ((2, 4), "of the baseline (1 node x 1 GPU, fp32 gradients)"),
+        ((1, 2), "of this configuration (1 node x 4 GPUs, fp32 gradients)"),
+        ((), "of the baseline (1 node x 1 GPU, fp32 gradients) and of this configuration"),
     ],
 )
 def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
@@ -138,7 +138,7 @@ def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said
     assert row["loss_compute_pct"] is None and row["loss_unattributed_pct"] is None
     assert row["loss_note"].startswith(f"no profiled run with kernels {said}")
     out = run("analysis.scaled", tmp_path).out
-    assert "What is lost, and where" in out and said in " ".join(out.split())
+    assert "Loss of scaling efficiency" in out and said in " ".join(out.split())
 
 
 def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
 def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(()), Truth(**TRUTH))
     found = LOSS.section(Context(load(tmp_path)))
-    assert found is not None and not found.charts and "is not known" in found.text
+    assert found is not None and not found.charts and "are not available" in found.text
     assert "no profiled run" in found.tables[0].note
 
 
@@ -204,4 +204,4 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     without_collectives(tmp_path, 1)
     none = by_size(tmp_path)[2]
     assert none["loss_idle_pct"] is None and not none.get("exposed_communication_ms")
-    assert none["loss_note"].endswith("traces of several ranks that hold no collective do not tell")
+    assert none["loss_note"].endswith("traces of several ranks without collectives cannot be used")

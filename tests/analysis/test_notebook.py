@@ -99,12 +99,14 @@ def shown(path, names: dict) -> list:
         if cell["cell_type"] != "code":
             continue
         assert not cell["outputs"], "the notebook is kept without outputs"
-        *statements, last = ast.parse("".join(cell["source"])).body
+        cell_code = ast.parse("".join(cell["source"]))
+        last = cell_code.body[-1]
         if isinstance(last, ast.Expr):
-            exec(compile(ast.Module(statements, []), str(path), "exec"), names)
-            answers.append(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
-        else:
-            exec(compile(ast.Module([*statements, last], []), str(path), "exec"), names)
+            cell_code.body[-1] = ast.Assign([ast.Name("_", ast.Store())], last.value)
+            ast.fix_missing_locations(cell_code)
+        exec(compile(cell_code, str(path), "exec"), names)
+        if isinstance(last, ast.Expr):
+            answers.append(names["_"])
     return answers
 
 

@@ -48,7 +48,7 @@ def test_standard_output_is_the_data_and_nothing_else(results: Path, command: st
     for ran in (csv, rows):
         assert "failed: run_0" in ran.err
         assert "killed" in ran.err
-        assert "left out: 1 points: more ranks than cores" in ran.err
+        assert "left out: 1 runs: more ranks than cores" in ran.err
         assert "Traceback" not in ran.err
 
 
@@ -252,12 +252,10 @@ def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_i
     try:
         counted = run("analysis.anatomy", results).out
         last = counted.rstrip().splitlines()[-1]
-        assert (
-            last == "1 failed, 1 left out, 1 noted of the results: --notes says what, as analysis.scaled does"
-        )
+        assert last == "1 failed, 1 left out, 1 notes on the results: list them with --notes"
         assert "its clock is late" not in counted and "more ranks than cores" not in counted
         for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
-            assert "its clock is late" in said and "left out: 1 points: more ranks than cores" in said
+            assert "its clock is late" in said and "left out: 1 runs: more ranks than cores" in said
             assert "failed: run_0" in said and "--notes" not in said
     finally:
         manifest.write_text(json.dumps(record))

@@ -1,4 +1,5 @@
-"""Corners of scaling: one size only, late ranks, runs that never settle, groups, how often intervals hold."""
+"""Corners of scaling: one size only, late ranks, runs that never reach a steady state, groups, how often "
+"intervals hold."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -25,7 +26,7 @@ def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
     assert (row["speedup"], row["scaling_efficiency_pct"]) == (1, 100)
     assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
-    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1, fp32 gradients")
+    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1 GPU, fp32 gradients")
     assert row["base_images_per_s"] == row["images_per_s"]
     assert row["batch_ms_low"] < row["batch_ms"] < row["batch_ms_high"]
 
@@ -129,9 +130,9 @@ def _late_by_turns(directory: Path, rank: int) -> None:
 def test_a_run_that_never_settles_is_said(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(warmup=20, warmup_factor=3.0))
     ran = run("analysis.scaled", tmp_path)
-    assert "never settle" in ran.out
+    assert "never reach a steady state" in ran.out
     write_sweep(tmp_path / "settled", [run_of()])
-    assert "never settle" not in run("analysis.scaled", tmp_path / "settled").out
+    assert "never reach a steady state" not in run("analysis.scaled", tmp_path / "settled").out
 
 
 def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
@@ -188,10 +189,10 @@ def test_efficiencies_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> Non
 
 def test_two_repetitions_are_said_to_make_intervals_wide(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(), run_of(gpus_per_node=2)])
-    assert "2 of 2 points ran twice: two runs tell little" in run("analysis.scaled", tmp_path).out
+    assert "2 of 2 configurations ran only twice" in run("analysis.scaled", tmp_path).out
     for size in (1, 2):
         write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
-    assert "ran twice" not in run("analysis.scaled", tmp_path).out
+    assert "ran only twice" not in run("analysis.scaled", tmp_path).out
 
 
 def test_the_seed_of_the_intervals_is_recorded_and_they_are_the_same_each_time(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_rows_begin_with_the_precision_that_the_base_has(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "title"), [("cpu", ": % of the peak measured"), ("NVIDIA L4", "datasheet's peak |")]
+    ("device", "title"), [("cpu", ": % of the measured peak"), ("NVIDIA L4", "datasheet's peak |")]
 )
 def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
     tmp_path: Path, device: str, title: str
@@ -233,7 +234,7 @@ def test_a_device_without_a_datasheet_stands_beside_what_was_measured(
 def test_an_efficiency_across_devices_is_said_to_be_one(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
     write_run(tmp_path, run_of(gpus_per_node=2), Truth(device="Tesla V100"))
-    said = "oints on Tesla V100 are compared with base points on NVIDIA A100-SXM4-40GB"
+    said = "onfigurations on Tesla V100 are compared with a baseline on NVIDIA A100-SXM4-40GB"
     assert said in " ".join(run("analysis.scaled", tmp_path, "--format", "csv").err.split())
     assert said in build(load(tmp_path)).summary[1].text
 
@@ -282,16 +283,16 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
     ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
     assert ran.json[0]["batch_ms"] == pytest.approx(100, rel=0.01)
-    assert "batches that the profiler did not record time them" in ran.err
+    assert "from batches that the profiler did not record" in ran.err
     write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
     ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
     assert ran.json[0]["batch_ms"] == pytest.approx(200, rel=0.01)
-    assert "their durations hold the profiler's own cost" in ran.err
+    assert "their durations include the profiler's overhead" in ran.err
 
 
 def test_more_arithmetic_than_the_peak_allows_is_said_without_a_profiler_too(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(training_flops_per_image=1e11))
-    assert "MFU is up to 164 % in 1 point" in run("analysis.scaled", tmp_path).out
+    assert "MFU is up to 164 % in 1 configuration" in run("analysis.scaled", tmp_path).out
 
 
 def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_more_than_ideal_scaling_is_the_base_points_slowness(tmp_path: Path) -> 
         tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(batch_ms={1: 100.0, 2: 80.0})
     )
     said = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "scaling better than ideal (1 of 2 rows, up to 125 %) says that the base point ran slower" in said
+    assert "1 of 2 configurations scale better than ideal (up to 125 %): the baseline ran more slowly" in said
     write_sweep(tmp_path / "less", [run_of(gpus_per_node=size) for size in (1, 2)])
     assert "better than ideal" not in run("analysis.scaled", tmp_path / "less").out
 

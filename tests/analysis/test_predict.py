@@ -62,7 +62,7 @@ def test_published_tables(shared_data):
     for path in sorted((shared_data / "scaling").glob("*.csv")):
         ran = run("analysis.predict", path, "--format", "csv")
         # Two points say nothing of sixteen times as many ranks: that is a line, and no row.
-        assert (ran.code == 0 and ran.csv) or "do not tell those on" in ran.err, path.name
+        assert (ran.code == 0 and ran.csv) or "do not determine those on" in ran.err, path.name
 
 
 def test_a_sweep_of_our_own(tmp_path):
@@ -85,7 +85,7 @@ def strong_sweep(directory):
 def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     strong_sweep(tmp_path)
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    assert "nothing to go on from" not in ran.err
+    assert "nothing to extrapolate from" not in ran.err
     tested, row = ran.csv
     assert row["scaling"] == tested["scaling"] == "strong"
     assert float(row["batch_ms_low"]) <= 56.25 <= float(row["batch_ms_high"])
@@ -95,7 +95,9 @@ def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
 
 def test_the_kind_of_scaling_can_be_asked_for(tmp_path):
     strong_sweep(tmp_path)
-    assert "nothing to go on from" in one_line_error(run("analysis.predict", tmp_path, "--scaling", "weak"))
+    assert "nothing to extrapolate from" in one_line_error(
+        run("analysis.predict", tmp_path, "--scaling", "weak")
+    )
     ran = run("analysis.predict", tmp_path, "--scaling", "strong", "--ranks", "8", "--format", "csv")
     assert {row["scaling"] for row in ran.csv} == {"strong"}
 
@@ -104,7 +106,7 @@ def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("gpus,images_per_s\n1,100\n2,150\n")
     said = one_line_error(run("analysis.predict", table, "--ranks", "16"))
-    assert "rates on 1 2 ranks do not tell those on 16" in said
+    assert "throughputs on 1 2 ranks do not determine those on 16" in said
 
 
 def test_a_point_that_was_missed_widens_what_lies_ahead():
@@ -117,7 +119,7 @@ def test_a_point_that_was_missed_widens_what_lies_ahead():
         width[one.images_per_s] = (
             ahead[0]["batch_ms_high"] / ahead[0]["batch_ms_low"] if ahead else float("inf")
         )
-        assert ahead or "do not tell" in untold[0]
+        assert ahead or "do not determine" in untold[0]
     assert width[missed.images_per_s] > 1.5 * width[even.images_per_s]
 
 
@@ -135,7 +137,7 @@ def test_repeated_points_of_a_table_are_averaged(tmp_path):
         ("n_gpus,img_per_s\n1,872\n8,fast\n", "line 3"),
         ("n_gpus,img_per_s\n1,872\n-8,6679\n", "line 3"),
         ("n_gpus,img_per_s\n1,872\n", "two numbers of ranks"),
-        ("", "no CSV table"),
+        ("", "not a CSV table"),
     ],
 )
 def test_a_bad_table_is_one_line(tmp_path, text, says):
@@ -145,7 +147,7 @@ def test_a_bad_table_is_one_line(tmp_path, text, says):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "says"), [("8,x", "no list"), ("0", "no list"), ("4096", "more than 16 times")]
+    ("ranks", "says"), [("8,x", "invalid list"), ("0", "invalid list"), ("4096", "more than 16 times")]
 )
 def test_bad_ranks_are_one_line(tmp_path, ranks, says):
     table = tmp_path / "t.csv"
@@ -155,6 +157,6 @@ def test_bad_ranks_are_one_line(tmp_path, ranks, says):
 
 def test_one_world_size_is_said(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    with pytest.raises(UserError, match="nothing to go on from"):
+    with pytest.raises(UserError, match="nothing to extrapolate from"):
         rows([Series({}, (1,), (100.0,), 1.0)], [2])
-    assert "nothing to go on from" in one_line_error(run("analysis.predict", tmp_path))
+    assert "nothing to extrapolate from" in one_line_error(run("analysis.predict", tmp_path))

@@ -106,7 +106,7 @@ def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
     made, _, said = predicted(cluster, (1, 2, 4, 8), [16])
     row = made[SIMULATION, 16, ""]
     assert row["allreduce_error_pct"] > 10 and holds(row, cluster)
-    assert any("off the form that fits them best" in one for one in said)
+    assert any("from the best-fitting algorithm" in one for one in said)
 
 
 def test_the_further_ahead_the_less_is_known_of_the_exchange():
@@ -119,7 +119,7 @@ def test_links_that_were_never_seen_are_refused():
     cluster = Cluster(RING, gpus_per_node=4, **QUIET)
     made, _, said = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
     assert not made
-    assert sum("16 ranks or more are several nodes of 4" in one and "never seen" in one for one in said) >= 1
+    assert sum("16 ranks or more need several nodes of 4" in one and "is unknown" in one for one in said) >= 1
 
 
 def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
@@ -127,7 +127,7 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     made, _, said = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
     assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
     for name in ("network=2x", "fp16-gradients"):
-        assert any(f"what if {name}" in one and "no cost of bytes" in one for one in said)
+        assert any(f"what-if {name}" in one and "do not depend on size" in one for one in said)
 
 
 # --- ranks --------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
         assert row["scaling_efficiency_pct"] < 85
         # That 2 ranks had none of it is no error that grows.
         assert row["batch_ms_high"] < 1.1 * row["batch_ms_low"]
-    assert any("late again and again" in one for one in said)
+    assert any("is a straggler (analysis.stragglers)" in one for one in said)
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["method"], row["ranks"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10
@@ -162,7 +162,7 @@ def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses():
 
     made, _, said = predicted(cluster, (1, 2, 4), [8], steps_of=shorter)
     row = made[SIMULATION, 8, ""]
-    assert row["fit_error_pct"] < -5 and any("% off the measured one" in one for one in said)
+    assert row["fit_error_pct"] < -5 and any("from the measured one" in one for one in said)
     assert off_pct(row, cluster) < 3 and holds(row, cluster)
 
 
@@ -174,7 +174,7 @@ def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
     )
     found = replace(found, points=(*found.points[:3], *slower.points))
     made, _ = rows_of(
-        Study(Path("planted")), found, [*steps[:3], "no run was traced"], [16, 32], [], Network()
+        Study(Path("planted")), found, [*steps[:3], "no run was profiled"], [16, 32], [], Network()
     )
     widths = [row["batch_ms_high"] / row["batch_ms_low"] for row in made if not row["backtest"]]
     assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
@@ -203,20 +203,20 @@ def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
     made, _, _ = predicted(hidden(), (1, 2, 4), [8])
     assert made[SIMULATION, 8, ""]["believed"] and not made[CURVE, 8, ""]["believed"]
     (said,) = believed.sentences(list(made.values()))
-    assert said.startswith("Believe the simulation: ") and "ms of the exchange" in said
+    assert said.startswith("Prefer the simulation: ") and "ms of the gradient exchange" in said
 
 
 def test_where_nothing_is_hidden_the_recorded_allreduces_are_the_reason():
     made, _, _ = predicted(Cluster(links("ring", (5.0,), (500.0,)), **QUIET), (1, 2, 4), [8])
     (said,) = believed.sentences(list(made.values()))
-    assert said.startswith("Believe the simulation: it replays recorded allreduces")
+    assert said.startswith("Prefer the simulation: it replays recorded allreduces")
 
 
 def test_a_simulation_that_is_far_off_is_not_believed():
     made, _, _ = predicted(hidden(), (1, 2, 4), [8])
     rows = [row | ({"fit_error_pct": 20.0} if row["method"] == SIMULATION else {}) for row in made.values()]
     (said,) = believed.sentences(believed.judged(rows))
-    assert said == "Believe the curve: the simulated step is 20 % off the measured one."
+    assert said == "Prefer the curve: the simulated step differs from the measured one by 20 %."
 
 
 # --- strong scaling -----------------------------------------------------------------------------------
@@ -252,5 +252,5 @@ def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
 
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():
     cluster = Cluster(RING, strong=True, **QUIET)
-    _, _, said = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no run was traced", steps[1]])
-    assert any("is known of one size only" in one for one in said)
+    _, _, said = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no run was profiled", steps[1]])
+    assert any("is known for one size only" in one for one in said)

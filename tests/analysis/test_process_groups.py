@@ -170,7 +170,7 @@ def test_pairs_have_no_wait_and_no_bandwidth_that_is_not_there(tmp_path):
     assert (row["group_size"], row["groups"], row["group_ranks"]) == (2, 2, "0,1 | 2,3")
     # Two calls of 0.4 ms and 4 MB a batch; of two ranks an allreduce moves what it holds, 2 x 1/2.
     assert figures(row) == pytest.approx({"transfer": 0.8, "wait": 0.0, "algbw": 10.0, "busbw": 10.0})
-    assert not any("not known" in said for said in study.notes())
+    assert not any("not available" in said for said in study.notes())
 
 
 def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
@@ -204,7 +204,7 @@ def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
     study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
     pairs, ends = communication.rows(study)
     assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
-    assert any("broadcast: the clocks of its ranks are not known" in said for said in study.notes())
+    assert any("broadcast: the clocks of its ranks are unknown" in said for said in study.notes())
 
 
 def test_results_without_groups_are_read_as_of_one_group(tmp_path):
@@ -256,7 +256,7 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
     by_kind = {(row["collective"], row["group_size"]): row for row in communication.rows(study)}
     assert by_kind["barrier", 4]["wait_ms"] == pytest.approx(0)
     assert by_kind["allreduce", 2]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
-    assert any("1 of the 2 ranks of its group made it" in said for said in study.notes())
+    assert any("1 of the 2 ranks of its group recorded it" in said for said in study.notes())
 
 
 # --- clocks --------------------------------------------------------------------------------------------

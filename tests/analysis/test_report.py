@@ -94,7 +94,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     page = build(load(sweep))
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
-    assert first.text == "Not known: 5 points say nothing of it."
+    assert first.text == "Not available: 5 points say nothing of it."
     assert second.id == "scaling" and len(page.sections) == 17
 
 
@@ -139,15 +139,15 @@ def test_filters_offer_what_varies_and_nothing_else(page):
 def test_one_run_without_a_profiler(tmp_path):
     write_sweep(tmp_path, [run_of()])
     found = sections(tmp_path)
-    assert "One world size" in found["scaling"].text and len(found["scaling"].charts) == 1
-    assert "nothing is known of kernels" in found["kernels"].text
+    assert "Only one world size" in found["scaling"].text and len(found["scaling"].charts) == 1
+    assert "No kernel data" in found["kernels"].text
 
 
 def test_a_constant_batch_of_the_job_is_reported_as_strong_scaling(tmp_path):
     runs = [run_of(gpus_per_node=ranks, batch=32 // ranks) for ranks in (1, 2, 4)]
     write_sweep(tmp_path, runs, Truth(batch_ms={1: 100.0, 2: 52.0, 4: 30.0}))
     page = build(load(tmp_path))
-    assert "On 4 ranks the job keeps 84 %" in page.summary[0].text and "strong" in page.summary[0].text
+    assert "Scaling efficiency on 4 ranks: 84 %" in page.summary[0].text and "Strong" in page.summary[0].text
     scaling = page.sections[0]
     assert scaling.text.startswith("Strong scaling")
     assert scaling.charts[1].figure["data"][0]["x"] == [1, 2, 4]
@@ -171,7 +171,7 @@ def test_a_legend_of_many_entries_stands_beside_the_plot(entries, beside):
 def test_that_a_cpu_has_no_memory_of_a_gpu_is_said_of_cpus_only(tmp_path, device, said):
     write_sweep(tmp_path, [run_of()], Truth(device=device))
     notes = " ".join(sections(tmp_path)["cost"].notes)
-    assert "No memory of a GPU was recorded" in notes and ("on a CPU there is none" in notes) == said
+    assert "GPU memory was not recorded" in notes and ("the ranks ran on CPUs" in notes) == said
 
 
 def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
@@ -297,7 +297,7 @@ def test_factors_that_nothing_tells_apart_are_not_known_and_the_rest_of_the_repo
     monkeypatch.setattr(factors, "rows", lambda cells: undefined)  # as of runs that are equal to the bit
     page = build(load(tmp_path))
     (section,) = [section for section in page.sections if section.id == "factors"]
-    assert section.text.startswith("Not known") and not section.charts
+    assert section.text.startswith("Not available") and not section.charts
     assert "scaling" in {section.id for section in page.sections}
 
 
@@ -309,11 +309,12 @@ def factors_text(path) -> str:
 def test_factors_that_change_together_explain_nothing_that_is_known(tmp_path):
     """Strong scaling: the batch of a rank is that of the job over the ranks."""
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks, batch=64 // ranks) for ranks in (1, 2, 4)])
-    assert factors_text(tmp_path).startswith("What gpus_per_node and batch explain is not known")
+    assert factors_text(tmp_path).startswith("The shares of gpus_per_node and batch are not available")
 
 
 @pytest.mark.parametrize(
-    ("two_ms", "said"), [(100.0, "No factor was found to change"), (150.0, "gpus_per_node explains most")]
+    ("two_ms", "said"),
+    [(100.0, "No factor has a significant effect"), (150.0, "gpus_per_node explains most")],
 )
 def test_a_factor_is_said_to_explain_if_it_does(tmp_path, two_ms, said):
     runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]

@@ -68,7 +68,7 @@ def test_throughput_speedup_and_efficiency(
     assert row["images_per_s"] == pytest.approx(rate, rel=0.01)
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * ideal, rel=0.01)
     assert row["speedup"] == pytest.approx(size * ideal, rel=0.01)
-    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1, fp32 gradients")
+    assert (row["base_world_size"], row["base"]) == (1, "1 node x 1 GPU, fp32 gradients")
     assert row["base_images_per_s"] == pytest.approx(320, rel=0.01)
     if size > 1:
         assert row["scaling_efficiency_pct_low"] < 100 * ideal < row["scaling_efficiency_pct_high"]
@@ -79,7 +79,7 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(
 ) -> None:
     """One rank sends no gradients, so a sweep has no such point."""
     row = at(table, 2, "fp16")
-    assert row["base"] == "1 node x 1, fp32 gradients"
+    assert row["base"] == "1 node x 1 GPU, fp32 gradients"
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     study = load(planted[0])
     by_method.table(study)
@@ -147,7 +147,8 @@ def test_a_step_ends_with_the_slowest_rank(tmp_path: Path) -> None:
 
 
 def strong_sweep(path: Path, *more, **truth) -> None:
-    """A constant global batch of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on 4."""
+    """A fixed global batch size of 64; truth: 100 / (60 x 2) = 83 % on 2 ranks, 100 / (45 x 4) = 56 % on "
+    "4."""
     runs = [run_of(gpus_per_node=size, batch=64 // size) for size in SIZES]
     write_sweep(path, [*runs, *more], Truth(batch_ms={1: 100.0, 2: 60.0, 4: 45.0}, noise_ms=0.2, **truth))
 
@@ -168,18 +169,18 @@ def test_the_kind_of_scaling_is_that_of_most_comparisons_and_said(tmp_path: Path
     chosen = run("analysis.scaled", tmp_path / "strong", "--format", "csv")
     # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
     assert (
-        "efficiencies are of strong scaling: 2 of 4 points are compared with one of fewer ranks and the same "
-        "global batch; 1 have one with the same batch of a GPU (analysis.scaled --scaling weak)"
+        "efficiencies are of strong scaling: 2 of 4 configurations have a baseline of fewer ranks with the "
+        "same global batch size; 1 have one with the same per-GPU batch size (analysis.scaled --scaling weak)"
     ) in chosen.err
     assert {row["scaling"] for row in chosen.csv} == {"strong"}
     page = build(load(tmp_path / "strong"))
-    assert "constant global batch" in next(s for s in page.sections if s.id == "table").tables[0].title
+    assert "fixed global batch size" in next(s for s in page.sections if s.id == "table").tables[0].title
     # Asked for what compares less, it says that there is more.
     weak = run("analysis.scaled", tmp_path / "strong", "--scaling", "weak", "--format", "csv")
-    assert "efficiencies are of weak scaling: 1 of 4 points" in weak.err
+    assert "efficiencies are of weak scaling: 1 of 4 configurations" in weak.err
     write_sweep(tmp_path / "weak", [run_of(gpus_per_node=size) for size in SIZES])
     plain = run("analysis.scaled", tmp_path / "weak")
-    assert "Weak scaling (constant batch of a GPU)" in plain.out and "--scaling" not in plain.out
+    assert "Weak scaling (fixed per-GPU batch size)" in plain.out and "--scaling" not in plain.out
 
 
 def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
         # Kernels of 60 ms of an unprofiled batch take 260 of 320 ms of a recorded one.
         (Truth(batch_ms={1: 80.0}, noise_ms=0, perturbation=4.0, kernel_ms=260.0), "4.00 times as long"),
         # 90 ms of kernels in 80 ms recorded just as fast: two streams.
-        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "several run at the same time"),
+        (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
     ],
 )
 def test_an_efficiency_of_the_batch_above_that_of_its_kernels_says_why(
@@ -280,14 +281,14 @@ def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) ->
 
 def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
-    assert "% off the unprofiled twin" in ran.err
+    assert "differs from the unprofiled run by" in ran.err
     assert "before its first batch" in ran.err
     assert len(ran.csv) == 5
 
 
 def test_the_terminal_names_base_points_and_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0])
-    assert "images/s on 1 node x 1" in ran.out
+    assert "images/s on 1 node x 1 GPU" in ran.out
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert ran.err == ""
 

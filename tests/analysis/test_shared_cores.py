@@ -46,6 +46,6 @@ def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
 def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
     page = build(plant(tmp_path))
     said = " ".join(one.text for one in page.summary)
-    assert "would give" not in said and "simulated" not in said
+    assert "Largest simulated gain" not in said and "simulated" not in said
     (section,) = [one for one in page.sections if one.id == "prediction"]
-    assert section.text.startswith("Not known: all ranks share the 4 cores of h0") and not section.charts
+    assert section.text.startswith("Not available: all ranks share the 4 cores of h0") and not section.charts

@@ -120,7 +120,7 @@ def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
     assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
-    assert "differ in their number of batches only" in ran.err and "node counts" not in ran.err
+    assert "differ only in their number of batches" in ran.err and "node counts" not in ran.err
 
 
 def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
@@ -141,7 +141,7 @@ def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
 
 def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
     said = one_line_error(run("analysis.predict", sweep(tmp_path), "--ranks", "16"))
-    assert "16 ranks or more are several nodes of 8" in said and "--gpus-per-node" in said
+    assert "16 ranks or more need several nodes of 8" in said and "--gpus-per-node" in said
     known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
     row = simulated(tmp_path, "--ranks", "16", *known)[-1]
     assert row["ranks"] == 16 and row["batch_ms"] == pytest.approx(step_ms(16), rel=1e-4)
@@ -175,7 +175,7 @@ def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
 
 def test_one_rank_alone_is_said_in_one_line(tmp_path):
     said = one_line_error(run("analysis.predict", sweep(tmp_path, ranks=(1,))))
-    assert "nothing to go on from" in said and "--alpha-us" in said and "two ranks or more" in said
+    assert "nothing to extrapolate from" in said and "--alpha-us" in said and "two ranks or more" in said
 
 
 def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
@@ -184,12 +184,12 @@ def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
     # The second bucket was seen to begin when the wire was free, not when it was ready: 5 ms later.
     assert row["batch_ms"] == pytest.approx(step_ms(8), rel=0.05)
-    assert "what if bucket-mb=1: when single gradients are ready is not known" in ran.err
+    assert "what-if bucket-mb=1: the time at which each gradient is ready is unknown" in ran.err
 
 
 def test_what_cannot_be_simulated_is_said(tmp_path):
     ran = run("analysis.predict", sweep(tmp_path / "a", traced=()), "--format", "csv")
-    assert ran.code == 0 and ran.csv and "not simulated: no run was traced" in ran.err
+    assert ran.code == 0 and ran.csv and "not simulated: no run was profiled" in ran.err
     sweep(tmp_path / "b", backend="horovod")
     ran = run("analysis.predict", tmp_path / "b", "--format", "csv")
     assert "backend horovod does not exchange gradients in DDP's buckets" in ran.err
@@ -200,14 +200,14 @@ def test_a_table_has_no_trace(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("n_gpus,img_per_s\n1,872\n8,6679\n")
     for words in (["--what-if", "no-loader"], ["--alpha-us", "3"]):
-        assert "has no trace" in one_line_error(run("analysis.predict", table, *words))
+        assert "has no profile" in one_line_error(run("analysis.predict", table, *words))
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--alpha-us", "-1"], "no latency"),
-        (["--beta-gb-per-s", "0"], "no bandwidth"),
+        (["--alpha-us", "-1"], "invalid latency"),
+        (["--beta-gb-per-s", "0"], "invalid bandwidth"),
         (["--beta-gb-per-s", "fast"], "invalid float"),
         (["--what-if", "faster"], "unknown change"),
     ],
@@ -222,12 +222,12 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     lines = {trace["name"]: trace for trace in section.charts[0].figure["data"]}
     assert lines["measured"]["x"] == [1, 2] and lines["simulated"]["x"] == [4, 8]
     # Two rates do not tell eight ranks.
-    assert lines["by the curve"]["x"] == [4] and lines["what if network=2x"]["x"] == [2, 4, 8]
+    assert lines["curve"]["x"] == [4] and lines["simulated with network=2x"]["x"] == [2, 4, 8]
     assert lines["simulated"]["y"][1] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-3)
     assert len(section.tables[0].rows) == 1 + 5 + 2 * (1 + 5)
     text = " ".join(sentence.text for sentence in page.summary)
     gain = 100 * (step_ms(4) / step_ms(4, ((30.0, 24 * MIB), (50.0, 4 * MIB))) - 1)
-    assert "gradients in fp16 would give most: " in text and f", {gain:.0f} % more than as it is" in text
+    assert ": fp16 gradients, " in text and f" images/s (+{gain:.0f} %)" in text
 
 
 def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_which(tmp_path):
@@ -235,7 +235,7 @@ def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_whic
     sweep(tmp_path, batch=64)  # as fast a batch: more images/s, the same gain
     page = build(load(tmp_path))
     section = next(one for one in page.sections if one.id == "prediction")
-    sentence = next(one.text for one in page.summary if one.text.startswith("Of what was simulated"))
+    sentence = next(one.text for one in page.summary if one.text.startswith("Largest simulated gain"))
     title = section.charts[0].figure["layout"]["title"]["text"]
     name = title.removeprefix("Measured and predicted: ")
     assert name in ("batch 32", "batch 64") and f"({name})" in sentence
@@ -244,7 +244,7 @@ def test_the_chart_is_of_the_configuration_that_the_sentence_is_of_and_says_whic
 def test_the_report_says_why_nothing_is_predicted(tmp_path):
     page = build(load(sweep(tmp_path, ranks=(1,))))
     section = next(one for one in page.sections if one.id == "prediction")
-    assert section.text.startswith("Not known: ") and "--alpha-us" in section.text and not section.charts
+    assert section.text.startswith("Not available: ") and "--alpha-us" in section.text and not section.charts
 
 
 def test_no_sentence_of_what_would_gain_little(tmp_path):
@@ -259,7 +259,7 @@ def test_gradients_of_16_bits_are_not_halved_again(tmp_path):
     sweep(tmp_path, ranks=(2,), grad="fp16")
     plant(tmp_path, 1, "none")
     ran = run("analysis.predict", tmp_path, "--what-if", "fp16-gradients", "--format", "csv")
-    assert "what if fp16-gradients: gradients are sent in 16 bits already" in ran.err
+    assert "what-if fp16-gradients: gradients are already sent in 16 bits" in ran.err
 
 
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
@@ -279,7 +279,7 @@ def test_links_that_were_never_seen_are_neither_predicted_nor_changed(tmp_path):
     ran = run("analysis.predict", tmp_path, "--what-if", "network=2x", "--format", "csv")
     assert ran.code == 0 and not [row for row in ran.csv if row["what_if"]]
     section = next(one for one in build(load(tmp_path)).sections if one.id == "prediction")
-    assert "Believe the simulation" not in section.text
+    assert "Prefer the simulation" not in section.text
 
 
 def test_a_loader_that_keeps_no_device_waiting_has_nothing_to_give(tmp_path):

@@ -56,7 +56,7 @@ def test_the_command_and_the_report(tmp_path):
     layers(tmp_path / "studies" / "two")
     page = pages.page(tmp_path / "studies")
     assert [section.heading for section in page.sections] == ["What does a layer cost?"] * 2
-    assert "50 % of what" in render(page) and len(page.summary) == 4
+    assert "50 % of the" in render(page) and len(page.summary) == 4
     several = run("analysis.studies.__main__", tmp_path / "studies")
     assert several.code == 2 and "several studies (one, two)" in several.err
 
@@ -89,13 +89,13 @@ def order(directory, other_ms):
     [
         ([0.5] * 20, "takes 0.500 [0.500, 0.500] of the time: pool first"),
         ([1.2] * 20, "keep the usual order"),
-        ([0.9, 1.1] * 10, "no difference in time can be told"),
+        ([0.9, 1.1] * 10, "no significant difference in time"),
     ],
 )
 def test_orders_are_compared_turn_by_turn(tmp_path, factors, said):
     result = order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors)
     made = answers.answer(result)
-    assert said in made.notes[0] and "2.000 MiB less of activations" in made.notes[0]
+    assert said in made.notes[0] and "2.000 MiB less memory for activations" in made.notes[0]
     assert [row["order"] for row in made.rows] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
     assert made.rows[0]["step_ms"] == pytest.approx(11.5)
 
@@ -118,9 +118,9 @@ def test_damage_names_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("flops_per_s", "bytes_per_s", "said"),
     [
-        (1e12, 10e9, "forward 50 % of what compute allows"),
-        (1e12, 1e9, "forward not bound by memory (its tensors would be 500 % of the bandwidth)"),
-        (0.1e12, 10e9, "forward at 500 % of the peak, which is therefore not the device's"),
+        (1e12, 10e9, "forward 50 % of the compute limit"),
+        (1e12, 1e9, "forward not memory-bound (its tensors would need 500 % of the bandwidth)"),
+        (0.1e12, 10e9, "forward at 500 % of the measured peak, which is therefore not the device's"),
     ],
 )
 def test_nothing_is_said_to_pass_its_roof(tmp_path, flops_per_s, bytes_per_s, said):
@@ -137,7 +137,7 @@ def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
             recorder.quantity(f"512 {way}", "cpu", name, value)
     recorder.write(5, 3)
     (said,) = answers.answer(read(tmp_path / "gemm")).notes
-    assert "are 2.00 times as fast, by too few repetitions" in said
+    assert "are 2.00 times as fast, but with too few repetitions" in said
 
 
 def gemm(directory):
@@ -195,7 +195,7 @@ def test_the_boundary_has_a_time_on_both_sides(tmp_path):
     assert [networks[name]["step_on_devices"] for name in networks] == [1, 1, 2]
     assert {row["step_on_devices"] for row in made.rows if row["devices"] == 2} == {2}
     assert networks["2+2"]["reason"] == "can't allocate memory" and networks["2+2"]["free_bytes"] is None
-    assert made.notes[0] == "1+2 layers fit in one device, 2+2 do not."
+    assert made.notes[0] == "1+2 layers fit in one device; 2+2 do not."
     assert "1+0 and 1+2 layers, 20.00 and 50.00 MiB; a step takes 24.00 ms" in made.notes[2]
 
 
@@ -216,7 +216,7 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
     for key in [key for key in result.quantities if key[0] != "1+1"]:
         del result.quantities[key]
         result.durations.pop(key, None)
-    assert answers.answer(result).notes[0].startswith("The boundary was not found")
+    assert answers.answer(result).notes[0].startswith("The limit was not found")
 
 
 def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):

@@ -71,9 +71,9 @@ def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
     rows = answer(marked)
     assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["batches"] == 2
     assert rows[0, "marks"]["batch_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
-    assert "between its stages" not in run(MODULE, marked).out
+    assert "between the stages" not in run(MODULE, marked).out
     staged = run(MODULE, merged(tmp_path / "staged.xml", 30.0, batches=41))
-    assert "between its stages is missing" in " ".join(staged.out.split())
+    assert "between the stages of a batch is missing" in " ".join(staged.out.split())
 
 
 def merged(path, application_s, batches=0):
@@ -86,7 +86,7 @@ def merged(path, application_s, batches=0):
 def test_the_difference_is_over_one_batch_less_and_stands_in_only_where_nothing_is_better(tmp_path):
     long = merged(tmp_path / "long.xml", 30.0)
     starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9, 10.1))]
-    assert "tells no batch" in one_line_error(run(MODULE, long))
+    assert "holds no batches" in one_line_error(run(MODULE, long))
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["estimator"] == "difference" and row["preferred"]
     assert row["batch_ms"] == pytest.approx(20_000 / 40)
@@ -137,7 +137,7 @@ def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tm
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["batch_ms"] < 0 and row["batch_ms_low"] is None and row["batch_ms_high"] is None
     said = run(MODULE, long, "--batches", "41", "--startup", *starts).out
-    assert "a difference below zero is no duration" in " ".join(said.split())
+    assert "a negative difference is not a duration" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("module", ["analysis.measures.tau.applications", "analysis.measures.tau.messages"])

@@ -125,7 +125,7 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
     assert all(row["gpu_utilization_pct"] is not None for row in rows)
     plant(sweep, device=-1)
     ran = run(MODULE, sweep)
-    assert "not known: a CPU has no multiprocessors" in ran.out
+    assert "not available: a CPU has no multiprocessors" in ran.out
     section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
     assert "a CPU has no multiprocessors" in section.notes[0]
 
@@ -165,7 +165,7 @@ def test_a_real_trace_by_every_nanosecond(shared_data):
 
 def test_results_without_a_profiler_are_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    assert "needs a run under a profiler" in one_line_error(run(MODULE, tmp_path))
+    assert "needs a profiled run" in one_line_error(run(MODULE, tmp_path))
 
 
 @pytest.mark.parametrize("command", ["utilization", "activities"])

@@ -26,7 +26,7 @@ def test_node_lists_are_expanded(text, nodes):
 
 @pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n]1[", ",n1", "n1,,n2", "n[]"])
 def test_what_is_no_node_list_is_said_to_be_none(text):
-    with pytest.raises(UserError, match="no list of nodes"):
+    with pytest.raises(UserError, match="invalid node list"):
         expand_nodes(text)
 
 

@@ -202,7 +202,7 @@ def test_a_database_whose_writer_died_is_not_called_damaged(name, tmp_path):
     )
     subprocess.run([sys.executable, "-c", die], check=True)
     assert path.with_name(path.name + "-journal").exists()
-    with pytest.raises(UserError, match="died before it had finished"):
+    with pytest.raises(UserError, match="died before it finished"):
         read(path, tool)
 
 

@@ -32,9 +32,9 @@ GOOD = sample().text()
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
-        (b"hello", "no JSON"),
-        (b"\x00" * 100, "no JSON"),
+        (b"", "not a JSON"),
+        (b"hello", "not a JSON"),
+        (b"\x00" * 100, "not a JSON"),
         (b"{}", "traceEvents"),
         (b'{"a": 1}', "traceEvents"),
         (b'{"traceEvents": []}', "no events"),
@@ -46,7 +46,7 @@ GOOD = sample().text()
         (b'{"traceEvents": ' + b"[" * 100_000, "nested too deeply"),
         (b"\x1f\x8b" + b"junk" * 20, "damaged"),
         (gzip.compress(GOOD)[:-30], "truncated"),
-        (gzip.compress(b"", mtime=0), "no JSON"),
+        (gzip.compress(b"", mtime=0), "not a JSON"),
     ],
 )
 def test_a_broken_file_is_one_clear_error(tmp_path, content, said):

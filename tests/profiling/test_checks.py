@@ -35,13 +35,13 @@ def test_stages_out_of_order_are_a_clock_that_went_back():
     times = np.arange(12)
     times[7] = 0  # the second batch ends before it has begun
     (finding,) = stage_findings(0, STAGES * 3, times)
-    assert "stages do not come in the order of a batch: the clock went backwards" in finding
+    assert "stages are out of order within their batch: the clock went backwards" in finding
 
 
 def test_work_before_its_launch_is_a_clock_that_differs():
     assert clock_findings(0, 2, 0) == []
     (finding,) = clock_findings(1, 2, 4000)
-    assert finding.startswith("1 of 2 device activities begin before they are launched, by up to 4 us")
+    assert finding.startswith("1 of 2 device activities begin before their launch, by up to 4 us")
 
 
 # --- the same, from the file of each tool --------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
     path = write(tmp_path / file)
     with_the_clock_back(name, path)
     found = of_stages_and_clocks(read(path, name).findings)
-    assert len(found) == 1 and "begin before they are launched" in found[0], found
+    assert len(found) == 1 and "begin before their launch" in found[0], found
 
 
 def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_rank(tmp_path):
@@ -133,7 +133,7 @@ def test_several_ranks_without_a_collective_are_a_finding_of_the_tools_around_a_
     ):
         findings: list[str] = []
         list(tool(name).stream(path, findings, Origin(1, first_batch=0, world_size=4)))
-        assert any("one of 4 ranks, and no collective on its GPU" in one for one in findings)
+        assert any("one of 4 ranks, with no collective on its GPU" in one for one in findings)
 
 
 def test_what_a_launcher_says_reaches_the_reader(tmp_path):
@@ -141,7 +141,7 @@ def test_what_a_launcher_says_reaches_the_reader(tmp_path):
     raw.mkdir(parents=True)
     nvprof_database(raw / "nvprof.sql")
     findings = collect_output("nvprof", raw, Options(world_size=2, rank=1))
-    assert any("one of 2 ranks, and no collective on its GPU" in one for one in findings)
+    assert any("one of 2 ranks, with no collective on its GPU" in one for one in findings)
     assert not any("no collective" in one for one in collect_output("nvprof", raw, Options(rank=1)))
 
 
@@ -152,7 +152,7 @@ def test_processes_of_one_report_are_ranks_whose_collectives_are_missed(tmp_path
     for pid in (8, 9):
         database.batches(2, pid=pid, device=pid - 8)
     findings = read(database.close()).findings
-    assert sum("one of 2 ranks, and no collective on its GPU" in one for one in findings) == 2
+    assert sum("one of 2 ranks, with no collective on its GPU" in one for one in findings) == 2
 
 
 def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     capture.start()
     api.run("CONCURRENT_KERNEL", name=GEMM)
     findings = capture.write()
-    assert any("one of 2 ranks, and no collective on its GPU" in one for one in findings)
+    assert any("one of 2 ranks, with no collective on its GPU" in one for one in findings)
     # The file says it, too, whoever reads it later and wherever.
     monkeypatch.delenv("WORLD_SIZE")
     assert any("one of 2 ranks" in one for one in read(tmp_path / "raw" / "cupti.jsonl").findings)
@@ -182,6 +182,6 @@ def test_pyprofs_tables_of_several_ranks_lack_what_horovod_sent_over_mpi(tmp_pat
 
     name = "run_0_config_{}_2_ib_nvprof_8_resnet50_dali-gpu_64_fp16_fp32_ret_0_0.gzip"
     of_two = read(pyprof(tmp_path / name.format(8))).findings
-    assert any("one of 16 ranks, and no collective on its GPU" in finding for finding in of_two)
+    assert any("one of 16 ranks, with no collective on its GPU" in finding for finding in of_two)
     alone = read(pyprof(tmp_path / name.format(1).replace("_1_2_", "_1_1_"))).findings
     assert not any("collective" in finding for finding in alone)

@@ -139,12 +139,12 @@ def lay(directory, own_markers=None, own_kernels=None):
 def test_the_tables_are_shifted_and_the_residual_is_said(tmp_path):
     shift = 7 * 10**9
     (said,) = set_clock(lay(tmp_path, markers(shift), kernels()), "nsys")
-    assert said == "nsys: its clock was set to that of the batches by marks of the stages, to within 5 us"
+    assert said == "nsys: its clock was aligned to the step timings by marks of the stages, to within 5 us"
     found = read(tmp_path, "markers").to_pandas()
     assert np.abs(found["start_ns"].to_numpy() - markers(0)["start_ns"]).max() <= 5_000
     assert np.abs(found["end_ns"].to_numpy() - markers(0)["end_ns"]).max() <= 5_000
     (again,) = set_clock(tmp_path, "nsys")
-    assert again == "nsys: its clock is that of the batches, to within 5 us"
+    assert again == "nsys: its clock and step timings agree, to within 5 us"
     assert read(tmp_path, "markers").to_pandas().equals(found)
 
 
@@ -152,14 +152,14 @@ def test_launches_are_shifted_with_what_they_launched(tmp_path):
     own = on_device(7 * 10**9)
     own["launch_ns"] = own["start_ns"] - 3_000
     (said,) = set_clock(lay(tmp_path, None, own), "nsys")
-    assert "was set to that of the batches" in said
+    assert "was aligned to the step timings" in said
     found = read(tmp_path, "kernels")
     assert found["launch_ns"].to_pylist() == [start - 3_000 for start in found["start_ns"].to_pylist()]
 
 
 def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
     (said,) = set_clock(lay(tmp_path, own_kernels=tensors(START - 10**9)), "horovod")
-    assert said == "horovod: its clock was set to that of the batches by its collectives, to within 20 ms"
+    assert said == "horovod: its clock was aligned to the step timings by its collectives, to within 20 ms"
     found = read(tmp_path, "kernels").to_pandas()
     exchanged = found[found["layer"].astype(str).str.startswith("grad")]
     assert exchanged["batch_index"].tolist() == [batch for batch in range(COUNT) for _ in range(2)]

@@ -25,7 +25,7 @@ def put(path, lines):
 def test_a_file_is_read_as_it_was_written(tmp_path):
     recording = read_records(records_file(tmp_path / "rank0.jsonl"))
     assert recording.first_batch == 5
-    assert recording.findings == ["its clock was set to the host's, to within 1 us"]
+    assert recording.findings == ["its clock was aligned to the host's, to within 1 us"]
     assert recording.trace.whole().device["start_ns"].min() == 1_700_000_000_000_000_020
     assert len(recording.trace.whole().device["name"]) == len(recording.trace.whole().launches["thread"]) == 9
     converted = tool("cupti").read(tmp_path / "rank0.jsonl", Origin(4))
@@ -34,7 +34,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda lines: lines[0].update(version=2), "of another release"),
+    (lambda lines: lines[0].update(version=2), "by another release"),
     (lambda lines: lines[0].update(what="x"), "holds no CUPTI records"),
     (lambda lines: lines[0].update(rank=-1), "line 1"),
     (lambda lines: lines[0].update(clock=[1, 2]), "line 1"),
@@ -44,7 +44,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     (lambda lines: lines[2]["kernel"].update(end=[2**63] * 9), "line 3 .columns of kernel"),
     (lambda lines: lines[2]["kernel"].update(name=[9] * 9), "line 3 .a name"),
     (lambda lines: lines[2].update(more={}), "line 3 .no group"),
-    (lambda lines: lines.insert(2, {"dream": {}}), "line 3 .no known group"),
+    (lambda lines: lines.insert(2, {"dream": {}}), "line 3 .unknown group"),
     (lambda lines: lines.append({"names": []}), "more follows"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line_with_its_place(tmp_path, change, message):
@@ -61,7 +61,7 @@ def test_a_file_without_its_end_keeps_its_records(tmp_path):
     recording = read_records(path)
     assert len(recording.trace.whole().device["name"]) == 9
     assert recording.findings[0] == (
-        "it has no end: the process was killed while it recorded; the last records are missing"
+        "its end is missing: the process was killed while recording; the last records are lost"
     )
     content = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*content[:2], content[2][:-9], *content[3:]]))
@@ -85,15 +85,15 @@ def test_clocks_that_move_apart_are_a_finding_and_an_empty_recording_is_one(tmp_
         writer = RecordsWriter(file, 0, 0, Reading(1000, 5000, 10))
         writer.end(Reading(2000, 2_006_000, 10), 0, [])
     findings = read_records(path).findings
-    assert "its clock was set to the host's, to within 2 ms" in findings  # they moved 2 ms apart
-    assert "the recording is empty: nothing ran on a GPU while it was on" in findings
+    assert "its clock was aligned to the host's, to within 2 ms" in findings  # they moved 2 ms apart
+    assert "the recording is empty: nothing ran on a GPU during the recording" in findings
 
 
 def test_clocks_that_lie_years_apart_are_said_to(tmp_path):
     path = records_file(tmp_path / "r.jsonl")
     lines = lines_of(path)
     lines[-1]["end"]["clock"][0] = -(10**18)  # 32 years before the start
-    assert "its clock was set to the host's, to within 1e+09 s" in read_records(put(path, lines)).findings
+    assert "its clock was aligned to the host's, to within 1e+09 s" in read_records(put(path, lines)).findings
 
 
 def test_threads_of_cupti_may_hand_over_at_once(tmp_path):

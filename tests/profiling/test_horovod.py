@@ -37,7 +37,7 @@ def test_what_is_wrong_is_said(tmp_path):
     path = tmp_path / "rank3.json"
     path.write_text(HOROVOD.replace('"name": "1", "ts": 105', '"name": "2", "ts": 105'))
     found, findings = tables(path)
-    assert findings == ["rank3.json: rank 1 was never seen to be ready"]
+    assert findings == ["rank3.json: rank 1 was never ready"]
     kernel = found["kernels"].iloc[0]
     assert (kernel["start_ns"], kernel["duration_ns"], kernel["bytes"]) == (107_000, 13_000, 400)
     assert (kernel["layer"], kernel["rank"]) == ("grad_1", 3)
@@ -45,8 +45,8 @@ def test_what_is_wrong_is_said(tmp_path):
         HOROVOD.replace('"ts": 118', '"ts": 50') + '{"ph": "B", "name": "ALLREDUCE", "ts": 200, "pi'
     )
     assert tables(path)[1] == [
-        "rank3.json: its last line is cut: Horovod was still writing, or was killed",
-        "rank3.json: 1 events lack a required field or hold an absurd one; they are left out",
+        "rank3.json: its last line is incomplete: Horovod was still writing, or was killed",
+        "rank3.json: 1 events lack a required field or have an impossible value; they are left out",
         "rank3.json: 1 ranges end before they begin: the clock went backwards",
     ]
 
@@ -92,7 +92,7 @@ def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
     found, findings = tables(path)
     assert found["kernels"]["start_ns"].to_list() == [107_000]
     assert findings == [
-        "timeline.json: 1 events lack a required field or hold an absurd one; they are left out"
+        "timeline.json: 1 events lack a required field or have an impossible value; they are left out"
     ]
 
 

@@ -30,7 +30,7 @@ def test_the_raw_page_of_a_resnet18(shared_data):
     # TF32 convolutions run on tensor cores, whose operations this capture did not count.
     unknown = kernels[kernels["flops"].isna()]
     assert len(unknown) == 34 and set(unknown["class"]) == {"convolution"}
-    assert any("34 launches compute on tensor cores" in finding for finding in findings)
+    assert any("34 launches use tensor cores" in finding for finding in findings)
     metrics = found["atomics"]["event"].str.partition(" : ")[0]
     assert "dram__bytes_read.sum (B)" in set(metrics)
     assert not metrics.str.startswith(("device__attribute", "nvlink__", "profiler__")).any()

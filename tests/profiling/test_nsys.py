@@ -142,14 +142,18 @@ def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
     )
     kernels, _, findings = frames(path)
     assert len(kernels) == 3
-    assert any("3 events lack a required field or hold an absurd one" in finding for finding in findings)
+    assert any(
+        "3 events lack a required field or have an impossible value" in finding for finding in findings
+    )
 
 
 def test_rows_none_of_which_can_be_are_counted(tmp_path):
     path = Nsys(tmp_path / "odd.sqlite").close()
     change(path, ["insert into CUPTI_ACTIVITY_KIND_KERNEL (start, end) values ('soon', 'later'), (null, 7)"])
     _, _, findings = frames(path)
-    assert any("2 events lack a required field or hold an absurd one" in finding for finding in findings)
+    assert any(
+        "2 events lack a required field or have an impossible value" in finding for finding in findings
+    )
 
 
 def test_kernels_without_times_are_left_out_and_counted(tmp_path):
@@ -194,7 +198,7 @@ def test_exports_of_other_releases_give_the_same_batches(tmp_path, variant):
 
 
 LACKING = {
-    "no work on a GPU": (
+    "no GPU activity": (
         ["drop table CUPTI_ACTIVITY_KIND_KERNEL", "drop table CUPTI_ACTIVITY_KIND_RUNTIME"],
         0,
         12,

@@ -183,7 +183,7 @@ def test_a_unit_that_is_not_known_is_said_with_its_column(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(TRACE.format(" (ns)").replace("Duration (ns)", "Duration (ticks)"))
     (finding,) = read(path).findings
-    assert finding.startswith("trace.csv: column Duration is in ticks, a unit not known here")
+    assert finding.startswith("trace.csv: column Duration has the unknown unit ticks")
 
 
 OTHER_FORMATS = {

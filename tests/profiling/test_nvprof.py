@@ -254,7 +254,7 @@ def test_samples_of_the_cpu_are_no_summary(block, tmp_path):
     found, findings = tables(path)
     assert "main" not in set(found["intervals"]["function"])
     (finding,) = findings
-    assert "samples of the CPU (--cpu-profiling) are not read" in finding
+    assert "CPU samples (--cpu-profiling) are not read" in finding
 
 
 RANGE = """==7== NVTX result:

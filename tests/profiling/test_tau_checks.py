@@ -47,7 +47,7 @@ def test_a_timer_that_tau_switched_off_keeps_its_name_and_is_told(write, tmp_pat
     }
     assert converted.tables["intervals"].schema == SCHEMAS["intervals"]
     (finding,) = converted.findings
-    assert "TAU ceased to time functions that were called often" in finding and "'End of Batch'" in finding
+    assert "TAU stopped timing functions that were called often" in finding and "'End of Batch'" in finding
 
 
 @pytest.mark.parametrize("clock", ["time", "CLOCK_GET_TIME", "linux_timers", "GET_TIME_OF_DAY"])
@@ -69,7 +69,7 @@ def test_a_trace_is_called_one(tmp_path):
     trace.write_bytes(bytes(range(256)) * 27)
     assert recognise(trace) == "tau"
     for path in (trace, tmp_path):
-        with pytest.raises(UserError, match="a trace of TAU, which is not read here; record a profile"):
+        with pytest.raises(UserError, match="a trace of TAU, which cannot be read; record a profile"):
             read(path)
 
 
@@ -89,7 +89,7 @@ def test_findings_of_a_rank_name_it_and_those_of_the_run_are_alike(tmp_path):
     ("mode", "timer", "says"),
     [
         ("io", "read()", "built without -iowrapper"),
-        ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]", "and no sample"),
+        ("ebs", "[SAMPLE] conv2d [{a.cpp} {12}]", "but no sample"),
     ],
 )
 def test_a_mode_that_recorded_nothing_of_its_own_is_a_finding(mode, timer, says, tmp_path):

@@ -242,7 +242,7 @@ def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fak
     )
     fake("nsys", body + RUN)
     assert main(["--tool", "nsys", "--out", str(tmp_path / "run"), "--", "-c", "pass"]) == 0
-    assert tries.read_text() == "xxxx" and capfd.readouterr().err.count("once more") == 2
+    assert tries.read_text() == "xxxx" and capfd.readouterr().err.count("trying again") == 2
     assert pq.read_table(tmp_path / "run/rank_0000/markers.parquet").num_rows == 12
 
 
@@ -259,7 +259,7 @@ def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fak
         (["--tool", "ncu", "--device", "gpu", "--", "-c", "pass"], "profile ncu needs ncu on the PATH"),
         (
             ["--tool", "nvprof", "--device", "cpu", "--", "-c", "pass"],
-            "profile nvprof records what a GPU does, and this run computes on the CPU; torch and nsys",
+            "profile nvprof records GPU activity only, and this run computes on the CPU; torch and nsys",
         ),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_tool_of_gpus_starts_nothing_where_there_is_none(tmp_path, fake, monke
     train = ["--tool", "nvprof", "--out", str(tmp_path), "--", "-c", f"open({str(touched)!r}, 'w')"]
     monkeypatch.setattr(wrap, "_GPUS", (f"{tmp_path}/nvidia[0-9]*",))
     (tmp_path / "nvidiactl").touch()  # CUDA programs make it, GPU or not
-    with pytest.raises(UserError, match="records what a GPU does"):
+    with pytest.raises(UserError, match="records GPU activity only"):
         main(train)
     assert not touched.exists()
     (tmp_path / "nvidia3").touch()  # there is one now
@@ -358,4 +358,4 @@ def test_a_profiler_of_gpus_is_not_switched_on_a_cpu_and_that_is_said(monkeypatc
     capture = RangeCapture({VARIABLE: "cuda"})
     capture.start(None, 3)
     capture.stop()
-    assert "this rank has none: nothing is recorded" in capture.write()[0]
+    assert "this rank has no GPU: nothing is recorded" in capture.write()[0]

@@ -132,6 +132,18 @@ def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monk
     assert [rank.make_optimizer(layer, make_run(one), device) for one, device in ways] == [True, None, None]
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind", "said"),
+    [({"compile": "reduce-overhead", "profile": "torch"}, "cuda", True),
+     ({"compile": "max-autotune", "profile": "cupti"}, "cuda", True),
+     ({"compile": True, "profile": "torch"}, "cuda", False), ({"compile": "reduce-overhead"}, "cuda", False),
+     ({"compile": "reduce-overhead", "profile": "torch"}, "cpu", False)],
+)  # fmt: skip
+def test_what_a_profile_of_cuda_graphs_does_not_know_is_said(fields, kind, said):
+    findings = rank.graph_findings(make_run(fields), torch.device(kind))
+    assert len(findings) == said and all("FLOPs are not known" in one for one in findings)
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_ddp_broadcasts_buffers_if_the_run_says_so(wanted):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -187,12 +199,11 @@ def test_a_process_still_joined_to_others_says_why_and_leaves_at_once(error):
     code = f"""
 import threading, torch.distributed as dist
 from profiling.errors import UserError
-from train import __main__ as train
+from train.ending import run_and_leave
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 threading.Thread(target=threading.Event().wait).start()
 def main(): raise {error}
-train.main = main
-train.run_and_leave()
+run_and_leave(main)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False

@@ -17,31 +17,12 @@ FORWARD, BACKWARD, UPDATE = (
 BATCH = ["tick", "load", *FORWARD, *BACKWARD, *UPDATE, "tick", "told", "mark End of Batch", "tick"]
 
 
-class Story:
-    """Everything the loop does, in order; each part of it tells the story its share."""
+class ToldClock:
+    def __init__(self, told: list[str]):
+        self.told = told
 
-    def __init__(self, **fields):
-        self.run = make_run({"device": "cpu", "batch": 2, "image_size": 32, "learning_rate": 0.001, **fields})
-        self.told: list[str] = []
-        self.losses: list[float] = []
-        self.seen_images = None
-        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
-        model.register_forward_pre_hook(self._forward)
-        model.register_full_backward_hook(lambda *_: self.told.append("backward"))
-        self.model = model
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=self.run.learning_rate)
-        self.optimizer.register_step_pre_hook(lambda *_: self.told.append("step"))
-        zero_grad = self.optimizer.zero_grad
-        self.optimizer.zero_grad = lambda **how: (self.told.append("zero_grad"), zero_grad(**how))
-
-    def _forward(self, module, inputs):
-        self.told.append("forward")
-        self.seen_images = inputs[0]
-
-    # the clock
-    def start(self, model=None, first_batch=None):
-        self.told.append("clock" if model is None else f"capture from {first_batch}")
-        self.captured = model
+    def start(self):
+        self.told.append("clock")
 
     def tick(self):
         self.told.append("tick")
@@ -50,14 +31,27 @@ class Story:
         self.told.append("instants")
         return ["the instants"]
 
-    # the capture
-    def prepare(self, model=None):
+
+class ToldCapture:
+    def __init__(self, told: list[str]):
+        self.told = told
+        self.model = None
+
+    def prepare(self, model):
         self.told.append("capture warms up")
+
+    def start(self, model, first_batch):
+        self.told.append(f"capture from {first_batch}")
+        self.model = model
 
     def stop(self):
         self.told.append("stop")
 
-    # markers
+
+class ToldMarker:
+    def __init__(self, told: list[str]):
+        self.told = told
+
     def push(self, name):
         self.told.append(f"push {name}")
 
@@ -67,21 +61,49 @@ class Story:
     def mark(self, name):
         self.told.append(f"mark {name}")
 
-    # batches
-    def __next__(self):
-        self.told.append("load")
-        return torch.ones(2, 3, 32, 32, requires_grad=True), torch.tensor([3, 4])
+
+class Story:
+    """A training and everything that it does, in order: each of those who take part tells its share."""
+
+    def __init__(self, device=CPU, **fields):
+        self.run = make_run({"device": "cpu", "batch": 2, "image_size": 32, "learning_rate": 0.001, **fields})
+        self.told: list[str] = []
+        self.losses: list[float] = []
+        self.seen_images = None
+        self.clock, self.capture, self.marker = (
+            kind(self.told) for kind in (ToldClock, ToldCapture, ToldMarker)
+        )
+        self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)).to(device)
+        self.model.register_forward_pre_hook(self._forward)
+        self.model.register_full_backward_hook(lambda *_: self.told.append("backward"))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.run.learning_rate)
+        self.optimizer.register_step_pre_hook(lambda *_: self.told.append("step"))
+        zero_grad = self.optimizer.zero_grad
+        self.optimizer.zero_grad = lambda **how: (self.told.append("zero_grad"), zero_grad(**how))
+        self.device = device
+
+    def _forward(self, module, inputs):
+        self.told.append("forward")
+        self.seen_images = inputs[0]
+
+    def batches(self):
+        while True:
+            self.told.append("load")
+            yield (
+                torch.ones(2, 3, 32, 32, requires_grad=True, device=self.device),
+                torch.tensor([3, 4], device=self.device),
+            )
 
     def on_batch(self, index, loss):
         self.told.append("told")
         assert index == len(self.losses)
         self.losses.append(loss.item())
 
-    def happen(self):
-        precision = Precision(self.run, CPU)
+    def happen(self, wrapper=None):
         return loop.train(
-            self.run, self.model, self.optimizer, self, precision, Markers([self]), self, self, self.on_batch
-        )
+            self.run, wrapper or self.model, self.optimizer, self.batches(), Precision(self.run, self.device),
+            Markers([self.marker]), self.clock, self.capture, self.on_batch,
+        )  # fmt: skip
 
 
 def test_a_batch_is_load_forward_backward_update_and_its_end():
@@ -120,12 +142,21 @@ def test_a_schedule_switches_the_capture_on_and_off_between_batches():
     ]  # fmt: skip
 
 
+class Wrapper(torch.nn.Module):
+    """As DistributedDataParallel and DataParallel do, it holds the model as ``module``."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, images):
+        return self.module(images)
+
+
 def test_the_profiler_is_given_the_model_within_its_wrapper():
     story = Story(batches=1)
-    inner = story.model
-    story.model = torch.nn.DataParallel(inner, device_ids=[])
-    story.happen()
-    assert story.captured is inner
+    story.happen(Wrapper(story.model))
+    assert story.capture.model is story.model
 
 
 def test_channels_last_reaches_the_model():
@@ -161,10 +192,7 @@ def test_a_cpu_is_never_synchronised(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("sync_stages", [False, True])
 def test_a_gpu_is_synchronised_after_forward_and_update_if_asked(monkeypatch, sync_stages):
-    story = Story(batches=1, sync_stages=sync_stages)
-    story.model.cuda()
-    load = story.__next__
-    monkeypatch.setattr(Story, "__next__", lambda self: tuple(part.cuda() for part in load()))
+    story = Story(torch.device("cuda"), batches=1, sync_stages=sync_stages)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: story.told.append("wait"))
     story.happen()
     waits = [place for place, what in enumerate(story.told) if what == "wait"]

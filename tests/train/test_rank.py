@@ -137,7 +137,7 @@ def test_a_profiler_attributes_batches_from_the_one_that_is_asked(data_set, tmp_
     assert flops.to_numpy() == pytest.approx(finished.report.training_flops_per_image, rel=0.01)
     within = kernels[kernels.batch_index == 3]
     assert within.start_ns.between(batches.start_ns[3], batches.end_ns[3]).all(), "two clocks that disagree"
-    clock = "torch: its clock is that of the batches, to within"
+    clock = "torch: its clock and step timings agree, to within"
     assert any(finding.startswith(clock) for finding in finished.report.findings)
 
 

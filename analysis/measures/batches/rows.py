@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS = (
-    Metric("batches", "batches done"),
-    Metric("warmup", "how many at the head were off the steady level; they are left out", "warm-\nup"),
+    Metric("batches", "number of batches"),
+    Metric("warmup", "warmup batches at the start, left out of the other columns", "warmup"),
     Metric(
         "batch_ms",
-        "median of the steady batches; its interval is inside the run and says nothing of other runs (empty: "
-        "too few batches, or too much alike)",
+        "median batch duration without warmup; the interval is within the run and does not cover "
+        "differences between runs (empty: too few batches, or too strongly correlated)",
         "batch\nmedian",
         IN_RUN,
     ),
-    Metric("p95_ms", "one steady batch in twenty takes longer", "p95"),
-    Metric("p99_ms", "one in a hundred", "p99"),
-    Metric("max_ms", "the longest", "max"),
-    Metric("images_per_s", "images of all ranks over the job's time for the steady batches"),
+    Metric("p95_ms", "95th percentile, without warmup", "p95"),
+    Metric("p99_ms", "99th percentile", "p99"),
+    Metric("max_ms", "longest batch", "max"),
+    Metric("images_per_s", "images of all ranks divided by the job's time, without warmup"),
     *(
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
         for stage in STAGES
     ),
     Metric("attributed_ms", "median of the batches that the profiler recorded"),
-    Metric("startup_s", "start of the process to the first batch, of the slowest rank"),
+    Metric("startup_s", "start of the process to first batch, slowest rank"),
 )
-TAU_METRICS = (Metric("tau_batch_ms", "the published estimate of the batch duration", "TAU\nestimate"),)
+TAU_METRICS = (Metric("tau_batch_ms", "published estimate of the batch duration", "TAU\nestimate"),)
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, then": METRICS,
     "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
@@ -65,7 +65,7 @@ SHOWN = (
     *(f"{stage}_ms" for stage in STAGES),
 )
 
-_WARMUP = "Warm-up is left out of all figures."
+_WARMUP = "All values leave out warmup."
 
 
 def rows(study: Study) -> Rows:
@@ -77,8 +77,8 @@ def rows(study: Study) -> Rows:
     runs += _tau_rows(study)
     if not runs:
         raise study.nothing(
-            f"{study.path} holds no durations of batches: PyProf tables have none, "
-            "TAU tables only where 50-batch and 1-batch runs of a configuration are there"
+            f"{study.path} holds no batch durations. PyProf tables have none; TAU tables have them where a "
+            "configuration has 50-batch and 1-batch runs"
         )
     return sorted(runs, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
 
@@ -100,10 +100,10 @@ def part(rows: Rows) -> Part:
     shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *SHOWN)]
     shown += TAU_METRICS
     return Part(
-        "Batches of each run (ms; the job's batch ends with its slowest rank)",
+        "Batches of each run (ms; a batch of the job ends with its slowest rank)",
         rows,
         filled(columns(shown), rows),
-        "\n".join(["Intervals are of batches inside the run.", *_too_short(rows), _WARMUP]),
+        "\n".join(["Intervals are over the batches of one run.", *_too_short(rows), _WARMUP]),
     )
 
 
@@ -114,8 +114,8 @@ def _too_short(rows: Rows) -> list[str]:
     if not without:
         return []
     return [
-        f"{without} of {len(timed)} runs have no interval: their steady batches are too few to tell how much "
-        "neighbours are alike, or too much alike\n(50 do up to a correlation of 0.5, 100 up to 0.8)."
+        f"{without} of {len(timed)} runs have no interval: too few batches after warmup for their "
+        "autocorrelation\n(50 suffice up to a correlation of 0.5, 100 up to 0.8)."
     ]
 
 

@@ -86,8 +86,8 @@ def series_of(study: Study, source: Source) -> Series:
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
         study.note(
-            f"{longer} of {series.rank_ns.size} batches of its ranks are shorter than their "
-            "stages together: what is said of stages is wrong",
+            f"{longer} of {series.rank_ns.size} batches of its ranks are shorter than the sum of their "
+            "stages: stage times are wrong",
             source,
         )
     return series
@@ -102,7 +102,7 @@ def _series_of_traces(source: Source) -> Series:
     every = [table.sort_by("batch_index") for table in read]
     fewest = min((len(table) for table in every), default=0)
     if not fewest or source.job is None or source.job.batches_from == WHOLE:
-        raise UserError("nothing tells its batches apart")
+        raise UserError("no markers separate its batches")
 
     def column(name: str) -> np.ndarray:
         return np.stack([table[name].to_numpy()[:fewest].astype(float) for table in every])
@@ -130,7 +130,7 @@ def _series(source: Source) -> Series:
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")
         order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
         if any(read[name].null_count for name in _READ):
-            raise UserError(f"rank {rank} recorded batches without their times")
+            raise UserError(f"rank {rank} recorded batches without timestamps")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
@@ -159,7 +159,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
 
     def of(source: Source) -> Series | None:
         if source.job is not None and source.job.batches_from == WHOLE:
-            study.note("nothing tells its batches apart: how long one takes is not known", source)
+            study.note("no markers separate its batches: their duration is not available", source)
             return None
         return series_of(study, source)
 
@@ -172,8 +172,8 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
     if never:
         study.note(
-            f"{len(never)} of {len(unrecorded)} runs never settle (e.g. {never[0]}): half of their batches "
-            "are dropped as warm-up, and the rest may drift; give them more batches"
+            f"{len(never)} of {len(unrecorded)} runs never reach a steady state (e.g. {never[0]}): half of "
+            "their batches are dropped as warmup and the rest may drift. Use more batches"
         )
     drifting = [
         (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None
@@ -181,8 +181,8 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     if drifting:
         name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
         study.note(
-            f"{len(drifting)} of {len(series)} runs drift (most {name}: the last third of its batches takes "
-            f"{change:.2f} times as long as the first): a median, or images/s, is of no level that they keep"
+            f"{len(drifting)} of {len(series)} runs drift (most: {name}, whose last third of batches takes "
+            f"{change:.2f} times as long as the first): their median and images/s describe no steady state"
         )
 
 

@@ -23,45 +23,47 @@ GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "range
 UNNAMED = "(without a name)"
 _CALL = re.compile(r"^cu(da)?[A-Z]")
 LEVELS = {"rank": RANK, "batch_index": BATCH}
-RUN = Metric("run", "its id, where there are several", text=True, key=True)
+RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
     Metric(
         "type",
-        "GPU activities; CPU operators, where a run had no GPU; API calls and ranges, where a printed "
-        "summary holds them",
+        "GPU activities; CPU operators, if a run had no GPU; API calls and ranges, if a printed summary "
+        "has them",
         text=True,
     ),
-    Metric("time_pct", "of all time of its type"),
+    Metric("time_pct", "share of the time of its type"),
     Metric("time_s", "total"),
-    Metric("calls", "how many"),
-    Metric("avg_us", "of a call"),
-    Metric("min_us", "of the shortest"),
-    Metric("max_us", "of the longest"),
+    Metric("calls", "number of calls"),
+    Metric("avg_us", "mean duration of a call"),
+    Metric("min_us", "shortest call"),
+    Metric("max_us", "longest call"),
     Metric("class", "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)", text=True),
     Metric(
         "name",
-        "the kernel's full name; [CUDA memcpy HtoD] and so on for copies",
+        "full kernel name; [CUDA memcpy HtoD] etc. for copies",
         show=lambda name: name if len(name) <= 60 else f"{name[:57]}...",
         text=True,
     ),
 )
 SHARES = (
-    Metric("gpus", "how many; a point is a GPU count, batch size and backend", key=True),
-    Metric("batch", "batch size of a GPU", key=True),
-    Metric("backend", "that exchanged gradients", text=True, key=True),
-    Metric("runs", "how many runs it sums"),
+    Metric("gpus", "number of GPUs; one row per number of GPUs, batch size and backend", key=True),
+    Metric("batch", "per-GPU batch size", key=True),
+    Metric("backend", "backend that exchanged gradients", text=True, key=True),
+    Metric("runs", "number of runs summed"),
     Metric(
         "time_s",
-        "of GPU activities; of a table that holds only the first rows of its summaries, of all by the "
-        "printed percentages",
+        "time of GPU activities (if a table holds only the first rows of its summaries: of all rows, from "
+        "the printed percentages)",
     ),
-    Metric("communication_pct", "collectives in that time"),
-    Metric("copies_pct", "copies and memory sets"),
-    Metric("compute_pct", "the rest"),
-    Metric("runs_differ", "in what else the runs of a row differ: model (resnet50, vgg16)", text=True),
+    Metric("communication_pct", "share of collectives"),
+    Metric("copies_pct", "share of copies and memory sets"),
+    Metric("compute_pct", "share of all other activities"),
+    Metric(
+        "runs_differ", "other fields in which the runs of a row differ: model (resnet50, vgg16)", text=True
+    ),
 )
 COLUMNS = {
-    "Columns of the summary, as nvprof prints them (run, rank and batch_index where asked for):": (
+    "Columns of the summary, as nvprof prints them (run, rank and batch_index if requested):": (
         RUN,
         *LEVELS.values(),
         *METRICS,
@@ -118,7 +120,7 @@ def of_kernels(kernels: "pa.Table | Sequence[Path]", by: Iterable[str] = ()) -> 
         rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
     except (duckdb.Error, OSError) as error:
         why = str(error).splitlines()[0]
-        raise UserError(f"a table is damaged or truncated ({why}); run the point again") from None
+        raise UserError(f"a table is damaged or truncated ({why}); repeat the run") from None
     return _finished([_of_kernel(row) for row in rows], by)
 
 
@@ -267,7 +269,7 @@ def printed_shares(path: Path) -> Rows | None:
                 groups[int(row["gpus"]), int(row["batch"])].append(row)
                 float(row["time_pct"]), float(row["time_s"])
             except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged at line {reader.line_num}: no numbers there") from None
+                raise UserError(f"{path} is damaged at line {reader.line_num}: numbers expected") from None
     rows = []
     for (gpus, batch), members in sorted(groups.items()):
         percent: dict[str, float] = defaultdict(float)

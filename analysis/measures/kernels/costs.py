@@ -61,7 +61,9 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         precision = precision_of(study, source)
         sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
         if devices and not precision:
-            study.note("no matrix kernel's name says its precision: no peak is set beside it", source)
+            study.note(
+                "no matrix kernel's name gives its precision: there is no peak to compare with", source
+            )
         kept[source.id] = Bound(
             " and ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
         )
@@ -90,7 +92,7 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     peak = peaks.find(device, study.own_peaks)
     if peak is None:
         if device.lower() != "cpu":
-            study.note(f"no datasheet peak is known for {device}; name its peaks with --peaks FILE")
+            study.note(f"no datasheet peak is known for {device}; give its peaks with --peaks FILE")
         return None, None
     if peak.doubt:
         study.note(peak.doubt)
@@ -120,7 +122,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     ranks = int(source.fields["gpus_per_node"])
     moved = _at(calibration.copy_bytes_per_s, ranks)
     if calibration.precision != precision:
-        study.note(f"the measured peak is of {calibration.precision}: none for runs in {precision}")
+        study.note(f"the measured peak is for {calibration.precision}; there is none for runs in {precision}")
         return None, moved
     return _at(calibration.gemm_flops_per_s, ranks), moved
 
@@ -139,5 +141,5 @@ def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
     costs = {source.id: sums.per_batch for source, sums in sums_of_each(study, sources)}
     for source in sources:
         if source.id in costs and source.fields["profile"] == "torch" and not costs[source.id].flops:
-            study.note("no launch is credited with FLOPs, so efficiencies of these are not known", source)
+            study.note("no launch has FLOPs, so FLOP efficiencies are not available", source)
     return costs

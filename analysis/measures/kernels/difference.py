@@ -25,35 +25,34 @@ SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter 
 KINDS = ("slower", "faster", "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
-_RATIO = Metric("b_to_a", "their ratio")
+_RATIO = Metric("b_to_a", "b divided by a")
 METRICS = {
     "duration": (
-        Metric("a_ms_per_batch", "time a batch in A", "a, ms a\nbatch"),
-        Metric("b_ms_per_batch", "time a batch in B", "b, ms a\nbatch"),
+        Metric("a_ms_per_batch", "time per batch in A", "a, ms/\nbatch"),
+        Metric("b_ms_per_batch", "time per batch in B", "b, ms/\nbatch"),
         _RATIO,
-        Metric("difference_ms", "b less a", "b - a\nms", show=signed(3)),
+        Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
         Metric("change", "slower, faster, new, gone, same", text=True),
-        Metric("a_calls_per_batch", "launches a batch in A", "a, calls\na batch", places=1),
-        Metric("b_calls_per_batch", "launches a batch in B", "b, calls\na batch", places=1),
+        Metric("a_calls_per_batch", "launches per batch in A", "a, calls/\nbatch", places=1),
+        Metric("b_calls_per_batch", "launches per batch in B", "b, calls/\nbatch", places=1),
     ),
     "flops-efficiency": (
-        Metric("a_flops_efficiency_pct", "FLOP rate in A over the datasheet's peak"),
-        Metric("b_flops_efficiency_pct", "FLOP rate in B over the datasheet's peak"),
+        Metric("a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak"),
+        Metric("b_flops_efficiency_pct", "FLOP rate in B divided by the datasheet's peak"),
         _RATIO,
     ),
 }
 SUMMARY_METRICS = (
     Metric(
         "change",
-        "slower, faster, new, gone, same, which add up to all kernels; what of them runs at once and the "
-        "time in which no kernel runs, which lead on to the batch",
-        "kernels that are",
+        "slower, faster, new, gone and same sum to all kernels; adding the time that concurrent kernels "
+        "share (run at once) and the time without a kernel (no kernel runs) gives the batch",
         text=True,
     ),
-    Metric("kernels", "how many", "how\nmany"),
-    Metric("a_ms", "time a batch in A", "a, ms a\nbatch"),
-    Metric("b_ms", "time a batch in B", "b, ms a\nbatch"),
-    Metric("difference_ms", "b less a", "b - a\nms", show=signed(3)),
+    Metric("kernels", "number of kernels", "kernels"),
+    Metric("a_ms", "time per batch in A", "a, ms/\nbatch"),
+    Metric("b_ms", "time per batch in B", "b, ms/\nbatch"),
+    Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
 )
 
 
@@ -74,7 +73,7 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
     try:
         return Side(kernels, *_wall_and_busy(source))
     except UserError as error:
-        study.note(f"its batches cannot be set beside its kernels: {error}", source)
+        study.note(f"its batches cannot be compared with its kernels: {error}", source)
         return Side(kernels)
 
 
@@ -194,14 +193,14 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
     of_kernels = [*naming, *columns(METRICS["duration"], *figures)]
     return [
         Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{_caption(totals)}\n{caption}"),
-        Part("Those that differ most", shown, of_kernels),
+        Part("Largest differences", shown, of_kernels),
     ]
 
 
 def _caption(totals: Rows) -> str:
     if totals[-1]["change"] != BATCH:
-        return "A batch of a rank. How long a batch lasts beside its kernels is not known of these."
+        return "Per batch and rank. The batch duration of these runs is not available."
     return (
-        "A batch of a rank. Slower to same add up to all kernels; all kernels, what of them runs at once\n"
-        "(below 0: it takes no time of its own) and the time in which none runs add up to the batch."
+        "Per batch and rank. Slower to same sum to all kernels. All kernels, the time shared by concurrent "
+        "kernels\n(run at once, negative) and the time without a kernel sum to the batch."
     )

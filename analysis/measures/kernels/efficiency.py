@@ -12,19 +12,22 @@ from analysis.results.study import Source, Study
 METRICS = (
     Metric(
         "compute_efficiency_pct",
-        "time of launches that do arithmetic (FLOPs credited) over the time of all",
+        "time of launches with FLOPs divided by the time of all launches",
     ),
-    Metric("tflops_per_s", "FLOPs over kernel time"),
-    Metric("bandwidth_gb_per_s", "bytes read and written over kernel time"),
-    Metric("bandwidth_efficiency_pct", "that over the datasheet's memory bandwidth"),
-    Metric("flops_efficiency_pct", "FLOP rate over the datasheet's peak"),
+    Metric("tflops_per_s", "FLOPs divided by kernel time"),
+    Metric("bandwidth_gb_per_s", "bytes read and written, divided by kernel time"),
+    Metric("bandwidth_efficiency_pct", "bandwidth_gb_per_s divided by the datasheet's memory bandwidth"),
+    Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak"),
 )
 CORRECTED_METRICS = (
-    Metric("flops_efficiency_of_measured_pct", "FLOP rate over the peak measured on the machine"),
-    Metric("bandwidth_efficiency_of_measured_pct", "bytes over kernel time and the measured bandwidth"),
-    Metric("kernel_ms_per_batch", "time of the model's kernels, a batch"),
-    Metric("loader_ms_per_batch", "time of the loader's kernels, a batch"),
-    Metric("attributed_batches", "batches that have kernels"),
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
+    Metric(
+        "bandwidth_efficiency_of_measured_pct",
+        "bandwidth_gb_per_s divided by the bandwidth measured on this machine",
+    ),
+    Metric("kernel_ms_per_batch", "time of the model's kernels per batch"),
+    Metric("loader_ms_per_batch", "time of the loader's kernels per batch"),
+    Metric("attributed_batches", "number of batches with kernels"),
 )
 
 
@@ -41,8 +44,8 @@ def rows(study: Study, group_by: Sequence[str]) -> Rows:
             groups.setdefault(group_of(source, group_by), []).append(source)
     if not groups:
         raise study.nothing(
-            f"{study.path} holds no kernels with FLOPs: it needs runs under a profiler (profile: torch), "
-            "or PyProf kernel tables"
+            f"{study.path} holds no kernels with FLOPs: this needs profiled runs (profile: torch), or "
+            "PyProf kernel tables"
         )
     answer = []
     for key in sorted(groups, key=sortable):

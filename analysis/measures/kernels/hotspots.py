@@ -200,7 +200,7 @@ def caption(inputs: Inputs) -> str:
 def _batches(source: Source) -> str:
     run = source.manifest.run if source.manifest else Run(**source.fields)
     spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
-    before = f"; the {run.first_attributed} before are warm-up" if run.first_attributed else ""
+    before = f"; the {run.first_attributed} before are warmup" if run.first_attributed else ""
     return f"batches {', '.join(spans)} of {run.batches}{before}"
 
 

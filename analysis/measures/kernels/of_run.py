@@ -60,7 +60,7 @@ def kernels_of_each(
     for source, groups in groups_of_each(study, sources, question_of(by, direction)):
         for place, name in enumerate(by):
             if groups.rows and all(row[place] is None for row in groups.rows):
-                study.note(f"its tool says of no kernel which {name} it is of", source)
+                study.note(f"its profiler does not record the {name} of kernels", source)
         yield source, rows_of(groups, by, costs.bound_of(study, source))
 
 

@@ -44,7 +44,10 @@ class Peak:
         """What a command that uses the peaks says of them; empty: they are confirmed."""
         if not self.unconfirmed:
             return ""
-        return f"the peaks of {self.name} are not confirmed ({self.unconfirmed}); --peaks FILE gives yours"
+        return (
+            f"the peaks of {self.name} are not confirmed ({self.unconfirmed}); give your own with "
+            "--peaks FILE"
+        )
 
 
 def read_peaks(path: Path = _FILE) -> list[Peak]:
@@ -60,7 +63,7 @@ def _load(path: Path) -> list[Any]:
     content = yaml_text.read(path, "peaks file").content
     if not isinstance(content, list):
         raise UserError(
-            f"{path} is no peaks file: it should be a list of entries like "
+            f"{path} is not a peaks file: expected a list of entries as in "
             "analysis/measures/kernels/peaks.yaml"
         )
     return content
@@ -77,7 +80,7 @@ def _peak(entry: Any, path: Path) -> Peak:
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
         name = entry.get("name") if isinstance(entry, dict) else entry
         raise UserError(
-            f"{path}: entry {name!r} is not right ({error}); it needs name, tflops: {{fp32: ...}}, gb_per_s"
+            f"{path}: invalid entry {name!r} ({error}); it needs name, tflops: {{fp32: ...}}, gb_per_s"
         ) from None
 
 

@@ -18,16 +18,19 @@ from profiling.tables import IS_MODEL
 METRICS = (
     Metric(
         "intensity_flop_per_byte",
-        "FLOPs over bytes, of the model's launches whose bytes are known",
-        "FLOP a\nbyte",
+        "arithmetic intensity: FLOPs divided by bytes, over the model's launches whose bytes are known",
+        "FLOP/\nbyte",
     ),
+    Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
     Metric(
-        "bound", "compute or bandwidth: which of the two roofs is above that intensity", "bound by", text=True
+        "roof_pct",
+        "achieved share of the datasheet's roof: shortest possible time divided by actual time",
+        "of roof\n%",
+        places=1,
     ),
-    Metric("roof_pct", "the least time by the datasheet's roofline over theirs", "of roof\n%", places=1),
     Metric(
         "roof_of_measured_pct",
-        "the same by the peaks measured on this machine",
+        "achieved share of the roof measured on this machine",
         "of measured\nroof %",
         places=1,
     ),

@@ -17,25 +17,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
-RUN = Metric("run", "its id, where there are several", text=True, key=True)
+RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
-    Metric("calls_per_batch", "launches a batch", "calls a\nbatch", places=1),
-    Metric("ms_per_batch", "their time, a batch", "ms a\nbatch"),
-    Metric("share_pct", "of the time of all kernels", places=1),
-    Metric("min_us", "of a launch, the shortest"),
-    Metric("mean_us", "of a launch", places=1),
-    Metric("max_us", "of a launch, the longest"),
-    Metric("gflop_per_batch", "credited FLOPs, 1e9 a batch", "GFLOP a\nbatch"),
-    Metric("mbyte_per_batch", "bytes, 1e6 a batch", "MB a\nbatch"),
-    Metric("flops_efficiency_pct", "FLOP rate over the datasheet's peak", "FLOPS\neff. %", places=2),
+    Metric("calls_per_batch", "launches per batch", "calls/\nbatch", places=1),
+    Metric("ms_per_batch", "time per batch", "ms/\nbatch"),
+    Metric("share_pct", "share of the time of all kernels", places=1),
+    Metric("min_us", "shortest launch"),
+    Metric("mean_us", "mean launch", places=1),
+    Metric("max_us", "longest launch"),
+    Metric("gflop_per_batch", "FLOPs per batch, 1e9", "GFLOP/\nbatch"),
+    Metric("mbyte_per_batch", "bytes per batch, 1e6", "MB/\nbatch"),
+    Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
     Metric(
         "bandwidth_efficiency_pct",
-        "bytes a second over the datasheet's bandwidth",
+        "bytes per second divided by the datasheet's bandwidth",
         "bandw.\neff. %",
         places=2,
     ),
-    Metric("flops_efficiency_of_measured_pct", "FLOP rate over the peak measured on this machine"),
-    Metric("bandwidth_efficiency_of_measured_pct", "bytes a second over the measured bandwidth"),
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
+    Metric(
+        "bandwidth_efficiency_of_measured_pct",
+        "bytes per second divided by the bandwidth measured on this machine",
+    ),
     *roofline.METRICS,
 )
 
@@ -65,7 +68,7 @@ def rows(
         sources = [source for source in sources if source.id == run]
     if not sources:
         which = f"run {run} of {study.path}" if run else str(study.path)
-        raise UserError(f"{which} has no kernels: it needs a run under a profiler (profile: torch)")
+        raise UserError(f"{which} has no kernels: this needs a profiled run (profile: torch)")
     answer = []
     for source, kernels in kernels_of_each(study, sources, direction, by):
         answer += [{"run": source.id, **row} for row in kernels]
@@ -85,7 +88,7 @@ def naming(by: Sequence[str]) -> list[Column]:
     """The tables' columns of what kernels are grouped by."""
 
     def printed(name: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: shortened(row[name] or "(not known)")
+        return lambda row: shortened(row[name] or "(unknown)")
 
     return [BY[name].column(printed=printed(name)) for name in by]
 

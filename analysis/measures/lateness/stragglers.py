@@ -276,9 +276,9 @@ def sentences(rows: Rows) -> list[str]:
 
 CAPTION = (
     "Lateness: how long the others (their median) waited for the rank; below 0: it waited. Alone: how long\n"
-    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Told by "
-    "collectives where a\nprofiler recorded them, else by the stages of the batches (where a slow backward "
-    "pass is not seen)."
+    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
+    "on collectives where a\nprofiler recorded them, otherwise on the stages of the batches (which do not "
+    "show a slow backward pass)."
 )
 
 

@@ -26,45 +26,48 @@ Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figu
 METRICS = (
     Metric(
         "family",
-        "what is tested together, each at 5 %: batch (the duration of a batch), combined (those of all "
-        "configurations together, where there are several: the test stratified by configuration, the effect "
-        "the median ratio of two runs of a configuration), stages and, for profiled runs, kernels",
+        "rows that are tested together, at 5 %: batch (batch durations), combined (all configurations "
+        "together, if there are several: test stratified by configuration; the effect is the median ratio "
+        "of two runs of a configuration), stages and, for profiled runs, kernels",
         text=True,
     ),
-    Metric("figure", "what is compared", text=True),
+    Metric("figure", "quantity compared", text=True),
     Metric("a", "median over the runs of A"),
     Metric("b", "median over the runs of B"),
     Metric(
         "effect_pct",
-        "b over a, less 1; its interval is what the test would not reject, and takes 4 runs a side, or 3 "
-        "against 5, or 2 against 8",
+        "b divided by a, minus 1; the interval holds the effects that the test does not reject. It needs 4 "
+        "runs per side, or 3 and 5, or 2 and 8",
         "effect, %",
         NOMINAL,
         places=2,
     ),
     Metric(
-        "p_value", "Mann-Whitney, exact; corrected by Holm for all rows of its family", "p", show=probability
+        "p_value",
+        "exact Mann-Whitney test, corrected by Holm over all rows of its family",
+        "p",
+        show=probability,
     ),
     Metric(
         "verdict",
-        "slower, faster: different at 5 %, and in which direction; no difference: none found; too few runs: "
-        "no result could have been significant with so many, repeat them",
+        "slower or faster: significant at 5 %; no difference: none found; too few runs: no result could "
+        "have been significant, repeat the runs",
         text=True,
     ),
     Metric(
         "detectable_pct",
-        "of no difference: the slowdown of this figure alone that the test, so corrected, would have found "
-        "in 3 of 4 cases or more (4 of 5 if runs are normal), given how much these runs scatter",
+        "for no difference: the slowdown of this quantity alone that the corrected test would find in at "
+        "least 3 of 4 cases (4 of 5 if runs are normally distributed), given the spread of these runs",
     ),
-    Metric("runs_a", "runs of A"),
-    Metric("runs_b", "runs of B"),
+    Metric("runs_a", "number of runs of A"),
+    Metric("runs_b", "number of runs of B"),
     Metric(
         "runs_enough",
-        "how many runs a side would find a difference as large as effect_pct, as often (empty: more than 20, "
-        "or how much runs scatter is not known)",
+        "runs per side that would find an effect as large as effect_pct as often (empty: more than 20, or "
+        "the spread of runs is unknown)",
     ),
 )
-COLUMNS = {"Columns: the family, the fields that tell configurations apart, then": METRICS}
+COLUMNS = {"Columns: the family, the fields in which configurations differ, then": METRICS}
 FAMILIES = ("batch", "combined", "stages", "kernels")
 _DECIDING = ("batch", "combined")
 
@@ -153,9 +156,12 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     """What the rows of batches come to, in one to three sentences."""
     batches = [row for row in rows if row["family"] == "batch"]
     if not batches:
-        return "No duration of a batch is compared: neither side has unprofiled runs. Kernels decide nothing."
+        return (
+            "Batch durations are not compared: neither side has unprofiled runs. Kernels do not decide "
+            "the result."
+        )
     if same_runs(a, b):
-        return "A and B are the same runs: nothing can differ. Give two results that were run separately."
+        return "A and B are the same runs, so nothing can differ. Compare two separate results."
     said = []
     worse = [row for row in regressed(rows, threshold_pct) if row["family"] == "batch"]
     few = [row for row in batches if row["verdict"] == "too few runs"]
@@ -170,8 +176,8 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     else:
         faster = sum(row["verdict"] == "faster" for row in batches)
         said.append(
-            f"No configuration is slower (by more than {threshold_pct:g} %), {faster} of {len(batches)} are "
-            f"faster; a slowdown of {_detectable(batches)} would have been found in {_FOUND}."
+            f"No configuration is slower (by more than {threshold_pct:g} %); {faster} of {len(batches)} are "
+            f"faster. A slowdown of {_detectable(batches)} would have been found in {_FOUND}."
         )
     return " ".join([*said, *(_together(row) for row in rows if row["family"] == "combined")])
 
@@ -200,7 +206,7 @@ def _of_few(few: Rows, configurations: int) -> str:
         return f"{text}Repeat them: {runs_needed(configurations)} runs per side can show a difference."
     runs = f"{largest['runs_enough']}" if largest["runs_enough"] else f"more than {MOST_RUNS}"
     return (
-        f"{text}Repeat them: {runs} runs per side would find a slowdown as large as the largest here, "
+        f"{text}Repeat them: {runs} runs per side would find the largest slowdown here, "
         f"{largest['effect_pct']:.1f} %, in {_FOUND}."
     )
 
@@ -214,14 +220,14 @@ def _detectable(batches: Rows) -> str:
 
 def _together(row: dict[str, Any]) -> str:
     if row["verdict"] == "too few runs":
-        return "All configurations together have too few runs as well."
+        return "All configurations combined have too few runs as well."
     if row["verdict"] != "no difference":
-        return f"All together are {row['verdict']}: by {_effect(row)}."
+        return f"All configurations combined are {row['verdict']}: by {_effect(row)}."
     if not np.isfinite(row["detectable_pct"]):
-        return "All together do not differ, as far as so few runs show."
+        return "All configurations combined show no difference, as far as so few runs can tell."
     return (
-        "All together do not differ; a slowdown of all by "
-        f"{row['detectable_pct']:.1f} % would have been found in {_FOUND}."
+        f"All configurations combined show no difference. A slowdown of all by {row['detectable_pct']:.1f} "
+        f"% would have been found in {_FOUND}."
     )
 
 

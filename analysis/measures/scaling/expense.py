@@ -16,53 +16,53 @@ from profiling import tables
 from profiling.errors import UserError
 
 _METERED = (
-    Metric("runs", "how many"),
+    Metric("runs", "number of runs"),
     Metric(
         "metered_on",
-        "which: unprofiled, or profiled where there are no others; memory, energy and start-up are of these",
+        "runs that give memory, energy and startup: unprofiled, or profiled if there are no others",
         text=True,
     ),
 )
-_MEMORY = Metric("memory_gb", "most resident memory of a rank")
+_MEMORY = Metric("memory_gb", "peak resident memory of a rank")
 _ON_DEVICE = (
-    Metric("device_memory_gb", "most memory of tensors on a GPU", "tensors\nGB"),
-    Metric("device_reserved_gb", "taken for them", "reserved\nGB"),
-    Metric("device_used_gb", "in use on a GPU after the batches, all that uses it included", "in use\nGB"),
+    Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
+    Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
+    Metric("device_used_gb", "GPU memory in use after the batches, by all processes", "in use\nGB"),
 )
 _DEVICE = (
     Metric(
         "device_j_per_image",
-        "energy of all GPUs (NVML, whole boards) over all images, joules",
+        "energy of all GPUs (NVML, whole boards) divided by all images, joules",
         "GPU\nJ/image",
     ),
-    Metric("device_w", "mean power of a GPU", "a GPU\nW"),
+    Metric("device_w", "mean power per GPU", "W per\nGPU"),
 )
 _START = (
-    Metric("startup_s", "process start to first batch, slowest rank, median of runs", "start-\nup, s"),
-    Metric("first_batch_s", "that batch", "first\nbatch, s"),
+    Metric("startup_s", "start of the process to first batch, slowest rank, median over runs", "startup\ns"),
+    Metric("first_batch_s", "duration of the first batch", "first\nbatch, s"),
 )
 METRICS = (
     *_METERED,
     _MEMORY,
-    Metric("memory_rank", "and which rank", "of\nrank"),
-    Metric("least_memory_gb", "the least of a rank"),
+    Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
+    Metric("least_memory_gb", "memory of the rank that needs least"),
     *_ON_DEVICE,
     _DEVICE[0],
     Metric(
         "processors_j_per_image",
-        "the same of all nodes' processors (RAPL), whoever used them",
+        "energy of the processors of all nodes (RAPL, all users of them) divided by all images, joules",
         "processors\nJ/image",
     ),
     _DEVICE[1],
-    Metric("processors_w", "mean power of a node's processors", "a node's\nprocessors, W"),
-    Metric("energy_note", "why an energy is not there", text=True),
+    Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
+    Metric("energy_note", "reason why an energy is missing", text=True),
     *_START,
-    Metric("node_hours", "nodes x wall time of runs that count", "node-\nhours"),
-    Metric("failed_node_hours", "of those that do not", "failed"),
+    Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
+    Metric("failed_node_hours", "nodes x wall time of failed runs", "failed"),
 )
 RANK_METRICS = (
     RANK,
-    Metric("hostname", "of its node", text=True),
+    Metric("hostname", "host of the rank", text=True),
     *_METERED,
     _MEMORY,
     *_ON_DEVICE,
@@ -71,7 +71,7 @@ RANK_METRICS = (
 )
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
-_OLD = "its ranks recorded no energy (an older release did not meter)"
+_OLD = "the ranks recorded none (they ran with an older release)"
 Kept = tuple[Source, Manifest]
 
 
@@ -92,12 +92,12 @@ def spent(study: Study) -> list[Spent]:
     runs = []
     for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
         if not (directory / store.MANIFEST).is_file():
-            study.note(f"{directory.name}: what it took is not known, it has not ended")
+            study.note(f"{directory.name}: its cost is not available, it has not ended")
             continue
         try:
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError as error:
-            study.note(f"{directory.name}: what it took is not known ({error})")
+            study.note(f"{directory.name}: its cost is not available ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
         runs.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
@@ -114,7 +114,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
     for run in spent(study):
         hours.setdefault(_key(run.fields), []).append(run)
     if not hours:
-        raise UserError(f"{study.path} holds no run with a manifest: what it cost is not known")
+        raise UserError(f"{study.path} holds no run with a manifest: its cost is not available")
     runs: dict[tuple, list[Kept]] = {}
     for source in study.of_kind("run"):
         if source.manifest is not None:
@@ -225,7 +225,7 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 ["batch_index", "start_ns", "end_ns"],
             )
         except UserError as error:
-            study.note(f"the first batch of rank {report.rank} is not known ({error})", source)
+            study.note(f"the first batch of rank {report.rank} is not available ({error})", source)
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:
@@ -263,9 +263,9 @@ def caption(rows: Rows, runs: Sequence[Spent]) -> str:
     """What stands below the table: the node-hours of all, and why energies are not there."""
     total, failed = (sum(run.node_hours for run in runs if run.counts is counts) for counts in (True, False))
     lines = [
-        f"Node-hours: {total + failed:.4g}, of which {total:.4g} counted and {failed:.4g} failed "
-        f"({sum(run.counts for run in runs)} and {sum(not run.counts for run in runs)} runs; of a point that "
-        "failed in the same way again, the last)."
+        f"Node-hours: {total + failed:.4g}, of which {total:.4g} for {sum(run.counts for run in runs)} "
+        f"runs used and {failed:.4g} for {sum(not run.counts for run in runs)} failed runs (of runs that "
+        "failed repeatedly in the same way, the last)."
     ]
     for why in dict.fromkeys(row.get("energy_note") for row in rows):
         if why:

@@ -28,41 +28,46 @@ from jobs.run import ID_FIELDS, Run
 from profiling.errors import UserError
 
 METRICS = (
-    Metric("factor", "a field of a run, or two together (loader x grad)", text=True),
-    Metric("levels", "values that it takes", text=True),
+    Metric("factor", "field of a run, or two together (loader x grad)", text=True),
+    Metric("levels", "its values", text=True),
     Metric(
         "best_level",
-        "the one with the highest adjusted mean; empty: the effect is not significant (p_value above 0.05, "
-        "or not known)",
+        "level with the highest adjusted mean; empty: the effect is not significant (p_value above 0.05, "
+        "or not available)",
         text=True,
     ),
     Metric(
         "effect_pct",
-        "how far the adjusted mean responses of its best and its worst level are apart, over the mean of all "
-        "(the interval: Tukey and Kramer's, which allows for having chosen the two); adjusted: of the fitted "
-        "model, all levels of the other factors weighing alike, since plain means of levels mix factors that "
-        "are not crossed; empty: the runs do not tell it from another factor",
+        "difference between the adjusted mean responses of its best and its worst level, relative to the "
+        "mean of all (interval: Tukey-Kramer, which allows for choosing these two). Adjusted: of the "
+        "fitted model, with equal weight for all levels of the other factors. Empty: the runs cannot "
+        "separate it from another factor",
         "effect, %",
         CONFIDENCE,
         places=2,
     ),
     Metric(
         "signal_to_noise_db",
-        "Taguchi, larger is better (the reference's): range over its levels of the mean signal-to-noise "
-        "ratio, -10 log10(mean 1/y^2) over repetitions, by plain means as the reference's",
+        "Taguchi, larger is better (as in the reference): range over its levels of the mean "
+        "signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, with plain means",
         "signal to\nnoise, dB",
     ),
-    Metric("rank_by_signal", "its place by that"),
+    Metric("rank_by_signal", "rank by signal_to_noise_db"),
     Metric(
         "omega_squared",
-        "share of the response's variance that is its own (analysis of variance, type II; Hays 1963; an "
-        "estimate below 0 is 0; the interval: of the noncentrality)",
+        "share of the variance of the response that it explains (analysis of variance, type II; Hays 1963; "
+        "negative estimates are set to 0; interval: of the noncentrality)",
         "omega squared",
         CONFIDENCE,
         places=3,
     ),
-    Metric("f_value", "of its F test"),
-    Metric("p_value", "of its F test, corrected for the number of tests (Holm 1979)", "p", show=probability),
+    Metric("f_value", "F statistic"),
+    Metric(
+        "p_value",
+        "p value of the F test, corrected for the number of tests (Holm 1979)",
+        "p",
+        show=probability,
+    ),
 )
 COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.
@@ -98,7 +103,7 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
     if not cells:
         raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
-    return "images/s a rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
+    return "images/s per rank", [Cell(fields, np.array(values)) for fields, values in cells.values()]
 
 
 def _of_tau(study: Study) -> list[Cell]:
@@ -137,9 +142,7 @@ def rows(cells: Sequence[Cell], factors: Sequence[str] = ()) -> Rows:
     varying = varying_of(cells)
     left_out = [name for name in varying if factors and name not in factors]
     if left_out:
-        raise UserError(
-            f"--factors leaves out {', '.join(left_out)}, which vary too; add them, or select runs"
-        )
+        raise UserError(f"--factors omits {', '.join(left_out)}, which also vary; add them, or select runs")
     if not varying:
         raise UserError("nothing varies between these runs: there is no factor to compare")
     repeated = all(len(cell.responses) > 1 for cell in cells)
@@ -259,16 +262,19 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     text = f"{len(cells)} configurations, repetitions of each: {span}. "
     text += "Omega squared: share of the variance; p: corrected (Holm)."
     if counts[0] > 1:
-        text += "\nIntervals allow for configurations of which some scatter three or four times as much."
+        text += (
+            "\nThe intervals allow for configurations whose runs scatter three to four times as much as "
+            "others."
+        )
     if counts[0] == 1:
-        text += "\nOne repetition: no interval, and interactions cannot be told from noise."
+        text += "\nOne repetition: no interval, and interactions cannot be separated from noise."
     compared = [row for row in rows if row["effect_pct"] is not None]
     if any(row["best_level"] is None for row in compared):
-        text += f"\nNo level is called best where the effect is not significant (p above {SIGNIFICANCE:g})."
+        text += f"\nNo best level is given where the effect is not significant (p above {SIGNIFICANCE:g})."
     if unknown := not_told(rows):
         text += (
-            f"\nEffect not known: {', '.join(unknown)}: its levels changed only together with those of "
-            "another factor; add the configurations that part them."
+            f"\nEffect not available: {', '.join(unknown)}: its levels changed only together with those of "
+            "another factor. Add configurations that separate them."
         )
     return text
 

@@ -16,35 +16,40 @@ from analysis.measures.scaling.use import use_of_device
 from analysis.statistics import estimates
 
 _SCALING = (
-    Metric("scaling", "weak (constant batch of a GPU) or strong (constant global batch)", text=True),
-    Metric("repetitions", "timed runs", "runs"),
-    Metric("timed_by", "of which kind they are (unprofiled, if there are any)", text=True),
-    Metric("batch_ms", "median batch of the job (its slowest rank's)", "batch, ms\nmedian", CONFIDENCE),
-    Metric("p95_ms", "one steady batch in twenty of all timed runs takes longer", "p95\nms"),
-    Metric("p99_ms", "one in a hundred", "p99\nms"),
-    Metric("max_ms", "the longest", "max\nms"),
-    Metric("images_per_s", "images of all ranks over the job's time", "images\n/s", CONFIDENCE),
-    Metric("speedup", "images/s over the base point's", "speed-\nup", CONFIDENCE, places=2),
+    Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
+    Metric("repetitions", "runs that give the durations", "runs"),
+    Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
+    Metric(
+        "batch_ms",
+        "median batch duration of the job (that of its slowest rank)",
+        "batch, ms\nmedian",
+        CONFIDENCE,
+    ),
+    Metric("p95_ms", "95th percentile of the batches of these runs, without warmup", "p95\nms"),
+    Metric("p99_ms", "99th percentile", "p99\nms"),
+    Metric("max_ms", "longest batch", "max\nms"),
+    Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
+    Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
     Metric(
         "scaling_efficiency_pct",
-        "the same a rank (of a group: of its points that are compared with another)",
+        "speedup divided by the increase in ranks (of a group: of its configurations that have a baseline)",
         "scaling eff.\n%",
         CONFIDENCE,
         places=1,
     ),
-    Metric("interval_note", "why there is no interval", text=True),
+    Metric("interval_note", "reason why there is no interval", text=True),
     Metric("interval_seed", "seed of the resampling"),
-    Metric("base", "the base point: the smallest world size of the configuration", text=True),
-    Metric("base_world_size", "its world size"),
-    Metric("base_images_per_s", "its images/s"),
+    Metric("base", "baseline: the smallest world size of the configuration", text=True),
+    Metric("base_world_size", "world size of the baseline"),
+    Metric("base_images_per_s", "images/s of the baseline"),
 )
 _STARTED = (
-    Metric("warmup_dropped", "batches left out at the heads of the timed runs", "warm-\nup"),
+    Metric("warmup_dropped", "warmup batches left out at the start of these runs", "warmup"),
     *(
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
         for stage in STAGES
     ),
-    Metric("startup_s", "start of the process to the first batch, of the slowest rank, median of runs"),
+    Metric("startup_s", "start of the process to first batch, slowest rank, median over runs"),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
 IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)

@@ -30,35 +30,40 @@ _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
 _READ = (*_KEPT, "overlapped_communication")
 _ENDS = ("low", "high")
 _HEADS = {
-    "compute": ("com-\nputing", "compute (in a profiled batch; below 0: it shrank; see analysis.anatomy)"),
+    "compute": (
+        "compute",
+        "computation (in a profiled batch; negative: it shrank; see analysis.anatomy)",
+    ),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
-    "exposed_loader": ("exposed\nloader", "exposed loading"),
+    "exposed_loader": ("exposed\nloader", "exposed data loading"),
     "exposed_copies": ("other\ncopies", "other copies"),
     "idle": ("idle", "idle time"),
     "exposed_transfer": ("of it:\ntransfer", "transfer, a part of exposed communication, where known"),
-    "exposed_wait": ("of it:\nwait", "waiting for later ranks, a part of exposed communication, where known"),
+    "exposed_wait": ("of it:\nwait", "waiting for other ranks, a part of exposed communication, where known"),
     "idle_host_bound": ("of idle:\nhost-bound", "host-bound idle time, where known"),
     "idle_other": ("of idle:\nother", "other idle time, where known"),
 }  # a name of _KEPT -> header and meaning
 _LOSS = Metric(
-    "loss_pct", "lost against ideal scaling from the base point: 100 - scaling efficiency", "lost",
+    "loss_pct", "loss relative to ideal scaling from the baseline: 100 - scaling efficiency", "lost",
     CONFIDENCE, places=1,
 )  # fmt: skip
 _PARTS = tuple(
-    Metric(f"loss_{name}_pct", f"of it: growth of {meaning}", head, IN_RUN, places=1)
+    Metric(f"loss_{name}_pct", f"part of loss_pct: growth of {meaning}", head, IN_RUN, places=1)
     for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
 )
 _REST = Metric(
     "loss_unattributed_pct",
-    "of it: growth of unprofiled batches that profiled ones do not show (below 0: the reverse); with "
-    "compute, exposed communication, loading, copies and idle time it adds up to loss_pct",
-    "not attri-\nbuted",
+    "growth of unprofiled batches that profiled ones do not show (negative: the reverse); with "
+    "computation, exposed communication, data loading, copies and idle time it sums to loss_pct",
+    "unattri-\nbuted",
     places=1,
 )
-_NOTE = Metric("loss_note", "why the parts are not known", text=True)
+_NOTE = Metric("loss_note", "reason why the parts are not available", text=True)
 METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
 # In the data the ends of the parts' intervals come after all parts.
-_PART_ENDS = tuple(Metric(end, f"an end of {part.name}") for part in _PARTS for end in part.names[1:])
+_PART_ENDS = tuple(
+    Metric(end, f"end of the interval of {part.name}") for part in _PARTS for end in part.names[1:]
+)
 IN_DATA = (_LOSS, *(part.alone for part in _PARTS), _REST, *_PART_ENDS, _NOTE)
 _RESAMPLES = 2000
 
@@ -166,15 +171,15 @@ def _note(pairs: Sequence[tuple[Point, Point]], anatomies: Anatomies) -> str:
     bases = {base.label for _, base in pairs if not anatomies.get(base)}
     own = {point.label for point, _ in pairs if not anatomies.get(point)}
     lacking = [
-        f"at {what} ({', '.join(sorted(labels))})"
-        for what, labels in (("the base point", bases), ("this point", own))
+        f"of {what} ({', '.join(sorted(labels))})"
+        for what, labels in (("the baseline", bases), ("this configuration", own))
         if labels
     ]
     if not lacking:
         return ""
     unknown = [one for pair in pairs for one in pair if not anatomies.get(one)]
     traced = any(source.tables("kernels") for one in unknown for source, _ in one.profiled)
-    why = "; traces of several ranks that hold no collective do not tell" if traced else ""
+    why = "; traces of several ranks without collectives cannot be used" if traced else ""
     return f"no profiled run with kernels {' and '.join(lacking)}{why}"
 
 

@@ -73,9 +73,16 @@ class Point:
         return float(np.mean([series.images[series.steady].mean() for _, series in self.timed]))
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether its runs ran without GPUs."""
+        return all(run.on_cpus for run, _ in (*self.timed, *self.profiled))
+
+    @property
     def label(self) -> str:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
-        return f"{nodes} node{'s' if nodes > 1 else ''} x {gpus}, {self.fields['grad']} gradients"
+        unit = "rank" if self.on_cpus else "GPU"
+        of_node = f"{gpus} {unit}{'s' if gpus > 1 else ''}"
+        return f"{nodes} node{'s' if nodes > 1 else ''} x {of_node}, {self.fields['grad']} gradients"
 
     def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
         """Images of all ranks over the total time of these batches (the last axis)."""
@@ -185,16 +192,21 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     for point in points:
         if point.base.fields["grad"] != point.fields["grad"]:
             study.note(
-                f"one rank sends no gradients: points with {point.fields['grad']} gradients are compared "
-                f"with the one-rank point said to be {point.base.fields['grad']}"
+                f"one rank sends no gradients: configurations with {point.fields['grad']} gradients are "
+                f"compared with the one-rank run labelled {point.base.fields['grad']}"
             )
     for text in other_devices(points):
         study.note(text)
     alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
     if any(one.attributed[one.steady].any() for one in alone):
-        study.note("some points have no unprofiled run: their durations hold the profiler's own cost")
+        study.note(
+            "some configurations have no unprofiled run: their durations include the profiler's overhead"
+        )
     elif alone:
-        study.note("some points have no unprofiled run: batches that the profiler did not record time them")
+        study.note(
+            "some configurations have no unprofiled run: their durations come from batches that the "
+            "profiler did not record"
+        )
     return points
 
 
@@ -235,12 +247,12 @@ def other_devices(points: Sequence[Point]) -> list[str]:
     for point in points:
         own = _devices(point)
         if len(own) > 1:
-            notes.append(f"one point ({point.label}) ran on different devices: {' and '.join(own)}")
+            notes.append(f"one configuration ({point.label}) ran on different devices: {' and '.join(own)}")
         base = _devices(point.base)
         if base != own:
             notes.append(
-                f"points on {' and '.join(own)} are compared with base points on {' and '.join(base)}: such "
-                "a scaling efficiency compares the devices, too"
+                f"configurations on {' and '.join(own)} are compared with a baseline on "
+                f"{' and '.join(base)}: this scaling efficiency also compares the devices"
             )
     return list(dict.fromkeys(notes))
 
@@ -255,17 +267,17 @@ def _note_scatter(study: Study, points: Sequence[Point]) -> None:
     twice = [point for point in points if len(point.timed) == 2]
     if twice:
         study.note(
-            f"{len(twice)} of {len(points)} points ran twice: two runs tell little of how much runs differ, "
-            f"so that a point's own interval is about {TWO_RUNS_WIDER:g} times as wide as with a third"
+            f"{len(twice)} of {len(points)} configurations ran only twice: their confidence intervals are "
+            f"about {TWO_RUNS_WIDER:g} times as wide as with three runs"
         )
     apart = [point for point in points if point.scatter.sigma > WIDE_SCATTER]
     if apart:
         worst = max(apart, key=lambda point: point.scatter.sigma)
         study.note(
-            f"runs of one point differ by more than {100 * WIDE_SCATTER:.0f} % (standard deviation) in "
-            f"{len(apart)} of {len(points)} points, most in {worst.label} "
-            f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so intervals are wide: was the machine busy "
-            "with something else?"
+            f"runs of the same configuration differ by more than {100 * WIDE_SCATTER:.0f} % (standard "
+            f"deviation) in {len(apart)} of {len(points)} configurations, most in {worst.label} "
+            f"({100 * np.expm1(worst.scatter.sigma):.0f} %), so confidence intervals are wide: was the "
+            "machine busy?"
         )
 
 

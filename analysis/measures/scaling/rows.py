@@ -44,14 +44,14 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
 
 def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
     """Say which kind of scaling the efficiencies are of, where the other one compares points, too."""
-    constant: dict[Scaling, str] = {"weak": "batch of a GPU", "strong": "global batch"}
+    constant: dict[Scaling, str] = {"weak": "per-GPU batch size", "strong": "global batch size"}
     other: Scaling = "weak" if kind == "strong" else "strong"
     compared = {one: count_compared(points, one) for one in constant}
     if compared[other]:
         study.note(
-            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} points are compared with "
-            f"one of fewer ranks and the same {constant[kind]}; {compared[other]} have one with the same "
-            f"{constant[other]} (analysis.scaled --scaling {other})"
+            f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} configurations have a "
+            f"baseline of fewer ranks with the same {constant[kind]}; {compared[other]} have one with the "
+            f"same {constant[other]} (analysis.scaled --scaling {other})"
         )
 
 
@@ -61,9 +61,10 @@ def _note_above_ideal(study: Study, rows: Rows) -> None:
     if above:
         strong = rows[0]["scaling"] == "strong"
         study.note(
-            f"scaling better than ideal ({len(above)} of {len(rows)} rows, up to {max(above):.0f} %) says "
-            "that the base point ran slower than it need have (a busy machine, other clocks or threads"
-            f"{', a batch that suits the device less' if strong else ''}): its efficiencies are too high"
+            f"{len(above)} of {len(rows)} configurations scale better than ideal (up to {max(above):.0f} "
+            "%): the baseline ran more slowly than it should (a busy machine, different clocks or "
+            f"threads{', a batch size that suits the device less' if strong else ''}), so these "
+            "efficiencies are too high"
         )
 
 

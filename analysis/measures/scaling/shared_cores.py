@@ -21,7 +21,7 @@ def shared_cores(study: Study) -> str:
     if not _would_share(widest, cores if isinstance(cores, int) else 0):
         return ""
     of = f"{cores} cores" if cores else "cores"
-    return f"all ranks share the {of} of {hosts.pop()}, so that with more ranks each has fewer"
+    return f"all ranks share the {of} of {hosts.pop()}, so with more ranks each has fewer cores"
 
 
 def _would_share(source: Source, cores: int) -> bool:

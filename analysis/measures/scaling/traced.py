@@ -29,21 +29,30 @@ _SAME = math.log(1.2)  # computing by so much more or less than the assumption s
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("batches", "steady batches that were recorded"),
+    Metric("batches", "recorded batches, without warmup"),
+    Metric("batch_ms", "median duration of the recorded batches, without warmup", "batch\nmedian", IN_RUN),
+    Metric("compute_ms", "part of batch_ms in which kernels of the model run", "compute"),
     Metric(
-        "batch_ms", "median of the steady batches, as the profiler recorded them", "batch\nmedian", IN_RUN
+        "exposed_communication_ms",
+        "part of batch_ms in which collectives run and no kernel of the model does",
+        "exposed\ncomm.",
     ),
-    Metric("compute_ms", "of it: the model's kernels run", "compute"),
-    Metric("exposed_communication_ms", "of it: collectives run and no model kernel does", "exposed\ncomm."),
-    Metric("idle_ms", "of it: nothing runs", "idle"),
-    Metric("speedup", "of samples a second, over the traces of fewest ranks", "speed-\nup"),
+    Metric("idle_ms", "part of batch_ms in which nothing runs", "idle"),
+    Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speed-\nup"),
     Metric(
-        "scaling_efficiency_pct", "speedup over that of ideal scaling", "scaling\neff. %", IN_RUN, places=1
+        "scaling_efficiency_pct",
+        "speedup divided by the increase in ranks",
+        "scaling\neff. %",
+        IN_RUN,
+        places=1,
     ),
-    Metric("base_world_size", "ranks of the traces that it is compared with"),
-    *(Metric(f"grew_{name}_ms", f"by how much {name.replace('_', ' ')} grew a batch") for name in GREW),
+    Metric("base_world_size", "number of ranks of the baseline"),
+    *(
+        Metric(f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per batch, relative to the baseline")
+        for name in GREW
+    ),
 )
-COLUMNS = {"Of traces (a row a job):": METRICS}
+COLUMNS = {"Traces (one row per job):": METRICS}
 _SHOWN = (
     "job", "world_size", "batches", "batch_ms", "compute_ms", "exposed_communication_ms", "idle_ms",
     "speedup", "scaling_efficiency_pct",
@@ -70,7 +79,9 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     sized = sorted((source for source in sources if source.world_size), key=lambda one: one.world_size or 0)
     for source in sources:
         if not source.world_size:
-            study.note("of how many ranks its job was is not known: 4=DIR says it to analysis.scaled", source)
+            study.note(
+                "the number of ranks of its job is unknown: give it to analysis.scaled as 4=DIR", source
+            )
     if not sized:
         return Answer([], "")
     traces = traces_of(study, sized)
@@ -131,33 +142,39 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
     base, most = rows[0], rows[-1]
     if len(rows) < 2 or most["world_size"] == base["world_size"]:
         return (
-            "One number of ranks: how it scales takes traces of several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
+            "Traces of one number of ranks only: scaling needs several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
         )
     other = "strong" if kind == "weak" else "weak"
-    constant = {"weak": "the batch of a GPU", "strong": "the batch of the job"}[kind]
+    constant = {"weak": "per-GPU batch size", "strong": "global batch size"}[kind]
     text = (
-        f"Traces say no batch size. Assumed: {constant} is constant ({kind} scaling; --scaling {other} not)."
+        f"Traces hold no batch size. Assumed: fixed {constant} ({kind} scaling; --scaling {other} assumes "
+        "the other)."
     )
     ratio = most["compute_ms"] / base["compute_ms"] if base["compute_ms"] else math.nan
     if np.isnan(ratio):
         return text
     expected = 1.0 if kind == "weak" else base["world_size"] / most["world_size"]
     away = abs(math.log(ratio / expected)) if ratio > 0 else math.inf
-    fits = "which fits." if away < _SAME else "which does not fit: is it the same job?"
+    fits = (
+        "This fits the assumption."
+        if away < _SAME
+        else "This does not fit the assumption: is it the same job?"
+    )
     took = (
-        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long a batch as on "
+        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long per batch as on "
         f"{base['world_size']}"
     )
-    return f"{text}\n{took}, {fits}" if not asked or away >= _SAME else text
+    return f"{text}\n{took}. {fits}" if not asked or away >= _SAME else text
 
 
 def part(found: Answer) -> Part:
     """The terminal's table."""
     caption = (
-        "Batches as the profiler recorded them, which it slows down; intervals are of batches inside a run."
+        "Durations of batches as recorded, including the profiler's overhead. Intervals are over the "
+        "batches of one run."
     )
     shown = columns(METRICS, *_SHOWN)
-    return Part("Scaling, from traces (ms a batch)", found.rows, shown, "\n".join([found.assumed, caption]))
+    return Part("Scaling, from traces (ms per batch)", found.rows, shown, "\n".join([found.assumed, caption]))
 
 
 def grown(found: Answer) -> Part | None:
@@ -166,4 +183,4 @@ def grown(found: Answer) -> Part | None:
     if not rows:
         return None
     shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
-    return Part("By how much parts of a batch grew, ms", rows, shown)
+    return Part("Growth of the parts of a batch, ms", rows, shown)

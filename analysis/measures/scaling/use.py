@@ -17,7 +17,7 @@ from analysis.statistics import estimates
 # Credited FLOPs outside this share of the analytic count are worth a warning.
 COVERAGE_PCT = (95.0, 105.0)
 
-_MEASURED = "the same over the peak measured on the machine"
+_MEASURED = "the same, relative to the peak measured on this machine"
 
 
 def _beside_peaks(what: str, meaning: str, header: str, interval: str = "") -> tuple[Metric, Metric]:
@@ -27,59 +27,61 @@ def _beside_peaks(what: str, meaning: str, header: str, interval: str = "") -> t
 
 
 METRICS = (
-    Metric("profiled_runs", "runs under a profiler"),
+    Metric("profiled_runs", "number of profiled runs"),
     Metric(
         "perturbation",
-        "a batch that the profiler records over its unprofiled twin's (of several profilers, those that "
-        "recorded kernels)",
-        "profiled\n/ twin",
+        "duration of a recorded batch divided by that of an unprofiled run (with several profilers: of "
+        "those that recorded kernels)",
+        "profiled/\nunprofiled",
         CONFIDENCE,
         places=2,
     ),
-    Metric("tflop_per_batch", "credited FLOPs of a rank's batch, 1e12"),
-    Metric("flop_coverage_pct", "these over the analytic count"),
-    Metric("kernel_ms", "time of the model's kernels in a batch of a rank"),
+    Metric("tflop_per_batch", "FLOPs of a batch per rank, from its kernels, 1e12"),
+    Metric("flop_coverage_pct", "tflop_per_batch divided by the analytic count"),
+    Metric("kernel_ms", "kernel time of the model per batch and rank"),
     *_beside_peaks(
         "flops_efficiency_of_kernels",
-        "FLOPs over the kernels' time and the datasheet's peak",
+        "FLOPs divided by kernel time and the datasheet's peak",
         "FLOPS eff. %\nof kernels",
     ),
     *_beside_peaks(
         "bandwidth_efficiency_of_kernels",
-        "bytes over the kernels' time and the datasheet's peak",
+        "bytes divided by kernel time and the datasheet's peak",
         "bandw. eff. %\nof kernels",
     ),
     *_beside_peaks(
         "flops_efficiency_of_batch",
-        'FLOPs over the whole batch and the peak (what the reference called "scaled")',
+        "FLOPs divided by batch duration and the datasheet's peak (the reference's \"scaled\" efficiency)",
         "FLOPS eff. %\nof batch",
         CONFIDENCE,
     ),
     *_beside_peaks(
         "bandwidth_efficiency_of_batch",
-        "bytes over the whole batch and the peak",
+        "bytes divided by batch duration and the datasheet's peak",
         "bandw. eff. %\nof batch",
         CONFIDENCE,
     ),
     *_beside_peaks(
         "mfu",
-        "model FLOPS utilisation: analytic FLOPs over the whole batch and the datasheet's peak",
+        "model FLOPS utilisation: analytic FLOPs divided by batch duration and the datasheet's peak",
         "MFU\n%",
         CONFIDENCE,
     ),
-    Metric("use_note", "why efficiencies of the batch are above those of the kernels", text=True),
+    Metric("use_note", "reason why efficiencies of the batch are above those of the kernels", text=True),
     Metric(
         "exposed_communication_ms",
-        "collectives while nothing is computed, a batch of a rank (as analysis.anatomy has it); empty: not "
-        "known",
+        "communication per batch and rank that is not overlapped with computation (as in "
+        "analysis.anatomy); empty: not available",
         "exposed\ncomm., ms",
     ),
-    Metric("overlapped_communication_ms", "collectives while something is computed"),
-    Metric("device_name", "the device", text=True),
-    Metric("peak_tflops_per_s", "its peak by datasheet"),
-    Metric("peak_gb_per_s", "its bandwidth by datasheet"),
-    Metric("measured_tflops_per_s", "its peak as measured"),
-    Metric("measured_gb_per_s", "its bandwidth as measured"),
+    Metric(
+        "overlapped_communication_ms", "communication per batch and rank that is overlapped with computation"
+    ),
+    Metric("device_name", "name of the device", text=True),
+    Metric("peak_tflops_per_s", "peak FLOP rate (datasheet)"),
+    Metric("peak_gb_per_s", "peak memory bandwidth (datasheet)"),
+    Metric("measured_tflops_per_s", "peak FLOP rate (measured on this machine)"),
+    Metric("measured_gb_per_s", "peak memory bandwidth (measured on this machine)"),
 )
 
 
@@ -181,15 +183,15 @@ def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:
         return ""
     recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
     above = (
-        "efficiencies of the batch are above those of the kernels, whose times add up to "
-        f"{digits(kernel_ms)} ms where a batch takes {digits(batch_ms)} ms"
+        f"efficiencies of the batch are above those of the kernels: kernel times sum to {digits(kernel_ms)} "
+        f"ms, but a batch takes {digits(batch_ms)} ms"
     )
     if kernel_ms <= recorded_ms:
         return (
-            f"{above}: they were timed in batches of {digits(recorded_ms)} ms, {recorded_ms / batch_ms:.2f} "
-            "times as long, so that those of the kernels are too low"
+            f"{above}. The kernels were timed in recorded batches of {digits(recorded_ms)} ms, "
+            f"{recorded_ms / batch_ms:.2f} times as long, so the efficiencies of the kernels are too low"
         )
-    return f"{above}: several run at the same time (recorded batches take {digits(recorded_ms)} ms)"
+    return f"{above}. Several kernels run at the same time (recorded batches take {digits(recorded_ms)} ms)"
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:
@@ -271,13 +273,13 @@ def findings(points: Sequence[Point]) -> list[str]:
         if over:
             lines.append(
                 f"{_points(len(over))} reach{'es' if len(over) == 1 else ''} up to {max(over):.0f} % of the "
-                f"datasheet's {what}, more than the peak: what is credited, or the peak (--peaks), is wrong"
+                f"datasheet's {what}: above 100 %, either the counted work or the peak (--peaks) is wrong"
             )
     used = [share for point in points if (share := _mfu([point]).get("mfu_pct") or 0) > 100]
     if used:
         lines.append(
-            f"MFU is up to {max(used):.0f} % in {_points(len(used))}, more than the datasheet's peak: the "
-            "analytic count, or the peak (--peaks; of the precision in which it really computed), is wrong"
+            f"MFU is up to {max(used):.0f} % in {_points(len(used))}: above 100 %, either the analytic "
+            "count or the peak (--peaks; for the precision used) is wrong"
         )
     return lines
 
@@ -289,8 +291,9 @@ def coverage_findings(coverage_pct: Sequence[float | None]) -> list[str]:
     if not off:
         return []
     return [
-        f"credited FLOPs are {_span(min(off), max(off))} % of the analytic count in {_points(len(off))} "
-        f"(expected {low:g} to {high:g} %): FLOPS efficiencies of these are off by as much"
+        f"FLOPs counted from kernels are {_span(min(off), max(off))} % of the analytic count in "
+        f"{_points(len(off))} (expected {low:g} to {high:g} %): their FLOPS efficiencies are wrong by as "
+        "much"
     ]
 
 
@@ -300,4 +303,4 @@ def _span(least: float, most: float) -> str:
 
 
 def _points(count: int) -> str:
-    return f"{count} point{'s' if count > 1 else ''}"
+    return f"{count} configuration{'s' if count > 1 else ''}"

@@ -31,57 +31,59 @@ METRICS = (
     RANK,
     Metric(
         "gpu",
-        "its index; -1: the CPU",
+        "index of the GPU; -1: the CPU",
         "GPU",
         show=lambda index: "CPU" if index < 0 else str(index),
         key=True,
     ),
-    Metric("device_name", "as the rank reports it", text=True),
+    Metric("device_name", "name of the device", text=True),
     Metric(
         "attributed_batches",
-        "batches that the profiler recorded, with kernels; the next five figures are of their time only",
+        "recorded batches with kernels; the next five columns cover only their time",
     ),
-    Metric("profiled_ms", "their time"),
+    Metric("profiled_ms", "duration of these batches"),
     Metric(
         "gpu_utilization_pct",
-        "of it, in which at least one kernel runs (no copy, no memory set)",
+        "share of the time in which at least one kernel runs (copies and memory sets do not count)",
         "GPU\nutil. %",
         places=1,
     ),
     Metric(
         "sm_efficiency_pct",
-        "estimated: at each instant the blocks a multiprocessor of the kernels that run, added up and cut to "
-        "1; mean over it",
+        "estimated: blocks per multiprocessor of the running kernels, at most 1, mean over time",
         "est. SM\neff. %",
         places=1,
     ),
     Metric(
         "achieved_occupancy_pct",
-        "estimated: warps of those that would fit, mean over kernels weighted by time",
+        "estimated: achieved occupancy, mean over kernels weighted by time",
         "est.\noccup. %",
         places=1,
     ),
-    Metric("communication_pct", "collectives in the summed time of kernels", "comm. of\nkernels %", places=1),
+    Metric(
+        "communication_pct", "share of collectives in the summed kernel time", "comm. of\nkernels %", places=1
+    ),
     Metric(
         "images_per_s",
-        "of all ranks, by the slowest rank's time, of the run's configuration (unprofiled runs count, if "
-        "there are any)",
+        "images/s of all ranks, from the slowest rank's time, for the run's configuration (from unprofiled "
+        "runs if there are any)",
     ),
     Metric(
         "speedup",
-        "over one GPU of the same configuration (in a sweep of strong scaling, of the same global batch)",
-        "speed-up",
+        "images/s relative to one GPU of the same configuration (strong scaling: of the same global batch "
+        "size)",
+        "speedup",
         CONFIDENCE,
         places=2,
     ),
-    Metric("unknown", "why a figure is not known", text=True),
+    Metric("unknown", "reason why a value is missing", text=True),
 )
 COLUMNS = {"Columns: id, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
-ON_CPU = "a CPU has no multiprocessors: utilisation, SM efficiency and occupancy are a GPU's"
-NOT_RECORDED = "the profiler did not record blocks a multiprocessor and occupancy (profile: torch does)"
+ON_CPU = "a CPU has no multiprocessors: utilisation, SM efficiency and occupancy are defined for GPUs only"
+NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
 
 
 @dataclass(frozen=True)
@@ -217,8 +219,8 @@ def rows(study: Study) -> Rows:
         answer += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not answer:
         raise UserError(
-            f"{study.path} holds no kernel of a recorded batch with its time: it needs a run under a "
-            "profiler (profile: torch)"
+            f"{study.path} holds no timed kernel of a recorded batch: this needs a profiled run (profile: "
+            "torch)"
         )
     return answer
 
@@ -234,7 +236,9 @@ def _of_run(study: Study, source: Source) -> Rows:
         without, recorded = without + int((~busy).sum()), recorded + len(busy)
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
-        study.note("no kernel in a recorded batch has a time and a device: utilisation is not known", source)
+        study.note(
+            "no kernel in a recorded batch has a time and a device: utilisation is not available", source
+        )
     reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
     named = {one.rank: one.device for one in reports}
     return [{**row, "device_name": named.get(row["rank"])} for row in devices]
@@ -256,8 +260,8 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
 
 
 CAPTION = (
-    "Of the time of recorded batches. SM efficiency and occupancy are estimates from each launch's size. "
-    "Speedup: images/s over one GPU's; the slowest rank's time counts."
+    "Values cover the time of recorded batches. SM efficiency and occupancy are estimated from the size of "
+    "each launch. Speedup: images/s relative to one GPU, from the slowest rank's time."
 )
 
 
@@ -275,4 +279,4 @@ def shown(rows: Rows) -> list[Column]:
 
 def notes_of(rows: Rows) -> list[str]:
     """Why figures are not known, each once."""
-    return list(dict.fromkeys(f"not known: {row['unknown']}" for row in rows if row["unknown"]))
+    return list(dict.fromkeys(f"not available: {row['unknown']}" for row in rows if row["unknown"]))

@@ -21,25 +21,26 @@ from jobs.run import ID_FIELDS, Run
 from profiling.errors import no_command
 
 METRICS = (
-    Metric("repetitions", "runs of the configuration"),
-    Metric("repetitions_kept", "those left by the 2-sigma cut", "repetitions\nkept"),
+    Metric("repetitions", "number of runs of the configuration"),
+    Metric("repetitions_kept", "number of runs within the 2-sigma cut", "repetitions\nkept"),
     Metric(
         "application_s",
-        "median over the kept of the application's time, start-up included",
+        "duration of the application, startup included, median over these runs",
         "application\ns",
         places=2,
     ),
-    Metric("epoch_duration_s", "that scaled to 1e6 images", "epoch of 1e6\nimages, s"),
-    Metric("base_nodes", "the fewest nodes with the same GPUs a node"),
+    Metric("epoch_duration_s", "application_s scaled to 1e6 images", "epoch of 1e6\nimages, s"),
+    Metric("base_nodes", "smallest number of nodes with the same number of GPUs per node (the baseline)"),
     Metric(
         "scaling_efficiency_pct",
-        "of the epoch's duration, against these",
+        "from the epoch duration, relative to the baseline",
         "scaling\nefficiency %",
         places=2,
     ),
     Metric(
         "batch_independent_pct",
-        "part of the time that a line through the batch sizes leaves at size 0 (not the reference's)",
+        "share of the duration that does not depend on the batch size: intercept of a line through the "
+        "batch sizes (not in the reference)",
         "does not depend\non batch size %",
         places=1,
     ),
@@ -78,7 +79,7 @@ def applications(study: Study, table: Source, rank_0_only: bool = False) -> dict
     )
     rows = query_table(study, table, sql)
     if not rows:
-        raise Unusable(table, "holds no timer '.tau application', so it says nothing of a run's duration")
+        raise Unusable(table, "holds no timer '.tau application', so run durations are not available")
     seconds_by_key: dict[Key, list[float]] = {}
     for *key, _run, seconds in with_known_size(study, table, rows):
         seconds_by_key.setdefault(tuple(key), []).append(float(seconds))
@@ -111,8 +112,7 @@ def with_known_size(study: Study, table: Source, rows: Sequence[tuple]) -> list[
     known = [row for row in rows if all(row[position] and row[position] > 0 for position in needed)]
     if len(known) < len(rows):
         study.note(
-            f"{table.id}: {len(rows) - len(known)} runs do not say nodes, gpus_per_node or batch; "
-            "they are left out"
+            f"{table.id}: {len(rows) - len(known)} runs lack nodes, gpus_per_node or batch and are left out"
         )
     return known
 
@@ -160,7 +160,7 @@ def timed_and_started(
         for key, seconds in seconds_by_key.items():
             into[key] = np.concatenate([into.get(key, np.array([])), seconds])
         if batches == 1:
-            study.note(f"{table.id}: 1-batch runs measure start-up; they give no epoch duration")
+            study.note(f"{table.id}: 1-batch runs measure startup; they give no epoch duration")
     return timed, started
 
 

@@ -36,7 +36,7 @@ _EVENTS = {
 FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
 _OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
 METRICS = (
-    Metric("repetitions", "how many runs", "runs"),
+    Metric("repetitions", "number of runs", "runs"),
     Metric(
         "mpi_s",
         "inclusive time of mpi_allreduce, _bcast, _gather and _allgather, summed over ranks",
@@ -45,20 +45,19 @@ METRICS = (
     ),
     Metric(
         "messages",
-        "how many messages these four functions sent, summed over ranks",
+        "number of messages of these four functions, summed over ranks",
         "messages",
         _OVER_RUNS,
     ),
-    Metric("volume_mb", "the bytes of these messages, 1e6", "MB", _OVER_RUNS),
+    Metric("volume_mb", "bytes of these messages, 1e6", "MB", _OVER_RUNS),
 )
 _MORE_FIELDS = tuple(
     name for name in fields_of("workload", "size", "length") if name not in (*ID_FIELDS, "profile")
 )
 FIGURES = tuple(metric.name for metric in METRICS[1:])
 COLUMNS = {
-    "For TAU tables, and runs under TAU: the ten fields of a run's id, world_size, then (medians and the "
-    "central 95 % of repetitions: percentiles, which say how much runs differ, no confidence "
-    "intervals):": METRICS
+    "TAU tables, and runs under TAU: the ten fields of a run's id, world_size, then medians with the central "
+    "95 % of repetitions (percentiles that show the spread of runs, not confidence intervals):": METRICS
 }
 
 _TIME = """
@@ -109,7 +108,7 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
     """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
     if table.kind == "tau_intervals" and batches_of(study, table) == 1:
-        study.note(f"{table.id}: runs of one batch measure start-up; their messages are left out")
+        study.note(f"{table.id}: runs of one batch measure startup; their messages are left out")
         return None
     relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
     rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))

@@ -71,7 +71,8 @@ class Reader:
             next(iter(self._builders.values())).malformed += self.database.malformed
         elif self.database.malformed:
             self.findings.append(
-                f"{self.database.malformed} events lack a required field or hold an absurd one; none is left"
+                f"{self.database.malformed} events lack a required field or have an impossible value, and "
+                "no others are left"
             )
         return {process: builder.finish(shift_ns=shift_ns) for process, builder in self._builders.items()}
 

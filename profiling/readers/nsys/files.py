@@ -87,8 +87,8 @@ def _stats(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa
         yield from stream_printed(read_stats(path, stats), stats.activities, lambda: stats.metrics, rank)
     ):
         findings.append(
-            f"{path.name}: none of its tables is a summary, or a trace of a GPU; convert the report's SQLite "
-            "export (nsys export --type sqlite) for all that it holds"
+            f"{path.name}: none of its tables is a summary or a GPU trace; for all data, convert the "
+            "report's SQLite export (nsys export --type sqlite)"
         )
     findings += [f"{path.name}: {finding}" for finding in stats.findings]
     if stats.damaged:

@@ -35,11 +35,11 @@ def stream_ranks(
     """
     ranks = _ranks(processes, names, rank)
     if not ranks:
-        findings.append(f"{path.name}: the report is empty: no range and no work on a GPU was recorded")
+        findings.append(f"{path.name}: the report is empty: it has no ranges and no GPU activity")
         yield from ((name, as_table(name, {})) for name in ("kernels", "markers"))
     if len(ranks) > 1:
         named = ", ".join(f"{number} as rank {rank}" for rank, number in ranks.items())
-        findings.append(f"{path.name}: {len(ranks)} processes are taken for ranks: process {named}")
+        findings.append(f"{path.name}: {len(ranks)} processes are used as ranks: process {named}")
         for number in ranks.values():
             processes[number].world_size = max(len(ranks), processes[number].world_size)
     for rank, number in ranks.items():

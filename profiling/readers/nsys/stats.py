@@ -106,7 +106,7 @@ def read_stats(path: Path, stats: Stats) -> Iterator[Launches]:
     stats.damaged = blocks.damaged
     if not header:
         raise UserError(
-            f"{path} holds no row of a table of nsys stats in CSV; write it again (nsys stats --format csv)"
+            f"{path} holds no table of nsys stats in CSV; write it again (nsys stats --format csv)"
         )
     if len(launches):
         yield launches
@@ -127,8 +127,8 @@ def _columns(header: list[str]) -> _Columns:
 def _unknown_units(columns: _Columns) -> list[str]:
     """What is to be said of columns of times and sizes whose units say nothing here."""
     return [
-        f"column {name} is in {unit}, a unit not known here, so its values are left out; write the table "
-        "again in another (nsys stats --timeunit nsec; sizes in MB)"
+        f"column {name} has the unknown unit {unit} and is left out; write the table again with another "
+        "(nsys stats --timeunit nsec; sizes in MB)"
         for name, unit in columns.unit.items()
         if name in _MEASURED and unit and not is_known_unit(unit)
     ]

@@ -145,7 +145,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
     end_ns = np.where(instant, rows["timestamp"][place], end_ns)
     range_texts = [texts.get(name, "") for name in rows["name"][place].tolist()]
     add_ranges(builder, range_texts, rows["timestamp"][place], end_ns, thread[place])
-    return [f"{unended} ranges never ended; they are taken to end with the trace"] if unended else []
+    return [f"{unended} ranges never ended; the end of the trace is used"] if unended else []
 
 
 def _pair(rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:

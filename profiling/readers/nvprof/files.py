@@ -18,8 +18,8 @@ from profiling.traced_job import TraceFacts
 _EMPTY = "the capture is empty"
 _NO_KERNEL = "no kernel was recorded"
 _WHY = (
-    "nothing ran on a GPU while nvprof recorded, or it was never switched on (--profile-from-start off needs "
-    "cudaProfilerStart)"
+    "nothing ran on a GPU while nvprof recorded, or recording never started (--profile-from-start off "
+    "needs cudaProfilerStart)"
 )
 
 
@@ -71,5 +71,5 @@ def _text(path: Path, findings: list[str], rank: int) -> Iterator[tuple[str, pa.
     if printed.nothing or not any_printed:
         texts.append(f"{_NO_KERNEL}: {_WHY}")
     if len(printed.processes) > 1:
-        texts.append(f"{len(printed.processes)} processes wrote to it; their rows are not told apart")
+        texts.append(f"{len(printed.processes)} processes wrote to it; their rows cannot be separated")
     findings += [f"{path.name}: {finding}" for finding in texts]

@@ -33,7 +33,7 @@ _MEMORY = re.compile(r"^\s*(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S.*
 _COUNT = re.compile(r"^Total (CPU .+?): (\d+)$")
 _KERNEL = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _DEVICE = re.compile(r"\((\d{1,4})\)\s*$")
-_OF_THE_CPU = "its samples of the CPU (--cpu-profiling) are not read; take those of another tool"
+_OF_THE_CPU = "its CPU samples (--cpu-profiling) are not read; use another profiler for them"
 _ROWS = 1 << 16
 _DEVICE_TYPES = ("GPU activities", "")
 
@@ -66,7 +66,7 @@ def read_printed(path: Path, printed: Printed) -> Iterator[Launches]:
             printed.launches = Launches()
     reader.close()
     if not printed.spoke and not printed.blocks:
-        raise UserError(f"{path} is no text that nvprof printed: it has no line that begins with ==PID==")
+        raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
     if len(printed.launches):
         yield printed.launches
 
@@ -99,7 +99,7 @@ class _Reader:
         calls = self.calls.items()
         self.printed.activities += [spread.activity(name) for name, spread in calls if spread.count]
         if self.unread:
-            self.printed.findings.append(f"{self.unread} lines of its tables are damaged; they are left out")
+            self.printed.findings.append(f"{self.unread} damaged lines of its tables are left out")
 
     def _banner(self, process: str, text: str) -> None:
         self.printed.spoke = True

@@ -74,23 +74,23 @@ class Tally:
         findings = []
         if ranks and not self._talks and max(ranks, world_size) > 1:
             findings.append(
-                f"{max(ranks, world_size)} ranks, and no collective among the timers: TAU times those of "
-                "MPI, not NCCL's and Gloo's; communication is not recorded, not absent"
+                f"{max(ranks, world_size)} ranks, and no collective among the timers: TAU times MPI's "
+                "collectives, not NCCL's and Gloo's, so communication was not recorded"
             )
         if self._throttled:
             findings.append(
-                "TAU ceased to time functions that were called often and took little time, such as "
-                f"{min(self._throttled)!r}: their calls and times are too few (TAU_THROTTLE)"
+                "TAU stopped timing functions that were called often and took little time, such as "
+                f"{min(self._throttled)!r}: their calls and times are too low (TAU_THROTTLE)"
             )
         if ranks and mode == "io" and not self._reads:
             findings.append(
-                "mode io, and no timer of reading or writing: this TAU was built without -iowrapper; files "
-                "are not recorded, not unread"
+                "mode io, but no timer of reading or writing: this TAU was built without -iowrapper, so "
+                "file access was not recorded"
             )
         if ranks and mode == "ebs" and not self._samples:
             findings.append(
-                "mode ebs, and no sample: a TAU built with MPI samples from MPI_Init on, which no rank "
-                "called; take one without MPI, or train over MPI (--backend=horovod under mpirun)"
+                "mode ebs, but no sample: a TAU built with MPI samples from MPI_Init on, which no rank "
+                "called; use a TAU without MPI, or train over MPI (--backend=horovod under mpirun)"
             )
         return findings
 
@@ -100,7 +100,7 @@ class Tally:
         if not ranks:
             findings.append("the profile is empty: no thread wrote anything")
         if self._absurd:
-            findings.append(f"{self._absurd} timers have no time that can be; their times are left out")
+            findings.append(f"{self._absurd} timers have impossible times, which are left out")
         if self._negative:
             findings.append(
                 f"{self._negative} timers have negative exclusive times: on their threads timers "

@@ -15,7 +15,7 @@ from profiling.readers.tau.tables import clock_of
 from profiling.readers.tau.text import metric_of
 
 _OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")
-_A_TRACE = "a trace of TAU, which is not read here; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
+_A_TRACE = "a trace of TAU, which cannot be read; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
 _END_OF_BATCH = re.compile(r"^End of Batch( \d+)?$")
 
 

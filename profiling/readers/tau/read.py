@@ -83,7 +83,8 @@ class Reading:
         if reader.unended:
             last = reader.snapshots[-1][1]
             self.findings.append(
-                f"{path.name} ends in the middle, its process was killed: it is read up to snapshot {last!r}"
+                f"{path.name} ends in the middle because its process was killed: it is read up to snapshot "
+                f"{last!r}"
             )
 
     def _meet(self, thread: Thread, path: Path) -> bool:
@@ -104,8 +105,7 @@ class Reading:
         number = ".".join(map(str, first))
         places = f"in {_place(self._where[first])} and in {_place(copy)}"
         self.findings.append(
-            f"{len(self._again)} threads are there twice, {number} {places}: each counts once, as it stands "
-            "in the first"
+            f"{len(self._again)} threads appear twice, {number} {places}: each counts once, as in the first"
         )
 
     def tell_metric(self, name: str, path: Path) -> None:

@@ -196,12 +196,14 @@ class Gathered:
             values, counts = parse_numbers([section.text for section in self._sections])
         except ValueError:
             broken = next(section for section in self._sections if not _are_numbers(section.text))
-            raise UserError(f"{self._path} is damaged at byte {broken.at} of its text: no numbers") from None
+            raise UserError(
+                f"{self._path} is damaged at byte {broken.at} of its text: numbers expected"
+            ) from None
         uneven = np.flatnonzero(counts % self._columns)
         if len(uneven):
             raise UserError(
-                f"{self._path} is damaged at byte {self._sections[uneven[0]].at} of its text: a row of other "
-                f"than {self._columns} numbers"
+                f"{self._path} is damaged at byte {self._sections[uneven[0]].at} of its text: a row does "
+                f"not have {self._columns} numbers"
             )
         return values.reshape(-1, self._columns), counts // self._columns
 

@@ -59,14 +59,14 @@ def read_text(path: Path) -> TextProfile:
             raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
     metric = metric_of(content)
     if metric is None:
-        raise UserError(f"{path} is no text profile of TAU: it does not begin with a count of functions")
+        raise UserError(f"{path} is not a text profile of TAU: it does not begin with a count of functions")
     lines = _Lines(path, content.decode("utf-8", "replace").split("\n"))
     functions, intervals = lines.rows(int(lines.next().split()[0]), _FUNCTION, 5)
     events: list[str] = []
     atomics = np.empty((0, 5))
     line = lines.next()
     if _COUNT.match(line) is None:
-        lines.fail("a count of aggregates or of user events is expected")
+        lines.fail("expected a count of aggregates or of user events")
     while (match := _COUNT.match(line)) is not None:
         if match[2] == "userevents":
             events, atomics = lines.rows(int(match[1]), _EVENT, 5)
@@ -74,7 +74,7 @@ def read_text(path: Path) -> TextProfile:
             lines.skip(int(match[1]))
         line = lines.next()
     if line:
-        lines.fail(f"{line[:60]!r} stands after the last row")
+        lines.fail(f"{line[:60]!r} after the last row")
     return TextProfile(metric, functions, intervals[:, :4], events, atomics)
 
 
@@ -103,10 +103,10 @@ class _Lines:
         for _ in range(min(count, len(self.lines))):
             match = pattern.match(line := self.next())
             if match is None:
-                self.fail(f"{count} rows are announced, and row {len(names) + 1} is {line[:60]!r}")
+                self.fail(f"{count} rows expected, and row {len(names) + 1} is {line[:60]!r}")
                 break
             names.append(" ".join(match[1].split()))
             numbers.append(match.groups()[1 : 1 + width])
         if len(names) < count:
-            self.fail(f"{count} rows are announced, and {len(names)} are there")
+            self.fail(f"{count} rows expected, {len(names)} found")
         return names, np.array(numbers, dtype=np.float64).reshape(-1, width)

@@ -142,7 +142,7 @@ class Reader:
                 before = current if current is not None and current.thread == began.thread else None
                 current = began
             elif current is None:
-                raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers of no thread")
+                raise UserError(f"{self.path} is damaged at byte {at} of its text: numbers without a thread")
             elif kind == b"interval_data":
                 current.metrics = [int(one) for one in re.findall(rb"\d{1,6}", attributes)] or [0]
                 current.intervals = Section(text, at)
@@ -192,7 +192,7 @@ class Reader:
 def _thread(text: bytes, path: Path, at: int) -> Thread:
     numbers = re.findall(rb"\d{1,9}", text)
     if len(numbers) < 3:
-        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is no thread")
+        raise UserError(f"{path} is damaged at byte {at} of its text: {text[:40]!r} is not a thread")
     return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
@@ -214,7 +214,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
             position = 0
             while (match := _TAG.search(buffer, position)) is not None:
                 if match[4]:
-                    raise UserError(f"{path} defines entities, as no file of TAU does; it is not read")
+                    raise UserError(f"{path} defines entities, which TAU never does; it is not read")
                 if match[1] is None:
                     end = match.end()
                     if len(buffer) - end < _LONGEST_TAG and not ended:

@@ -134,7 +134,9 @@ def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path):
 
 def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp_path):
     """Communicators are destroyed by all ranks or none: the other is in its allreduce."""
-    out_of_memory = "import os; os.environ['FAKE_MEM_MB'] = '700' if os.environ['RANK'] == '1' else '81559'; "
+    out_of_memory = (
+        "import os; os.environ['FAKE_MEM_MB'] = '1100' if os.environ['RANK'] == '1' else '81559'; "
+    )
     out_of_memory += "import runpy, sys; runpy.run_module('train', run_name='__main__', alter_sys=True)"
     run = make_run({**TINY, "gpus_per_node": 2, "batch": 256, "image_size": 224})
     common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": f"file://{tmp_path}.meet",

@@ -1,0 +1,43 @@
+"""How does a rank's process end? At once where nobody waits for it, or where it would wait for others."""
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
+
+
+def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
+    """End this process and leave it to the kernel to free what it holds.
+
+    Python and PyTorch would take themselves apart piece by piece, for 0.2 s of a processor that ranks of the
+    next point could use; and a rank that has failed would wait for the others to take NCCL apart with it.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run_and_leave(main: Callable[[], int | None]) -> None:
+    """Run a rank's command as :func:`run_command` does; a rank that fails says why and waits for no other."""
+    try:
+        run_command(main)
+    except SystemExit as ended:
+        if not _holds_a_group():
+            raise
+        leave_at_once(ended.code if isinstance(ended.code, int) else EXIT_FAILED)
+    except BaseException:
+        if not _holds_a_group():
+            raise
+        traceback.print_exc()
+        leave_at_once(EXIT_FAILED)
+
+
+def _holds_a_group() -> bool:
+    """Whether this rank is still joined to others: it has failed (train.backends.Backend.abandon)."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
