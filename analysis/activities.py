@@ -102,7 +102,7 @@ def _rows(
 # --- command ------------------------------------------------------------------------------------------
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.activities", __doc__, "PATH", COLUMNS)
     parser.add_argument("--by", metavar="LEVELS", help="one row per rank, per batch_index, or per both")
@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument(
         "--chart", type=Path, metavar="FILE", help="with --shares: write a chart to this HTML file"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares: add --shares")
     by = output.parse_levels(arguments.by, tuple(LEVELS))

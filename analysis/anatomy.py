@@ -15,13 +15,13 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.anatomy", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by", default="", metavar="LEVEL,...", help=f"{', '.join(LEVELS)} [one row per run]"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)
     answer = rows(study, by)

@@ -13,9 +13,9 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    arguments = output.parser("analysis.batches", __doc__, columns=COLUMNS).parse_args()
+    arguments = output.parser("analysis.batches", __doc__, columns=COLUMNS).parse_args(words)
     study = load(arguments.path, arguments.peaks)
     answer = rows(study)
     return output.emit(Answer(answer, columns_of(answer), [part(answer)]), study, arguments)

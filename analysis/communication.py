@@ -21,12 +21,12 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.communication", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by", choices=("run", "rank"), default="run", help="one row per run, or per rank of each run [run]"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     profiles = {source.fields["profile"] for source in study.recorded}
     if messages.has_tau(study) and profiles <= {"tau"}:

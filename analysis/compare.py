@@ -146,8 +146,8 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
 # --- the answer ---------------------------------------------------------------------------------------
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(words: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
     across = output.parse_fields(arguments.across, flag="--across")
     if arguments.threshold < 0:
         raise UserError(

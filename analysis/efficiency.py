@@ -52,11 +52,11 @@ def columns_of(method: str, group_by: Sequence[str]) -> list[Metric]:
     return [*fields(group_by), *METRICS, *(CORRECTED_METRICS if method == "corrected" else ())]
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.efficiency", __doc__, columns=COLUMNS)
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     group_by = output.parse_fields(arguments.group_by, ("world_size",)) or list(DEFAULT_GROUP)
     study = load(arguments.path, arguments.peaks)
     groups = rows(study, arguments.method, group_by)

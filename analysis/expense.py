@@ -16,12 +16,12 @@ from analysis.results.load import load
 from profiling.errors import UserError, run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.expense", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)

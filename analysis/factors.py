@@ -16,10 +16,10 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.factors", __doc__, columns=COLUMNS)
     parser.add_argument("--factors", metavar="FIELD,...", help="fields of a run [all that vary]")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     factors = output.parse_fields(arguments.factors, flag="--factors")
     study = load(arguments.path, arguments.peaks)
     what, cells = responses(study)

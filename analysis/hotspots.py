@@ -15,12 +15,12 @@ from analysis.results.load import load
 from profiling.errors import UserError, run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.hotspots", __doc__, columns=COLUMNS)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="number of kernels [5]")
     parser.add_argument("--run", metavar="ID", help="the timed run, if there are several configurations")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")
     study = load(arguments.path, arguments.peaks)

@@ -68,8 +68,8 @@ def _only(study: Study) -> Source:
     return sources[0]
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(words: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
     by = _by(arguments)
     if arguments.top is not None and arguments.top < 1:
         raise UserError(f"--top: {arguments.top} is not a valid number of kernels; give 1 or more")

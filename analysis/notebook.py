@@ -13,11 +13,8 @@ A frame has all columns of the command's ``--help``. ``frame.attrs["meaning"]`` 
 """
 
 import importlib
-import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,14 +98,8 @@ class Question:
         for name, value in settings.items():
             words += _flag(name, value)
         command = importlib.import_module(self._module)
-        before = sys.argv
-        sys.argv = [self._module, *words]
-        try:
-            # --help prints; an answer does not, for it is caught on its way to the table.
-            with output.caught() as answers, redirect_stdout(StringIO()):
-                command.main()
-        finally:
-            sys.argv = before
+        with output.caught() as answers:
+            command.main(words)
         ((answer, said_of_results),) = answers
         frame = output.to_frame(answer.rows, answer.columns)
         of_command = [metric for of in getattr(command, "COLUMNS", {}).values() for metric in of]
@@ -118,7 +109,13 @@ class Question:
         return frame
 
 
+# Flags that say where an answer goes and how it looks there: here it is a frame.
+_OF_A_TERMINAL = ("format", "help", "notes", "output")
+
+
 def _flag(name: str, value: Setting | None) -> list[str]:
+    if name in _OF_A_TERMINAL:
+        raise UserError(f"{name}: no setting in a notebook, where the answer is a DataFrame")
     flag = "--" + name.replace("_", "-")
     if value is None or value is False:
         return []

@@ -46,8 +46,8 @@ from jobs.flags import make_parser
 from profiling.errors import UserError, run_command
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(words: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
     network = _network(arguments)
     what_ifs = simulate.parse_what_ifs(arguments.what_if)
     study = None

@@ -23,7 +23,7 @@ from analysis.results.study import Study
 from profiling.errors import UserError, did_you_mean, run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.scaled", __doc__, columns={**COLUMNS, **traced.COLUMNS})
     parser.add_argument(
         "--method",
@@ -42,7 +42,7 @@ def main() -> int:
         "more", nargs="*", metavar="P=DIR", help="converted traces, each with the number of ranks of its job"
     )
     parser.set_defaults(most_notes=MOST_NOTES)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     methods = _methods(arguments.method)
     group_by = output.parse_fields(arguments.group_by, ("world_size",))
     study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
@@ -63,8 +63,8 @@ def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
     found = traced.answer(study, scaling)
     if not found.rows:
         raise study.nothing(
-            f"{study.path} holds traces that do not say how training scales: their batches, or the number of "
-            "their ranks, are not known"
+            f"{study.path} holds no traces with batches and a known number of ranks "
+            "(analysis.scaled 1=DIR 4=DIR)"
         )
     grown = traced.grown(found)
     return Answer(found.rows, traced.METRICS, [traced.part(found), *([grown] if grown else [])])

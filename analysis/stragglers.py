@@ -15,7 +15,7 @@ from analysis.results.load import load
 from profiling.errors import run_command
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = output.parser("analysis.stragglers", __doc__, columns=COLUMNS)
     parser.add_argument(
         "--by",
@@ -23,7 +23,7 @@ def main() -> int:
         default="rank",
         help="one row per rank, or per rank and batch [rank]",
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)
     by_batch = arguments.by == "batch"
     answer = rows(study, by_batch)

@@ -174,14 +174,14 @@ def _rows(rank: int, estimates: Mapping[str, Estimate]) -> Rows:
     ]
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.tau_batches", __doc__, "PROFILE", COLUMNS)
     parser.add_argument(
         "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one batch"
     )
     parser.add_argument("--batches", type=int, metavar="N", help="number of batches, if the run marks none")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     profile = Profile(arguments.path)
     made = rows_of(profile, [Profile(path) for path in arguments.startup], arguments.batches)
     if not made:

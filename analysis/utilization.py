@@ -49,9 +49,9 @@ def of_trace(path: Path) -> tuple[Rows, list[str]]:
     return answer, converted.findings
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    arguments = output.parser("analysis.utilization", __doc__, columns=COLUMNS).parse_args()
+    arguments = output.parser("analysis.utilization", __doc__, columns=COLUMNS).parse_args(words)
     study: Study | None = None
     if arguments.path.is_file():
         answer, notes = of_trace(arguments.path)

@@ -65,10 +65,10 @@ def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | Non
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return (), None, None
+    if cuda.cuInit(0):
+        return (), None, None  # the library is installed, and there is no device, or no driver below it
     release = _number(cuda.cuDriverGetVersion)
     driver = f"for CUDA {release // 1000}.{release % 1000 // 10}"
-    if cuda.cuInit(0):
-        return (), driver, None
     devices = range(_number(cuda.cuDeviceGetCount))
     capability = (
         [_number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR)] if devices else []

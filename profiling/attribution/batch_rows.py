@@ -127,7 +127,7 @@ class BatchRows:
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
         if len(whole) and not whole[0]:
-            self.findings.append("the recording begins within its first batch, which is left out")
+            self.findings.append("the recording begins in the middle of a batch: that batch is left out")
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(

@@ -70,7 +70,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "gemm",
-        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|(?<!finalize_)matmul|cublasLtEpilogue|\b_?b?mm_[A-Z]|rocblas|hipblas|wvSplitK|fused_moe|moe_mm|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
+        r"gemm|gemv|\bCijk_|cublas|splitK_?reduce|cutlass|nvjet|(?<!finalize_)matmul|epilogue::impl|\b_?b?mm_[A-Z]|rocblas|hipblas|wvSplitK|fused_moe|moe_mm|s16816|s1688|h884|h1688|wmma|\bdot_kernel|tensile"
         r"|compute_gemm_pointers|RNN_|rnn::|persist|region_transform_ABC|triton_(tem|mm)|^aten::(_?(add)?b?mm\w*|addr|dot|vdot|mv|addmv|linear|matmul"
         r"|baddbmm|einsum|_scaled_mm|mkldnn_linear\w*|mkldnn_rnn_layer\w*|lstm|gru)$|^mkl::|mkldnn::_linear",
     ),

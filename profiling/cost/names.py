@@ -30,12 +30,14 @@ _SPACES = (
 
 def demangle(name: str) -> str:
     """A C++ name as people read it; what is not mangled, or where there is no C++ library, as it is."""
-    if not name.startswith("_Z"):
+    if not name.startswith(("_Z", "__Z")):  # with a second underscore, as macOS has it
         return name
-    import cxxfilt  # looks for the C++ library: only where a tool mangles
-
     try:
-        return cxxfilt.demangle(name)
+        import cxxfilt  # looks for the C++ library: only where a tool mangles
+    except OSError:  # it found one that cannot be loaded
+        return name
+    try:
+        return cxxfilt.demangle(name.removeprefix("_") if name.startswith("__Z") else name)
     except (cxxfilt.Error, UnicodeError):
         return name
 

@@ -34,7 +34,7 @@ def facts_of(facts: Mapping[str, Any], path: Path) -> TraceFacts:
     return TraceFacts(
         rank=rank,
         world_size=world_size or None,
-        host=str(facts.get("hostname") or (name["host"] if name else "")),
+        host=str(facts.get("host_name") or (name["host"] if name else "")),
         device=_device(facts.get("deviceProperties")),
         backend=str(distributed.get("backend") or ""),
         groups=_groups(distributed.get("pg_config")),
@@ -44,7 +44,9 @@ def facts_of(facts: Mapping[str, Any], path: Path) -> TraceFacts:
 
 
 def _device(properties: Any) -> str:
-    """The name of the devices, if it is one."""
+    """The name of the devices, all if they differ; ``cpu`` where the profiler says that none is there."""
+    if properties == []:
+        return "cpu"
     listed = properties if isinstance(properties, list) else []
     names = {str(one["name"]) for one in listed if isinstance(one, dict) and one.get("name")}
     return names.pop() if len(names) == 1 else " and ".join(sorted(names))

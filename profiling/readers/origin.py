@@ -32,7 +32,8 @@ class Origin:
 
 UNKNOWN = Origin()  # of a file about which nothing else is known
 
-_RANK = re.compile(r"(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
+# A word of its own: frank2 is no rank.
+_RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_.-]?(\d{1,9})", re.IGNORECASE)
 
 
 def rank_in(path: Path) -> int | None:

@@ -137,9 +137,8 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
     if len(jobs) > 1:
         for job in jobs:
             job.findings.append(
-                f"the traces of ranks {listed([one.rank for one in order])} in one folder were recorded "
-                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: they are taken for "
-                f"{len(jobs)} jobs"
+                f"traces of ranks {listed([one.rank for one in order])} were recorded "
+                f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: using {len(jobs)} jobs"
             )
     return jobs
 
@@ -150,8 +149,7 @@ def _job(members: Sequence[Recorded]) -> Job:
     for one in sorted(members, key=lambda one: (one.rank, str(one.source))):
         if one.rank in ranks:
             findings.append(
-                f"rank {one.rank} is there twice: {ranks[one.rank].source.name} counts, {one.source.name} "
-                "does not"
+                f"two traces of rank {one.rank}: using {ranks[one.rank].source.name}, not {one.source.name}"
             )
         else:
             ranks[one.rank] = one
@@ -207,20 +205,20 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
     if size and size > 1 and len(present) < size:
         absent = [rank for rank in range(size) if rank not in present]
         yield (
-            f"{len(present)} of {size} ranks are there (without {listed(absent)}): what is said of it is of "
-            "these"
+            f"traces of {len(present)} of {size} ranks (missing: {listed(absent)}): all figures are of these "
+            "ranks"
         )
     elif size is None:
-        yield "it does not say of how many ranks its job was: figures of the whole job are not known"
+        yield "unknown number of ranks of the job: no figures of the whole job"
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
-        yield f"its ranks recorded {min(counts)} to {max(counts)} batches"
+        yield f"{min(counts)} to {max(counts)} batches were recorded, depending on the rank"
     dated = [one.started_ns for one in job.ranks if one.started_ns > _EPOCH_NS]
     apart = max(dated, default=0) - min(dated, default=0)
     if apart > _CLOCKS_NS:
         yield (
-            f"its ranks' recordings begin {_duration(apart)} apart, by the clocks of their hosts; times of "
-            "different ranks are compared by their collectives alone"
+            f"the traces of its ranks begin {_duration(apart)} apart by their hosts' clocks; clocks are "
+            "aligned on collectives where all ranks of a group recorded them"
         )
 
 

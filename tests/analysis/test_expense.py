@@ -141,3 +141,11 @@ def test_every_figure_of_a_rank_has_a_default():
     """Results of any release are read: what is new in a report may be absent."""
     new = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
     assert not any(RankReport.model_fields[name].is_required() for name in new)
+
+
+def test_a_rank_that_did_no_image_has_no_energy_of_one(sweep):
+    for directory in sweep.glob("run_*_none_*_ret_0"):
+        plant(directory, 1800.0, images_done=[0, 1280, 1280, 1280], metered_s=[0.0, 10.0, 10.0, 10.0])
+    idle, *others = expense.rows(load(sweep), by_rank=True)
+    assert (idle["rank"], idle["device_j_per_image"], idle["device_w"]) == (0, None, None)
+    assert all(row["device_j_per_image"] and row["device_w"] for row in others)

@@ -191,6 +191,18 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
     assert sum(differences[name] for name in parts) == pytest.approx(differences["batch"])
 
 
+def test_a_launch_without_a_duration_does_not_hide_the_batch(tmp_path: Path) -> None:
+    """Nobody counts it, nor one of a duration below 0: the others still add up to the batch."""
+    a, b = (write_run(tmp_path / name, run_of(profile="torch"), Truth(noise_ms=0)) for name in "ab")
+    before = totals(a, b)
+    table = tables.read(b / "rank_0000", "kernels")
+    odd = table.slice(0, 2).set_column(
+        table.column_names.index("duration_ns"), "duration_ns", pa.array([None, -(10**9)], pa.int64())
+    )
+    tables.write(pa.concat_tables([table, odd]).unify_dictionaries(), b / "rank_0000", "kernels")
+    assert totals(a, b) == before and "batch" in before
+
+
 def test_what_is_gone_is_the_mirror_of_what_is_new(planted: Path) -> None:
     one, two = run_paths(planted)
     there, back = totals(one, two), totals(two, one)

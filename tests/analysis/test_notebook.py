@@ -2,6 +2,7 @@
 
 import ast
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
@@ -77,6 +78,22 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
         _ = results.scald
     assert {"scaled", "charts", "path"} <= set(dir(results))
     assert "How does training scale" in results.scaled.__doc__
+
+
+@pytest.mark.parametrize("setting", [{"output": "a.csv"}, {"format": "csv"}, {"notes": True}, {"help": True}])
+def test_what_says_where_an_answer_goes_is_no_setting(sweep, setting):
+    with pytest.raises(UserError, match=f"^{next(iter(setting))}: no setting in a notebook"):
+        load(sweep).batches(**setting)
+
+
+def test_questions_are_asked_in_several_threads_at_once(sweep, monkeypatch):
+    """Each command reads its own settings, and none the words that Python was started with."""
+    monkeypatch.setattr("sys.argv", ["python", "--not-a-flag"])
+    results = load(sweep)
+    wanted = [["gpus_per_node"], ["nodes"]] * 4
+    with ThreadPoolExecutor(4) as pool:
+        frames = list(pool.map(lambda names: results.scaled(group_by=names), wanted))
+    assert [len(frame) for frame in frames] == [2, 1] * 4
 
 
 def test_charts_are_those_of_the_report(sweep):

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_checks, gpu_parts
+from benchmarks import gpu, gpu_checks, gpu_parts, gpu_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -95,3 +96,39 @@ def test_a_check_can_fail():
 
 def test_every_part_is_there():
     assert list(gpu_parts.DO) == list(gpu.PARTS)
+
+
+def a_wheel(folder: Path, name: str, text: str) -> None:
+    """The smallest wheel that pip takes."""
+    about = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": text,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, content in files.items():
+            wheel.writestr(path, content)
+
+
+def test_wheels_are_unpacked_without_a_registry_and_beside_the_results(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    for name in ("first_tiny", "second_tiny"):
+        a_wheel(tmp_path / "wheels", name, f"HERE = {name!r}")
+    site = gpu.install(tmp_path / "wheels", tmp_path / "out")
+    assert site == (tmp_path / "out" / "site").resolve()
+    assert {path.name for path in site.glob("*.py")} == {"first_tiny.py", "second_tiny.py"}
+    (tmp_path / "wheels" / "first_tiny-1.0-py3-none-any.whl").unlink()
+    assert gpu.install(tmp_path / "wheels", tmp_path / "out") == site, "it is done once"
+
+
+def test_the_wheels_that_are_downloaded_are_what_the_project_pins_but_torch():
+    with_needs, alone = gpu_wheels.requirements(dali=True)
+    assert any(one.startswith("pydantic==") for one in with_needs)
+    assert {one.partition("==")[0] for one in alone} >= {"cupti-python", "nvidia-dali-cuda130"}
+    assert not any(one.startswith("torch") for one in with_needs + alone)
+    assert not any("dali" in one for one in gpu_wheels.requirements(dali=False)[1])
+    words = gpu_wheels.command(Path("wheels"), ["nvtx"], "3.13", alone=True)
+    assert words[-2:] == ["--no-deps", "nvtx"] and words[words.index("--python-version") + 1] == "3.13"
+    assert "--platform=manylinux_2_28_x86_64" in words and "--only-binary=:all:" in words

@@ -100,7 +100,7 @@ class _Driver:
     [
         (_Driver(), (("Orin 0", "Orin 1"), "for CUDA 12.6", (8, 7))),
         (_Driver(0), ((), "for CUDA 12.6", None)),
-        (_Driver(error=100), ((), "for CUDA 12.6", None)),
+        (_Driver(error=100), ((), None, None)),
     ],
 )
 def test_without_nvml_the_driver_says_which_gpus_there_are(monkeypatch, driver, seen):

@@ -16,6 +16,57 @@ from hypothesis import strategies as st
 from profiling.cost.classify import classify, is_helper, short_name
 from profiling.tables import CLASSES
 
+# Of transformers and other devices: attention by its libraries, fused MLPs, optimizers, compiled kernels, and
+# AMD's and Intel's names.
+BEYOND = [
+    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 4, cutlass::bfloat16_t>>(int)", "attention"),
+    ("flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", "attention"),
+    ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<int>>(int)", "attention"),
+    ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", "attention"),
+    ("_attn_fwd", "attention"),
+    ("attn_bwd", "attention"),
+    ("triton_tem_fused_flex_attention_0", "attention"),
+    ("void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<int>>(int)", "attention"),
+    ("aiter::fmha_fwd_hd128_bf16_causal", "attention"),
+    ("sage_fwd", "attention"),
+    ("reshape_and_cache_flash_kernel", "attention"),
+    ("micro_sdpa", "attention"),
+    ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT", "gemm"),
+    ("_matmul_ogs_NNT_bf16xbf16xmxfp4_128x128x128x1_swiglu", "gemm"),
+    ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2", "gemm"),
+    ("void epilogue::impl::globalKernel<float, float, float, true, true>(int, int, long)", "gemm"),
+    ("fused_moe_kernel", "gemm"),
+    ("triton_tem_fused_addmm_3", "gemm"),
+    ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_MT256x256x64_MI16x16x1", "gemm"),
+    ("wvSplitK_hf_sml_", "gemm"),
+    ("gemm_kernel", "gemm"),
+    ("void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm_xdl_cshuffle_v3<int>>(int)", "gemm"),
+    ("gen_conv", "convolution"),
+    ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f3x2_stride1", "convolution"),
+    ("MIOpenBatchNormFwdTrainSpatial", "normalization"),
+    ("void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<int>(int)", "normalization"),
+    ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_5", "reduction"),
+    ("triton_per_fused_native_layer_norm_2", "normalization"),
+    ("triton_poi_fused_silu_mul_1", "pointwise"),
+    ("triton__0d1d2d3d4d5d", "pointwise"),
+    ("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>(int)", "pointwise"),
+    ("rotary_embedding_kernel", "embedding"),
+    ("void tensorrt_llm::kernels::quantize_with_block_size<int>(int)", "pointwise"),
+    ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<int>>(int)", "optimizer"),
+    ("void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float>>(int)", "optimizer"),
+    ("triton_for_fused_foreach_adamw_0", "optimizer"),
+    ("adamw_fused_step_kernel", "optimizer"),
+    ("moe::dev::routing::routingIndicesHistogramKernel", "reduction"),
+    ("void at::native::xpu::VectorizedElementwiseKernel<8, int>(int)", "pointwise"),
+    ("zeCommandListAppendMemoryCopy(H2D)", "memcpy"),
+    ("oneccl_allreduce_large_bf16", "communication"),
+    ("ccl::allgatherv", "communication"),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+    ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", "communication"),
+    ("void deep_ep::internode::dispatch<int>(int)", "communication"),
+]  # fmt: skip
+
 KNOWN = [
     # collectives, old and new, NVIDIA and AMD, CPU
     ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "communication"),
@@ -299,3 +350,8 @@ def test_the_share_of_communication_in_the_reference_traces(shared_data):
         shares[name] = round(100 * collective / sum(times.values()), 2)
     # One GPU has none; the MI300 ranks wait for one another inside their collectives.
     assert shares == {"nccl_data": 28.38, "resnet18_ddp_mi300_rank0of8": 71.35, "resnet_kineto": 0}
+
+
+@pytest.mark.parametrize(("name", "kind"), BEYOND)
+def test_names_of_transformers_and_of_other_devices_have_their_class(name, kind):
+    assert classify(name) == kind

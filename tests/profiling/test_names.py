@@ -1,9 +1,12 @@
 """One kernel has one name, as each tool prints it."""
 
+import ctypes.util
+import sys
+
 import pytest
 
 from profiling.cost.classify import classify, short_name
-from profiling.cost.names import full_name
+from profiling.cost.names import demangle, full_name
 
 DEMANGLED = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
@@ -14,6 +17,7 @@ FILL = "at::native::FillFunctor<float>"
 ARRAYS = "std::array<char*, unsigned long=1>", "std::array<char *, (unsigned long)1>"
 AS_PRINTED = {
     "nvprof's and Nsight Systems' databases": MANGLED,
+    "macOS": f"_{MANGLED}",
     "PyTorch": DEMANGLED,
     "nvprof": "void at::native::vectorized_elementwise_kernel"
     f"<int=4, {FILL}, {ARRAYS[0]}>(int, {FILL}, {ARRAYS[0]})",
@@ -46,3 +50,11 @@ CASES = {
 @pytest.mark.parametrize("printed", CASES)
 def test_template_arguments_become_what_a_demangler_prints(printed):
     assert full_name(printed) == CASES[printed]
+
+
+@pytest.mark.parametrize("library", [None, "libnot-there.so.6"])
+def test_where_no_cpp_library_can_be_loaded_names_stay_as_they_are(monkeypatch, library):
+    monkeypatch.delitem(sys.modules, "cxxfilt", raising=False)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: library)
+    assert demangle(MANGLED) == MANGLED
+    monkeypatch.delitem(sys.modules, "cxxfilt", raising=False)  # the next test finds the library again

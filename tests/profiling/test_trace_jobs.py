@@ -25,7 +25,8 @@ def batches_of(directory, rank=0):
 
 def test_the_traces_of_all_ranks_become_one_job_with_what_they_say_of_it(tmp_path):
     planted = Planted(ranks=4, batches=3, late=((2, 70.0),))
-    write_job(tmp_path / "mine", planted, name="host1_{0}/rank{0}.json", cuda_runtime_version=12040)
+    facts = {"cuda_runtime_version": 12040, "host_name": "node7"}
+    write_job(tmp_path / "mine", planted, name="host1_{0}/rank{0}.json", **facts)
     code, out = converted(tmp_path, tmp_path / "mine")
     assert code == 0 and [path.name for path in out.iterdir()] == ["mine"]
     job = read_job(out / "mine")
@@ -35,6 +36,7 @@ def test_the_traces_of_all_ranks_become_one_job_with_what_they_say_of_it(tmp_pat
     assert job.versions == {"CUDA": "12040", "NCCL": "2.21.5"}
     assert (job.batches_from, job.batches_confidence) == ("ProfilerStep", 1.0)
     assert [one.batches for one in job.ranks] == [3] * 4
+    assert (job.nodes, job.ranks[3].host) == (1, "node7")
     assert job.ranks[0].source == "host1_0/rank0.json"
 
 
@@ -78,7 +80,7 @@ def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
     trace.write(tmp_path / "one.json")
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True]
-    assert any("begins within its first batch" in finding for finding in read_job(out / "one").findings)
+    assert any("begins in the middle of a batch" in finding for finding in read_job(out / "one").findings)
 
 
 def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
@@ -88,7 +90,7 @@ def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
     trace.write(tmp_path / "one.json")
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True, True]
-    assert any("left out as warm-up" in finding for finding in read_job(out / "one").findings)
+    assert any("left out as warmup" in finding for finding in read_job(out / "one").findings)
 
 
 def test_passes_that_take_turns_have_no_stages(tmp_path):
@@ -102,7 +104,7 @@ def test_passes_that_take_turns_have_no_stages(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json")
     rows = batches_of(out / "one")
     assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in rows)
-    assert any("take turns" in finding for finding in read_job(out / "one").findings)
+    assert any("passes alternate" in finding for finding in read_job(out / "one").findings)
 
 
 def test_where_nothing_tells_batches_apart_the_recording_is_one(tmp_path):
@@ -169,8 +171,8 @@ def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path):
     (directory,) = out.iterdir()
     job = read_job(directory)
     assert [one.rank for one in job.ranks] == [0, 1, 2]
-    assert any("3 of 4 ranks are there (without 3)" in finding for finding in job.findings)
-    assert any("rank 1 is there twice: again_rank1.json counts" in finding for finding in job.findings)
+    assert any("traces of 3 of 4 ranks (missing: 3)" in finding for finding in job.findings)
+    assert any("two traces of rank 1: using again_rank1.json" in finding for finding in job.findings)
 
 
 def test_clocks_of_hosts_that_are_seconds_apart_are_said(tmp_path):

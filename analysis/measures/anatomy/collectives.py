@@ -81,7 +81,9 @@ def match_ranks(
     if gpus_per_rank > 1:
         return None, ["wait and transfer are not known: one process made the collectives of all its GPUs"]
     whole = len(ranks) == world_size
-    matched = match(ranks) if whole else None
+    # Of some of the ranks those groups are told apart that say how many they are.
+    sized = all((one.group_size > 0).all() for one in ranks)
+    matched = match(ranks) if whole or sized else None
     if matched is None:
         there = f"those of {len(ranks)} of {world_size} ranks are there"
         why = "; ".join(unmatched(ranks)) if whole else there

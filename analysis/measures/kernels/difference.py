@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from analysis.display.metrics import Column, Metric, Rows, columns, names_of
 from analysis.display.numbers import signed
@@ -82,14 +83,16 @@ def _wall_and_busy(source: Source) -> tuple[float | None, float | None]:
     for directory in [path.parent for path in source.tables("kernels")]:
         batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
         kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
-        if kernels["start_ns"].null_count or kernels["duration_ns"].null_count:
+        # Launches without a duration, or with one below 0, are in no figure of kernels, nor here.
+        lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
+        if lasting["start_ns"].null_count:
             return None, None
         counted = batches["attributed"].to_numpy(zero_copy_only=False)
         # Batches without a kernel are not those that kernels are divided by.
         counted = counted & np.isin(batches["batch_index"].to_numpy(), kernels["batch_index"].drop_null())
         windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
-        start = kernels["start_ns"].to_numpy()
-        busy += int(covered(windows, union(start, start + kernels["duration_ns"].to_numpy())).sum())
+        start = lasting["start_ns"].to_numpy()
+        busy += int(covered(windows, union(start, start + lasting["duration_ns"].to_numpy())).sum())
         wall += int((windows[1] - windows[0]).sum())
         count += len(windows[0])
     return (wall / count / 1e6, busy / count / 1e6) if count else (None, None)

@@ -129,7 +129,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     """
     if source.job is not None and len(source.tables("batches")) < source.ranks:
         there = len(source.tables("batches"))
-        study.note(f"{there} of {source.ranks} ranks are there: who was late is not known", source)
+        study.note(f"traces of {there} of {source.ranks} ranks: late ranks are not known", source)
         return None
     series = series_of(study, source)
     lateness = None

@@ -185,14 +185,27 @@ def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
         told = [_joules(report, name) for report in meters]
         if meters and None not in told:
             joules = sum(value for value in told if value is not None)
-            images = sum(report.images_done for report in reports)
-            seconds = sum(report.metered_s for report in meters)
-            row[f"{name}_j_per_image"] = joules / images if images else None
             # With backend dp a rank drives several GPUs.
             boards = runs[0][0].gpus_per_rank if name == "device" else 1
-            row[f"{name}_w"] = joules / seconds / boards if seconds else None
+            row |= _rates(name, joules, reports, meters, boards)
     row["energy_note"] = "; ".join(_why_not(reports))
     return row
+
+
+def _rates(
+    name: str, joules: float, reports: Sequence[RankReport], meters: Sequence[RankReport], boards: int
+) -> dict[str, Any]:
+    """Energy per image and power of a board; None where no image, or no time, is known.
+
+    Args:
+        reports: of the ranks that did the images; meters: of those that read the meters.
+    """
+    images = sum(report.images_done for report in reports)
+    seconds = sum(report.metered_s for report in meters)
+    return {
+        f"{name}_j_per_image": joules / images if images else None,
+        f"{name}_w": joules / seconds / boards if seconds else None,
+    }
 
 
 def _joules(report: RankReport, name: str) -> float | None:
@@ -253,8 +266,7 @@ def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
         }
         if None not in told:
             joules = sum(value for value in told if value is not None)
-            row["device_j_per_image"] = joules / sum(report.images_done for report in reports)
-            row["device_w"] = joules / sum(r.metered_s for r in reports) / runs[0][0].gpus_per_rank
+            row |= _rates("device", joules, reports, reports, runs[0][0].gpus_per_rank)
         rows.append(row)
     return rows
 

@@ -28,21 +28,18 @@ METRICS = (
     Metric(
         "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
     ),
-    Metric(
-        "figure", "ms a batch: of batches and stages the median, of the rest the mean", text=True, key=True
-    ),
+    Metric("figure", "ms per batch: median of batches and stages, mean of the rest", text=True, key=True),
     Metric("a_ms", "of the first", interval=IN_RUN),
     Metric("b_ms", "of the second", interval=IN_RUN),
     Metric("difference_ms", "b less a"),
     Metric("difference_pct", "of a", places=1),
     Metric(
-        "verdict", "of a batch: slower or faster, where the intervals do not meet; else not shown", text=True
+        "verdict", "of a batch: slower or faster if the intervals do not overlap, else not shown", text=True
     ),
 )
 COLUMNS = {"Of traces (a row a figure of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms a batch, as the profilers recorded them. Intervals are of batches inside a run: one run of\n"
-    "each does not say what other runs would differ by."
+    "a, b: ms per batch, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
 
 
@@ -156,12 +153,14 @@ def sentence(found: Rows) -> str:
         sign = 1 if row["difference_ms"] >= 0 else -1
         most = max(parts, key=lambda one: one["difference_ms"] * sign, default=None)
         said = _SAID[row["verdict"]]
-        why = f"; most of it is {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
+        why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
             f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return "\n".join(lines) or "No batch of the two can be compared: nothing tells those of one apart."
+    return (
+        "\n".join(lines) or "Durations of batches cannot be compared: those of one of the two are not known."
+    )
 
 
 def shown(found: Rows) -> list[Column]:

@@ -1,0 +1,79 @@
+"""python -m benchmarks.gpu_wheels FOLDER [--python 3.12]: the wheels that benchmarks.gpu needs beside torch.
+
+For a GPU machine that reaches no package registry: run this where there is one, copy FOLDER, and there
+``python3 -m benchmarks.gpu --wheels FOLDER``. Without DALI (--without-dali) they are 175 MB for Python 3.11.
+torch and torchvision are the machine's own. What has no wheel for that Python is named, and left out.
+"""
+
+import argparse
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = ("3.11", "3.12", "3.13")
+# Newest first: pip takes a wheel of any of them.
+PLATFORMS = (
+    "manylinux_2_34", "manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17", "manylinux2014",
+    "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1",
+)  # fmt: skip
+# DALI and CUPTI want CUDA's libraries, which torch brings: of what they need only this is not there.
+_OF_DALI = (
+    "nvidia-nvimgcodec-cu13", "nvidia-libnvcomp-cu13", "nvidia-nvjpeg2k-cu13", "nvidia-nvtiff-cu13",
+    "astunparse", "gast", "optree", "nvtx", "makefun", "libcst", "six", "wheel",
+)  # fmt: skip
+
+
+def requirements(dali: bool, pyproject: Path = ROOT / "pyproject.toml") -> tuple[list[str], list[str]]:
+    """(those that come with all they need, those that come alone): what the project pins, but torch."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    pinned = [one.partition(";")[0].strip() for one in project["dependencies"]]
+    with_needs = [one for one in pinned if not one.startswith("torch") and "dali" not in one]
+    alone = [one.partition(";")[0].strip() for one in project["optional-dependencies"]["cupti"]]
+    return with_needs, [
+        *alone,
+        *(one for one in pinned if dali and "dali" in one),
+        *(_OF_DALI if dali else ()),
+    ]
+
+
+def command(folder: Path, wanted: Sequence[str], python: str, alone: bool) -> list[str]:
+    """pip's words for wheels of another Python than this."""
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+    words += ["--python-version", python, "--implementation", "cp", "--dest", str(folder)]
+    words += [f"--platform={one}_x86_64" for one in PLATFORMS]
+    return [*words, *(["--no-deps"] if alone else []), *wanted]
+
+
+def download(folder: Path, dali: bool, python: str) -> list[str]:
+    """Download the wheels; those that could not be had are returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with_needs, alone = requirements(dali)
+    subprocess.run(command(folder, with_needs, python, False), check=True)
+    return [
+        one for one in alone if subprocess.run(command(folder, [one], python, True), check=False).returncode
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_wheels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--python", choices=PYTHONS, default="3.12", help="of the GPU machine [3.12]")
+    parser.add_argument("--without-dali", action="store_true")
+    given = parser.parse_args()
+    absent = download(given.folder, not given.without_dali, given.python)
+    size = sum(path.stat().st_size for path in given.folder.glob("*.whl"))
+    print(f"{len(list(given.folder.glob('*.whl')))} wheels, {size / 1e6:.0f} MB, in {given.folder}")
+    for one in absent:
+        print(f"no wheel of {one} for Python {given.python}", file=sys.stderr)
+    return 1 if absent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
