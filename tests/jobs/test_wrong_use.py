@@ -34,7 +34,7 @@ MISTAKES = {
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
     "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist; give a folder of results",
-    "analysis.scaled {here}/file": "file is no Parquet file; give",
+    "analysis.scaled {here}/file": "file is not a Parquet file; ",
     "analysis.scaled {here}/empty": "empty holds no results: it should hold runs",
     "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
     "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
