@@ -227,7 +227,8 @@ def test_what_the_tool_wrote_is_set_to_the_clock_of_the_batches(tmp_path, fake):
     assert ((kernels["start_ns"] - 5_000_000_000) // 1000 == kernels["batch_index"]).all()
     findings = json.loads((rank / "rank.json").read_text())["findings"]
     assert (
-        "nvprof: its clock was set to that of the batches by kernels of each pass, to within 1 us" in findings
+        "nvprof: its clock was aligned to the step timings by kernels of each pass, to within 1 us"
+        in findings
     )
 
 
@@ -249,8 +250,8 @@ def test_nsys_that_ends_before_it_starts_anything_is_started_again(tmp_path, fak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tool", "nsis"], "no profiler 'nsis' wraps a command; did you mean 'nsys'"),
-        (["--tool", "torch"], "no profiler 'torch' wraps a command"),
+        (["--tool", "nsis"], "profiler 'nsis' cannot wrap a command; did you mean 'nsys'"),
+        (["--tool", "torch"], "profiler 'torch' cannot wrap a command"),
         (["--tool", "nsys"], "nothing to run"),
         (
             ["--tool", "nvprof", "--mode", "timings", "--", "-c", "pass"],
