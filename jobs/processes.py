@@ -27,6 +27,7 @@ POLL_S = 0.05
 STACKS_S = 3.0  # for hanging ranks to write where they are
 # Ranks write their stacks at it (train.__main__); every launcher hands it on to its ranks.
 STACKS_SIGNAL = signal.SIGUSR1
+_STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _LOOK_S = 1.0  # between two looks at whether a run gets on
 _PR_SET_PDEATHSIG = 1
 STDERR = 2  # the file descriptor
@@ -78,7 +79,8 @@ class Running:
         with log.open("ab") as output:
             try:
                 for process in processes:
-                    self._children.append(_start(process, output.fileno(), cwd))
+                    with _unheard():
+                        self._children.append(_start(process, output.fileno(), cwd))
             except BaseException:
                 self.end()
                 raise
@@ -178,7 +180,7 @@ def _start(process: Process, output: int, cwd: Path) -> subprocess.Popen:
         stderr=output,
         start_new_session=True,
         # Should this process be killed without a chance to end its children, the kernel ends them.
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        preexec_fn=_prepare_child,
     )
 
 
@@ -186,9 +188,24 @@ def _start(process: Process, output: int, cwd: Path) -> subprocess.Popen:
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
+    for number in _STOPPING:
+        if callable(signal.getsignal(number)):  # the handlers of this process are not its
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Signals that stop the run wait: what their handler raises in the middle of a fork is lost, and what it
+    raises before a child is noted leaves that child behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
@@ -214,8 +231,7 @@ def stopped_in_order() -> Iterator[None]:
             os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
         raise TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in _STOPPING}
     for number in before:
         if (number, before[number]) != (signal.SIGINT, signal.SIG_IGN):  # of a shell's background jobs
             signal.signal(number, interrupt)

@@ -25,14 +25,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """A cluster of 32 nodes with 2 processors each; it ends with the tests, however these end."""
+def able() -> None:
+    """Skips what needs a virtual cluster, with the reason, where there can be none."""
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     missing = [name for name in NEEDS if shutil.which(name, path=path) is None]
     if missing:
         pytest.skip(f"no virtual cluster: {missing[0]} is missing (apt-get install slurm-wlm munge iproute2)")
     if os.geteuid() != 0:
         pytest.skip("no virtual cluster: it needs root")
+
+
+@pytest.fixture(scope="session")
+def cluster(able, tmp_path_factory) -> Iterator[Cluster]:
+    """A cluster of 32 nodes with 2 processors each; it ends with the tests, however these end."""
     cluster = Cluster(
         tmp_path_factory.mktemp("cluster") / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())}
     )

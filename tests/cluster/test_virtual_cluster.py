@@ -45,7 +45,7 @@ def test_a_links_rate_can_be_limited(cluster):
 
 
 @pytest.mark.skipif(CPU_GROUPS is None, reason="no control groups for processors on this machine")
-def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path):
+def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path, able):
     own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
     name = f"scaleprof{str(own.home).replace('/', '-')}"
     own.control("start", "2")

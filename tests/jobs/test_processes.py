@@ -83,6 +83,19 @@ def test_no_orphan_is_left_when_the_sweep_is_ended(tmp_path, root: Path, number)
     _until(lambda: not still_running(marker), "they have ended")
 
 
+def test_a_signal_in_the_middle_of_a_start_ends_the_run_and_what_was_started(tmp_path, root: Path):
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    at_fork = (
+        "import os, signal; os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))"
+    )
+    driver = subprocess.run(
+        [sys.executable, "-c", at_fork + DRIVER, marker, str(tmp_path / "log")],
+        cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert driver.returncode and "KeyboardInterrupt" in driver.stderr
+    assert "interrupted: ending runs" in driver.stderr and not still_running("# " + marker)
+
+
 # A tool that is a shell, as tau_exec is, which waits for the rank and does not become it.
 SHELL = """#!/bin/sh
 while [ "$1" != "{python}" ]; do shift; done

@@ -165,7 +165,7 @@ def test_a_tool_that_is_not_on_the_path_is_known_before_its_runs_run(tmp_path, c
     work = execution(tmp_path, run=run)
     execute.print_plan(work, *expand(work.sweep))
     said = capsys.readouterr()
-    missing = "1 run: profile tau needs tau_exec on the PATH (python -m jobs.doctor says how)"
+    missing = "1 run: profile tau needs tau_exec on the PATH (see python -m jobs.doctor)"
     assert missing in " ".join(said.err.split()) and "profiling.wrap" not in said.out
     assert run_all(work) == 1
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
@@ -347,9 +347,9 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (
             0,
             {"profile": "nvprof"},
-            "profile nvprof records what a GPU does, and this run computes on the CPU",
+            "profile nvprof records GPU activity only, and this run computes on the CPU",
         ),
-        (1, {"profile": "ncu", "device": "cpu"}, "profile ncu records what a GPU does"),
+        (1, {"profile": "ncu", "device": "cpu"}, "profile ncu records GPU activity only"),
         (1, {"profile": "nvprof"}, None),
         (0, {"profile": "nsys"}, None),
         (1, {"gpus_per_node": 2}, "this machine has 1"),
@@ -358,7 +358,10 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (1, {"loader": "dali-gpu", "data": "."}, None),
     ],
 )
-def test_the_local_launcher_says_why_it_cannot(gpus, values, says):
+def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, monkeypatch):
+    for name in ("nsys", "nvprof", "ncu"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
     answer = Local(machine).cannot(make_run(values))
     assert answer is None if says is None else says in answer
