@@ -200,7 +200,7 @@ def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -
     if sizes:
         return max(sizes), ""
     if len(ranks) > 1:
-        return max(ranks) + 1, "the traces that are there"
+        return max(ranks) + 1, "the available traces"
     return (1, "") if not known and ranks == [0] and not told[0].groups else (None, "")
 
 
