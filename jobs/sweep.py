@@ -92,7 +92,8 @@ def check_site(site: Site, sweep_runs: Sequence[SweepRun]) -> None:
 def which_site(site: Site, environment: Mapping[str, str]) -> str:
     """Which site file is in use, in one line; "" where there is none, and no batch system either."""
     if site.file is not None:
-        return f"site file: {os.path.relpath(site.file)}"
+        here = Path.cwd()
+        return f"site file: {site.file.relative_to(here) if site.file.is_relative_to(here) else site.file}"
     cluster = environment.get("SLURM_CLUSTER_NAME")
     return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
 
