@@ -116,7 +116,7 @@ class Running:
         _wait(self._children, STACKS_S)
         after = f"after batch {sign}" if sign else "not even the first"
         return Ended(
-            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; its log says where", "hang"
+            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
         )
 
     def _death(self, index: int, code: int) -> str:
