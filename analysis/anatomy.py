@@ -1,11 +1,13 @@
-"""Where does a batch go?
+"""Where does the time of a batch go?
 
-    python -m analysis.anatomy DIR                       a row a run: mean of its attributed batches, ms
-    python -m analysis.anatomy DIR --by rank,stage       a row a rank and stage; also batch_index
+    python -m analysis.anatomy DIR                       one row per run: mean of its attributed batches, ms
+    python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also batch_index
 
-The wall time of each attributed batch of each rank is split into parts that add up to it, to the nanosecond.
-Empty is what idle is made of on a CPU, where nothing is launched, and where a tool does not say when kernels
-were; and what communication is made of where not all ranks recorded the same collectives (a note says so).
+The wall time of each attributed batch of each rank is split into parts that sum to it exactly.
+
+Some components can be empty. Those of idle time: on a CPU, which has no launches, and if a profiler does not
+record times of kernels. Those of communication: if not all ranks recorded the same collectives (a note says
+so).
 """
 
 from analysis.display import output

@@ -1,11 +1,11 @@
-"""Which kernels take the time, and what bounds each? From a timing run and one that read counters.
+"""Which kernels take the time, and what bounds each? From a timing run and a run that read counters.
 
-    python -m jobs.hotspots CONFIG --top 5      runs both, and prints this
+    python -m jobs.hotspots CONFIG --top 5      starts both runs, and prints this
     python -m analysis.hotspots DIR --top 5     prints it again
 
-DIR holds a run under the torch profiler and, where counters could be read, one of the same point under ncu,
-nvprof or vtune; of several points --run says which.
-VTune measures functions, which are no operators: they are rows of their own (counters: vtune).
+DIR holds a run under the torch profiler and, if counters could be read, one of the same configuration under
+ncu, nvprof or vtune. With several configurations, --run selects one. VTune measures functions, not operators:
+they have rows of their own (counters: vtune).
 """
 
 from analysis.display import output

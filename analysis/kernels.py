@@ -2,14 +2,15 @@
 
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
     python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction
-    python -m analysis.kernels A B --direction bprop             two side by side
-    python -m analysis.kernels A B --summary --format csv        what their difference adds up from
+    python -m analysis.kernels A B --direction bprop             comparison of two runs
+    python -m analysis.kernels A B --summary --format csv        the summands of their difference
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
-By default (the corrected method) attributed batches only, a batch of a rank. Of two runs every kernel that
-either has is in one of five kinds, whose differences add up to that of all kernels, and these lead on to the
-difference of the batch's wall time. Published: of PyProf tables, by kernel name, largest first.
+The corrected method (default) gives times per batch and rank, in attributed batches only. For two runs, every
+kernel of either belongs to one of five kinds. The differences of the kinds sum to that of all kernels; with
+concurrency and time without kernels, they sum to the difference of the batch's wall time. The published
+method reads PyProf tables, by kernel name, largest first.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Who is slow?
+"""Are there stragglers, and why are they slow?
 
-    python -m analysis.stragglers DIR                   a row a rank of each run of several ranks
-    python -m analysis.stragglers DIR --by batch        a row a rank and batch
+    python -m analysis.stragglers DIR                   one row per rank of each run of several ranks
+    python -m analysis.stragglers DIR --by batch        one row per rank and batch
 
-Runs without a profiler suffice; where collectives were recorded, these tell. A rank is late in a batch if the
-others (their median) waited for it for 2 % of a batch or more; what it was behind without anybody waiting is
-not held against it.
+Unprofiled runs suffice; if collectives were recorded, lateness is measured from these. A rank is late in a
+batch if the others (their median) waited for it for 2 % of the batch or more. Time that nobody waited for
+does not count.
 """
 
 from analysis.display import output

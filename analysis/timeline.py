@@ -1,18 +1,18 @@
-"""What happened when, on all ranks of a run? A timeline that Perfetto (ui.perfetto.dev) opens.
+"""What happened when, on all ranks of a run? A timeline for Perfetto (ui.perfetto.dev).
 
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE
-    python -m analysis.timeline RUN --batches 40-42     some batches; of runs of more than a million kernels
+    python -m analysis.timeline RUN --batches 40-42     some batches; for runs of more than a million kernels
     python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
-Of a sweep without ``--run`` it is the largest run that was profiled: most ranks, then most kernels. A process
-is a rank (rank 3 · node · device); its tracks are batches, their stages, ranges and marks of the program, and
-the kernels of each stream (or a CPU's operators of each thread), collectives and the loader's work apart.
-A kernel bears class, direction, layer, operator, FLOPs and bytes; arrows join a collective's slices of all
-ranks, from the first that came to the last.
+For a sweep without ``--run``, the largest profiled run is used: most ranks, then most kernels. A process is a
+rank (rank 3 · node · device). Its tracks are batches, their stages, ranges and marks of the program, and the
+kernels of each stream (on a CPU: operators of each thread), with separate tracks for collectives and the
+loader. Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows join the slices of a
+collective on all ranks, from the first rank that entered it to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives (results/matching.py); what that leaves is
-on the track "about". A run without a profiler has batches and stages alone, on its hosts' own clocks.
+All ranks are on rank 0's clock, aligned by the ends of collectives (results/matching.py); the remaining error
+is on the track "about". A run without a profiler has only batches and stages, on the clocks of its hosts.
 """
 
 from pathlib import Path

@@ -30,7 +30,7 @@ BACKENDS: dict[str, BackendKind] = {
     "dp": BackendKind("train.backends.dp", "torch.nn.DataParallel: one process for all GPUs of a node"),
 }
 
-NO_HOROVOD = "Horovod is not installed (make horovod builds it): DDP exchanges the gradients in its place"
+NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP instead"
 
 
 def has_horovod() -> bool:

@@ -85,7 +85,7 @@ def main() -> int:
     parser = make_parser("python -m jobs.choices", __doc__)
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} [all]")
-    add("--write", nargs="+", type=Path, default=[], metavar="FILE", help="pages to bring up to date")
+    add("--write", nargs="+", type=Path, default=[], metavar="FILE", help="documentation pages to update")
     arguments = parser.parse_args()
     for kind in arguments.kinds:
         if kind not in KINDS:

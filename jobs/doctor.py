@@ -2,7 +2,7 @@
 
     python -m jobs.doctor [--format table|json]
 
-Exit code 0: scaleprof can train here; 1: something it cannot do without is missing.
+Exit code 0: scaleprof can train here; 1: something that it needs is missing.
 """
 
 import json
@@ -63,9 +63,14 @@ def _hardware(machine: Machine) -> list[Finding]:
     elif machine.driver:
         remedy = "CUDA_VISIBLE_DEVICES hides the GPUs; unset it, or ask the batch system for some"
     else:
-        remedy = "no NVIDIA driver answers; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
+        remedy = "no NVIDIA driver found; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
     return [
-        Finding("machine", "CPU", True, f"{machine.cpu}, {machine.cores} cores usable"),
+        Finding(
+            "machine",
+            "CPU",
+            True,
+            f"{machine.cpu}, {machine.cores} core{'s' if machine.cores != 1 else ''} available",
+        ),
         Finding("machine", "memory", True, f"{machine.memory_bytes / 1e9:.0f} GB"),
         Finding("machine", "GPU", bool(machine.gpus), gpus + driver if gpus else "none", remedy),
     ]
@@ -86,7 +91,7 @@ def _libraries() -> list[Finding]:
             ("torch", "make setup  (or: pip install -e .)", True),
             ("torchvision", "make setup  (or: pip install -e .)", True),
             ("mpi4py", "pip install -e '.[mpi]'", False),
-            ("horovod", "make horovod  (DDP does without)", False),
+            ("horovod", "make horovod  (not needed for DDP)", False),
         )
     ]
 
@@ -130,7 +135,7 @@ def _loader(machine: Machine, names: Sequence[str], library: Library | None, on_
     if library is not None and not installed:
         remedy = library.install
     elif lacks_gpu:
-        remedy = f"needs a GPU; {on_cpu} does without"
+        remedy = f"needs a GPU; on a CPU use {on_cpu}"
     return Finding("loaders", ", ".join(names), not remedy, detail, remedy)
 
 
@@ -169,7 +174,7 @@ def show(findings: list[Finding]) -> None:
 
 def main() -> int:
     parser = make_parser("python -m jobs.doctor", __doc__)
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="[table]")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="output format [table]")
     arguments = parser.parse_args()
     findings = examine(this_machine())
     if arguments.format == "json":

@@ -149,7 +149,7 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) 
     largest = max(
         (sweep_run.configuration for sweep_run in todo), key=lambda run: (run.world_size, run.ranks)
     )
-    console.print("measuring this machine's peaks (arithmetic, memory, allreduce) ...", style="dim")
+    console.print("measuring this machine's peak rates (FLOPS, memory bandwidth, allreduce) ...", style="dim")
     scratch = execution.directory / f".calibration-{socket.gethostname()}-{os.getpid()}"
     scratch.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "train.calibrate", "--out", str(path.absolute())]

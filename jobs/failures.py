@@ -29,11 +29,15 @@ _NODE_FAILURE = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(
     r"^.*(?:Out Of Memory|oom[-_ ]?kill|OutOfMemoryError|CUDA out of memory|memory does not hold"
+    r"|not enough memory for"
     r"|can't allocate memory|MemoryError|CUDA error: out of memory|(?:CUDNN|CUBLAS)_STATUS_ALLOC_FAILED"
     r"|Cuda failure (?:2 )?'out of memory').*$",
     re.MULTILINE | re.IGNORECASE,
 )
 _DISK_FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded).*$", re.MULTILINE)
+# Slurm's answer to a step that asks for GPUs which the job does not have: no other try changes that.
+_NO_GPUS = re.compile(r"^srun: error: .*Invalid generic resource.*$", re.MULTILINE)
+_SITE_GPUS = "the job lacks the GPUs that gpus_per_node in the site file says"
 _LAUNCHER = re.compile(
     r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
     r"|\S*: error: execve\(\): .*"
@@ -142,6 +146,8 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("out of memory", _line(match[0]), code, nodes)
     if match := _DISK_FULL.search(log):
         return Failure("disk full", _line(match[0]), code, nodes)
+    if match := _NO_GPUS.search(log):
+        return Failure("wrong use", f"{match[0].strip()}: {_SITE_GPUS}", code)
     if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
@@ -164,7 +170,7 @@ def lost_node(log: str) -> Failure | None:
     node, death = failed["slurm"] or failed["mpi"], first_death(log)
     code = death.code if death and death.code else 1
     return Failure(
-        "node failure", f"{node or 'a node'} does not answer any more", code, (node,) if node else ()
+        "node failure", f"{node or 'a node'} has stopped responding", code, (node,) if node else ()
     )
 
 

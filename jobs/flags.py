@@ -36,8 +36,10 @@ FORMATS = ("table", "csv", "json", "parquet")
 
 def add_format_flags(parser: argparse.ArgumentParser) -> None:
     """``--format`` and ``--output`` of a command that answers."""
-    parser.add_argument("--format", choices=FORMATS, default="table", help="of the answer [table]")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answer there, not to stdout")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="output format [table]")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output"
+    )
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,13 @@
     python -m jobs.hotspots configs/resnet50.yaml --only loader=synthetic --batch 32
     python -m jobs.hotspots configs/quick.yaml --device cpu --image-size 32
 
-A sweep's first configuration (--only chooses) runs twice on one rank: once under the torch profiler, to find
-the hottest kernels, and once with only those kernels' counters read: by ncu, or nvprof on GPUs that it
-serves; on a CPU by vtune. Where no such tool is, or may not read them, a line says so, and the times alone
-are shown.
-python -m analysis.hotspots prints the table again; a second call measures only what is missing, and one of
-another configuration is measured beside it.
+The first configuration of a sweep (--only chooses another) runs twice on one rank: first under the torch
+profiler, to find the hottest kernels, then with a tool that reads the counters of only these kernels: ncu, or
+nvprof on GPUs that it supports; vtune on a CPU. If there is no such tool, or it has no permission, a line
+says so and only the times are shown.
+
+python -m analysis.hotspots prints the table again. A second call measures only what is missing; other
+configurations are measured in addition.
 """
 
 import argparse
@@ -57,11 +58,11 @@ def main() -> int:
     arguments = _parser().parse_args()
     check_output(arguments.output)
     if arguments.top < 1:
-        raise UserError(f"--top: {arguments.top} is no number of kernels; give 1 or more")
+        raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)
     sweep_runs = select(expand(sweep, str(arguments.config))[0], parse_only(arguments.only))
     if not sweep_runs:
-        raise UserError(f"{arguments.config}: no run is left; see its exclude rules and --only")
+        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
     sized = {
         name: parse_value(name, text) for name in SIZES if (text := getattr(arguments, name)) is not None
     }
@@ -70,7 +71,7 @@ def main() -> int:
     )  # without their repetitions
     run = of_one_rank(runs[0], sized)
     _say(
-        f"of {len(runs)} configurations the first, on one rank: {describe(run)}"
+        f"the first of {len(runs)} configurations, on one rank: {describe(run)}"
         if len(sweep_runs) > 1
         else describe(run)
     )
@@ -102,11 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
-        help="of such configurations the first",
+        help="measure the first configuration with these values",
     )
-    add("--out", type=Path, default=Path("results"), help="where results go [results]")
+    add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
     for name in SIZES:
-        add("--" + name.replace("_", "-"), metavar=name.upper(), help="in place of the sweep's")
+        add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")
     add_format_flags(parser)
     return parser
 
@@ -146,13 +147,13 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
     rank = tables.rank_directory(directory / f"{sweep_run.id}_ret_0", 0)
     names = hottest(tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]), top)
     if not names:
-        raise UserError(f"{rank} holds no kernel of the model")
+        raise UserError(f"{rank} contains no kernels of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
     for counter in tools_for(on_gpu, machine.capability, _say, shutil.which):
         if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
     what = "kernels" if on_gpu else "operators"
-    _say(f"no counters could be read: what follows is from the times of {what} alone")
+    _say(f"no counters could be read: only the times of {what} are shown")
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:

@@ -56,7 +56,7 @@ class LoaderKind:
             data: the run's.
         """
         if self.needs_gpu and not gpu:
-            return f"loader {name} needs a GPU, and this machine has none; {self.on_cpu} does without"
+            return f"loader {name} needs a GPU, and this machine has none; on a CPU use {self.on_cpu}"
         if self.library and self.library.module not in libraries:
             return f"loader {name} needs {self.library.name}, which is not installed: {self.library.install}"
         if self.reads_data and data is None:

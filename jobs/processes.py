@@ -117,7 +117,7 @@ class Running:
         self._have_stacks_written()
         after = f"after batch {sign}" if sign else "not even the first"
         return Ended(
-            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; its log says where", "hang"
+            EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
         )
 
     def _have_stacks_written(self) -> None:

@@ -117,7 +117,7 @@ def print_commands(commands: Mapping[str, Sequence[tuple[Mapping[str, str], list
 def print_refused(console: Console, refused: int) -> None:
     """How many runs cannot start here, where the sweep does not accept that."""
     if refused:
-        text = f"{refused} cannot run here, see above (`unavailable: skip` in the sweep file accepts that)"
+        text = f"{refused} runs cannot start here, see above (the sweep file can say `unavailable: skip`)"
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
@@ -127,13 +127,15 @@ def print_end(console: Console, directory: Path, done: int, result: Result, refu
     text = f"{done} runs of {directory} are done"
     console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
-        console.print(f"{len(result.elsewhere)} are left to another sweep, which is running them")
+        console.print(f"{len(result.elsewhere)} runs are being done by another sweep")
     if result.left:
-        text = f"{len(result.left)} are left: this job has lost the nodes for them; the same command goes on"
+        text = (
+            f"{len(result.left)} runs are left: this job has lost nodes; run the same command again to resume"
+        )
         console.print(Text(text, style="bold red"), soft_wrap=True)
     print_refused(console, refused)
     if failures:
-        text = f"{len(failures)} failed; the same command tries them again:"
+        text = f"{len(failures)} failed; run the same command again to retry them:"
         console.print(Text(text, style="bold red"), soft_wrap=True)
     for failure in failures:
         line = f"  {failure.sweep_run.id}: {failure.reason}\n    log: {failure.log}"

@@ -109,7 +109,7 @@ class Queue:
             self._count_done()
             return
         if self._ended_this_job(claim.before):
-            failure = Failure("node failure", "its job was started again while it ran", 1)
+            failure = Failure("node failure", "the job was restarted while it ran", 1)
             if not self._try_again(sweep_run, failure.kind):
                 self._finish_unrun(sweep_run, directory, failure)
                 return
@@ -149,7 +149,7 @@ class Queue:
             active.command, active.process.environment, active.started, self._execution.root,
         )  # fmt: skip
         if active.beside:
-            finding = f"ran beside {active.beside} other runs (--pack), which perturbs what is measured"
+            finding = f"ran next to {active.beside} other runs (--pack), which disturbs the measurement"
             manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
         self._finish(active.sweep_run, active.directory, manifest)
         return True
@@ -160,7 +160,7 @@ class Queue:
             self._count_done()
             return
         if self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):
-            self._bar.say(f"failed, to be tried again: {sweep_run.id}: {manifest.reason}", "yellow")
+            self._bar.say(f"failed, will be retried: {sweep_run.id}: {manifest.reason}", "yellow")
             self._waiting.append(sweep_run)
         else:
             self.result.failed.append(Failed(sweep_run, manifest.reason, ended / store.LOG))
@@ -203,7 +203,7 @@ class Queue:
             self._attempts.failed(active.sweep_run.id, "time limit")
             if self._attempts.runs[active.sweep_run.id]["time limit"] > TOO_SHORT:
                 failure = Failure(
-                    "time limit", "the time of a whole job was not enough for it", EXIT_TIME_LIMIT
+                    "time limit", "it takes longer than the time limit of a whole job", EXIT_TIME_LIMIT
                 )
                 self._finish_unrun(active.sweep_run, active.directory, failure)
             else:

@@ -187,7 +187,7 @@ class Run(BaseModel):
         if self.backend == "single" and self.world_size > 1:
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
-            raise ValueError("Horovod sends no bf16 gradients; use grad fp16, or backend ddp")
+            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
         if self.profile_mode != "auto":
             _check_profile(self.profile, self.profile_mode)
         if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
@@ -198,11 +198,13 @@ class Run(BaseModel):
         if self.nodes > 1:
             raise ValueError(f"backend dp drives the GPUs of one node, not of {self.nodes}; use ddp")
         if self.grad != "fp32":
-            raise ValueError(f"backend dp adds gradients up in fp32; for grad {self.grad} use ddp")
+            raise ValueError(f"backend dp sums gradients in fp32; for grad {self.grad} use ddp")
         if self.channels_last:
             raise ValueError("backend dp copies weights to the other GPUs as NCHW; for channels_last use ddp")
         if self.compile:
-            raise ValueError("backend dp copies the model for each GPU, which a compiled one does not bear")
+            raise ValueError(
+                "backend dp copies the model to each GPU, which a compiled model does not allow; use ddp"
+            )
 
     @property
     def world_size(self) -> int:

@@ -37,11 +37,11 @@ def why_no_schedule(text: str, profile: str, batches: int, attribute_from: int |
     """Why a run cannot have a schedule, in one line; "" if it can."""
     schedule = parse_schedule(text)
     if profile not in SCHEDULED:
-        return f"profile_schedule is the torch profiler's; profile {profile} has none"
+        return f"profile_schedule works only with profile torch, not with profile {profile}"
     if attribute_from is not None:
-        return "profile_schedule and attribute_from both say what is recorded; give one"
+        return "profile_schedule and attribute_from both set what is recorded; give only one"
     if not schedule.active or not schedule.repeat:
         return f"profile_schedule {text} records nothing"
     if schedule.batches > batches:
-        return f"profile_schedule {text} takes {schedule.batches} batches, and there are {batches}"
+        return f"profile_schedule {text} needs {schedule.batches} batches, but the run has {batches}"
     return ""

@@ -64,7 +64,7 @@ class Mpi(_Part):
     """How MPI's ranks are started."""
 
     hostfile: Path | None = Field(
-        default=None, description="the nodes, a line each, where there is no batch system"
+        default=None, description="the nodes, one per line, where there is no batch system"
     )
     flags: list[Word] = Field(default=[], description="more flags of mpirun")
     srun: Literal["none", "pmi2", "pmix"] | None = Field(
@@ -96,7 +96,7 @@ class Site(_Part):
     sbatch: list[Word] = Field(default=[], description="more flags of sbatch")
     srun: list[Word] = Field(default=[], description="more flags of srun")
     gpus_per_node: Annotated[int, Field(ge=0, le=64)] | None = Field(
-        default=None, description="GPUs of a node; srun then asks for as many as a run has ranks"
+        default=None, description="GPUs per node; srun then requests as many as a run has ranks per node"
     )
     network: Networks = Field(
         default=Networks(), description="what `network: ib` and `network: eth` mean here"
@@ -124,7 +124,7 @@ def read_site(path: Path) -> Site:
     document = yaml_text.read(path, "site file")
     content = {} if document.content is None else document.content
     if not isinstance(content, dict):
-        raise UserError(f"{path} is no site file: it should hold keys, as jobs/sites/example.yaml does")
+        raise UserError(f"{path} is not a site file: it should contain keys, as jobs/sites/example.yaml does")
     try:
         site = Site.model_validate({"name": path.stem, **content})
     except ValidationError as error:
@@ -147,7 +147,7 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
             path = SITES / f"{name}.yaml"
         if not path.is_file():
             names = sorted(file.stem for file in SITES.glob("*.yaml"))
-            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or say a file, --site FILE.yaml)")
+            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or give a file: --site FILE.yaml)")
         return read_site(path)
     cluster = environment.get("SLURM_CLUSTER_NAME")
     sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []

@@ -177,7 +177,7 @@ def read_record(path: Path, model: type[_Model]) -> _Model:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path} is damaged or of another release: {place} {problem['msg']}") from None
+        raise UserError(f"{path} is damaged or from another release: {place} {problem['msg']}") from None
 
 
 def running_directory(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> Path:

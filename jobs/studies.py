@@ -117,7 +117,7 @@ def make_directory(study: str, device: str, wanted: Path | None) -> Path:
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
     directory = wanted or Path("results") / "studies" / f"{study}-{device}-{now}"
     if (directory / store.MANIFEST).exists():
-        raise UserError(f"{directory} holds a result already; give another directory with --out")
+        raise UserError(f"{directory} already contains a result; choose another with --out")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -1,13 +1,13 @@
-"""Run a sweep: every run that is not done yet, one after the other.
+"""Run a sweep: all runs that are not done yet, one after the other.
 
-    python -m jobs.sweep configs/quick.yaml             a second call resumes
-    python -m jobs.sweep configs/quick.yaml --dry-run   print the exact commands and start nothing
+    python -m jobs.sweep configs/quick.yaml             run again to resume
+    python -m jobs.sweep configs/quick.yaml --dry-run   print the exact commands without starting anything
     python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
     python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
 
-Exit code 0: all runs are done; 1: some failed or cannot run here (they are named); 2: wrong use, one line
-says what; 75: the job's time is up, or it has lost nodes: started again, it resumes (slurm/sweep.sh does
-that); 130: interrupted, the last line is the command that resumes.
+Exit code 0: all runs are done; 1: some failed or cannot start here (they are listed); 2: wrong use, explained
+in one line; 75: the job reached its time limit or lost nodes, and resumes when it is started again (as
+slurm/sweep.sh does); 130: interrupted, the last line is the command that resumes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
     sweep_runs, excluded = expand(sweep, str(arguments.config))
     sweep_runs = select(sweep_runs, parse_only(arguments.only))
     if not sweep_runs:
-        raise UserError(f"{arguments.config}: no run is left; see its exclude rules and --only")
+        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
     directory = arguments.out / sweep.name
     if arguments.print:
         print_for_scripts(arguments.print, directory, sweep_runs)
@@ -58,7 +58,9 @@ def main() -> int:
         with stopped_in_order():
             outcome = run_sweep(execution, sweep_runs, excluded)
     except TimeIsUp:
-        print("the job's time is up: what is not done is left for the next job", file=sys.stderr)
+        print(
+            "the job's time limit is reached: the remaining runs are left for the next job", file=sys.stderr
+        )
         return EXIT_AGAIN
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
@@ -90,7 +92,8 @@ def check_site(site: Site, sweep_runs: Sequence[SweepRun]) -> None:
 def which_site(site: Site, environment: Mapping[str, str]) -> str:
     """Which site file is in use, in one line; "" where there is none, and no batch system either."""
     if site.file is not None:
-        return f"site file: {os.path.relpath(site.file)}"
+        here = Path.cwd()
+        return f"site file: {site.file.relative_to(here) if site.file.is_relative_to(here) else site.file}"
     cluster = environment.get("SLURM_CLUSTER_NAME")
     return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
 
@@ -99,16 +102,32 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m jobs.sweep", __doc__)
     add = parser.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
-    add("--launcher", default="local", choices=sorted(LAUNCHERS), help="starts the ranks [local]")
-    add("--site", metavar="NAME|FILE", help=f"of jobs/sites [${CHOOSE}, else this Slurm cluster's]")
-    add("--out", type=Path, default=Path("results"), help="where results go [results]")
-    add("--only", action="append", default=[], metavar="FIELD=VALUE,...", help="such runs only")
-    add("--order", choices=get_args(Order), help="in which order runs start [the sweep's]")
-    add("--unavailable", choices=("fail", "skip"), help="runs that cannot start here [the sweep's]")
-    add("--pack", action="store_true", help="small runs side by side, which perturbs what is measured")
-    add("--dry-run", action="store_true", help="print the commands and start nothing")
-    add("--print", choices=("directory", "node-counts"), help="for scripts: print that and start nothing")
-    add("--keep-raw", action="store_true", help="keep what the profilers wrote, too")
+    add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
+    add(
+        "--site",
+        metavar="NAME|FILE",
+        help=f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]",
+    )
+    add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,...",
+        help="run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable",
+    )
+    add("--order", choices=get_args(Order), help="order in which runs start [as in the sweep file]")
+    add(
+        "--unavailable",
+        choices=("fail", "skip"),
+        help="whether runs that cannot start here are failures or are skipped [as in the sweep file]",
+    )
+    add(
+        "--pack", action="store_true", help="run small runs at the same time, which disturbs the measurements"
+    )
+    add("--dry-run", action="store_true", help="print the commands without starting anything")
+    add("--print", choices=("directory", "node-counts"), help="for scripts: print this and exit")
+    add("--keep-raw", action="store_true", help="also keep the profilers' own files")
     return parser
 
 

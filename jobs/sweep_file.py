@@ -50,20 +50,20 @@ class Sweep(BaseModel):
     )
     exclude: list[Rule] = Field([], description="rules that leave runs out")
     unavailable: Literal["fail", "skip"] = Field(
-        "fail", description="what becomes of runs that this machine cannot start"
+        "fail", description="whether runs that cannot start here are failures (fail) or left out (skip)"
     )
     order: Order = Field(
         "random", description="in which order runs start; largest and smallest: by nodes, else random"
     )
     order_seed: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="of the random order; by default drawn, and recorded in sweep.json"
+        None, description="seed of the random order; by default random, and recorded in sweep.json"
     )
     time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a run, in seconds")
     hang_limit_s: Annotated[float, Field(ge=0)] = Field(
-        300, description="without a new batch for so long, a run hangs: it is ended (0: never)"
+        300, description="seconds without a new step after which a run is ended as hanging (0: never)"
     )
     retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        3, description="how often at most a run is tried again after a failure that may not come again"
+        3, description="maximum number of retries of a run after a failure that may be temporary"
     )
 
     def repetitions_of(self, profile: str) -> int:
@@ -130,7 +130,7 @@ def read_sweep(path: Path) -> Sweep:
         raise UserError(f"no sweep file {path}{_near(path)}")
     document = yaml_text.read(path, "sweep file")
     if not isinstance(document.content, dict):
-        raise UserError(f"{path} is no sweep file: it should hold `run:` with fields and values")
+        raise UserError(f"{path} is not a sweep file: it should contain `run:` with fields and values")
     values = {"name": path.stem, **document.content}
     problems = _problems_of_sweep(values)
     if problems:
@@ -268,7 +268,7 @@ def parse_only(pairs: Sequence[str]) -> dict[str, list[Any]]:
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
-            raise UserError(f"--only {pair}: say FIELD=VALUE, e.g. --only loader=synthetic")
+            raise UserError(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
         only.setdefault(name, []).extend(parse_value(name, value) for value in values.split(","))
     return only
 

@@ -33,7 +33,7 @@ class TauHere:
     Attributes:
         version: as it says itself; "" if it does not.
         parts: what it was built with.
-        alone, under_mpirun, in_python: why it cannot watch this Python alone, as a rank of mpirun, and
+        alone, under_mpirun, in_python: why it cannot profile this Python alone, as a rank of mpirun, and
             function by function; "" if it can, None if that was not tried.
         mpi: whose mpirun it was tried under.
     """
@@ -55,9 +55,9 @@ class TauHere:
         """It in one line."""
         what = f"TAU {self.version}".strip() + f" with {', '.join(self.parts) or 'neither MPI nor Python'}"
         if not self.serves:
-            return f"{what}; it cannot watch this Python: {self.alone}"
+            return f"{what}; it cannot profile this Python: {self.alone}"
         tried = {f"under mpirun ({self.mpi})": self.under_mpirun, "in profile_mode python": self.in_python}
-        good = ["serves this Python", *(name for name, why in tried.items() if why == "")]
+        good = ["works with this Python", *(name for name, why in tried.items() if why == "")]
         bad = [f"not {name}: {why}" for name, why in tried.items() if why]
         return "; ".join([what, ", ".join(good), *bad])
 

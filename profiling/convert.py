@@ -29,6 +29,7 @@ from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
 from profiling.tools import TOOLS, Converted, Profiler, tool
+from profiling.traced_job import JOB
 from profiling.traces.grouping import Recorded
 from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.ranks import record_ranks
@@ -39,7 +40,8 @@ _ENDINGS = re.compile(
 )
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration|job)\.json$|^log\.txt$"
+    r"^(batches|markers|kernels|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
+    r"|^log\.txt$"
 )
 
 
@@ -103,11 +105,17 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.is_file())
-            yield from (file for file in inside if not _OUR_TABLES.match(file.name) and file.name[0] != ".")
+            yield from (file for file in inside if not _is_ours(file) and file.name[0] != ".")
         elif path.exists():
             yield path
         else:
             raise UserError(f"{path} does not exist")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is a table or record of ours; a trace may be called as the record of a job is."""
+    beside_ranks = path.name == JOB and any(path.parent.glob("rank_*"))
+    return beside_ranks or _OUR_TABLES.match(path.name) is not None
 
 
 def target_of(path: Path, out: Path | None) -> Path:
@@ -259,7 +267,15 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
 
 
 def _of_jobs(placed: Iterable[Placed]) -> list[str]:
-    return [f"{one.directory.name}: {finding}" for one in placed for finding in one.job.findings]
+    """The findings of jobs, a line each; what is said alike of several jobs once."""
+    jobs: dict[str, list[str]] = {}
+    for one in placed:
+        for finding in one.job.findings:
+            jobs.setdefault(finding, []).append(one.directory.name)
+    return [
+        f"{names[0]}: {text}" if len(names) == 1 else f"{len(names)} jobs: {text}"
+        for text, names in jobs.items()
+    ]
 
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:

@@ -1,8 +1,8 @@
-"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python, under a profiler, as one rank.
+"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python under a profiler, as one rank.
 
-Starts ``python ARGUMENTS`` under the tool and, when that has ended well, makes of what the tool wrote the
-rank's tables in DIR/rank_0003. A launcher starts it once a rank; the launcher's variables say which. Exit
-code: of what it ran; 2: the tool is not there, or its output cannot be read.
+Starts ``python ARGUMENTS`` under the tool and, if that succeeds, converts the tool's files to the tables of
+this rank, e.g. DIR/rank_0003. A launcher starts it once per rank and sets the variables that give the rank.
+Exit code: that of the program; 2: the tool is missing, or its output cannot be read.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
     parser.add_argument("--mode", default="auto", help="mode of the profiler [auto]")
     parser.add_argument(
-        "--kernels", default="", metavar="REGEX", help="kernels whose counters are read [all]"
+        "--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]"
     )
     parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from batch K on [0]")
     parser.add_argument(

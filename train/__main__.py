@@ -163,8 +163,9 @@ def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
         return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})
     if run.ranks != world.size:
         raise UserError(
-            f"{run.nodes} x {run.ranks_per_node} ranks asked, {world.size} started ({world.launcher}); use "
-            f"torchrun, mpirun -np {run.ranks} or python -m jobs.sweep, or leave both flags out"
+            f"{run.nodes} x {run.ranks_per_node} ranks requested, {world.size} started (launcher: "
+            f"{world.launcher}); use torchrun, mpirun -np {run.ranks} or python -m jobs.sweep, "
+            "or omit --nodes and --gpus-per-node"
         )
     return run
 

@@ -1,9 +1,9 @@
-"""What can this machine do at best? Measured at the start of a sweep, in 3 seconds at most.
+"""What can this machine do at best? Measured at the start of a sweep, in at most 3 seconds.
 
     python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
 
-A matrix product, a copy in memory, an allreduce over all ranks: the bounds beside which efficiencies stand.
-Ranks share a CPU's cores and memory, so each count of ranks (1, 2, 4 ... and all) is measured together.
+Measures a matrix product, a copy in memory and an allreduce over all ranks: the peaks to which efficiencies
+refer. Ranks share a CPU's cores and memory, so 1, 2, 4 ... and all ranks are measured at the same time.
 """
 
 import os
@@ -123,9 +123,15 @@ def calibrate(
 def main() -> None:
     parser = make_parser("python -m train.calibrate", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"), help="[auto]")
-    parser.add_argument("--precision", default="fp32", choices=sorted(_TYPES), help="of the product [fp32]")
-    parser.add_argument("--threads", type=int, default=0, help="of a rank [its share of the cores]")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "gpu"), help="where to compute [auto]"
+    )
+    parser.add_argument(
+        "--precision", default="fp32", choices=sorted(_TYPES), help="precision of the matrix product [fp32]"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="CPU threads per rank [its share of the cores]"
+    )
     arguments = parser.parse_args()
     world = read_world(os.environ)
     ranks = {"nodes": world.nodes, "gpus_per_node": world.local_size}

@@ -71,9 +71,9 @@ def make(folder: Path, images: int, classes: int, seed: int) -> str:
     wanted = json.dumps({"images": images, "classes": classes, "seed": seed})
     description = folder / _DESCRIPTION
     if description.is_file() and description.read_text(errors="replace") == wanted:
-        return f"{folder} is there already: {images} images of {classes} classes"
+        return f"{folder} already exists: {images} images of {classes} classes"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} holds something else; name another folder, or remove it")
+        raise UserError(f"{folder} contains something else; choose another folder, or remove it")
     partial = folder.with_name(folder.name + ".partial")
     if partial.exists():
         remove(partial)
@@ -139,9 +139,9 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     maker = commands.add_parser("make", help="make a small data set")
     maker.add_argument("folder", type=Path)
-    maker.add_argument("--images", type=int, default=256, help="how many [256]")
-    maker.add_argument("--classes", type=int, default=4, help="of how many classes [4]")
-    maker.add_argument("--seed", type=int, default=0, help="[0]")
+    maker.add_argument("--images", type=int, default=256, help="number of images [256]")
+    maker.add_argument("--classes", type=int, default=4, help="number of classes [4]")
+    maker.add_argument("--seed", type=int, default=0, help="of the pictures [0]")
     indexer = commands.add_parser("index", help="write DALI's index of TFRecord files")
     indexer.add_argument("files", type=Path, nargs="+")
     arguments = parser.parse_args()

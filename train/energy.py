@@ -87,7 +87,7 @@ class Meters:
         if device_j is not None and math.isnan(device_j):
             when = "before" if math.isnan(self._device_j) else "after"
             device_j = None
-            why_not.append(f"NVML told no energy of this GPU {when} the batches")
+            why_not.append(f"NVML did not report the energy of this GPU {when} the batches")
         counted = _counted(self._processors, seconds) if isinstance(self._processors, Rapl) else None
         if isinstance(counted, str):
             why_not.append(counted)
@@ -99,7 +99,7 @@ def _counted(counters: "Rapl", seconds: float) -> float | str:
     if seconds >= counters.unambiguous_s:
         return (
             f"RAPL's counters may have wrapped around more than once in {seconds:.0f} s "
-            f"(they tell of up to {counters.unambiguous_s:.0f} s)"
+            f"(they cover at most {counters.unambiguous_s:.0f} s)"
         )
     try:
         return counters.used()[0]
@@ -141,7 +141,7 @@ def counter_of(nvml: Any, uuid: str) -> Callable[[], float] | str:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except nvml.NVMLError as error:
-        return f"NVML tells no energy of this GPU ({error})"
+        return f"NVML does not report the energy of this GPU ({error})"
 
     def joules() -> float:
         try:
@@ -167,11 +167,11 @@ def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
     """The counters of a node's processor packages; why there are none."""
     packages = [path for path in sorted(powercap.glob("intel-rapl:*")) if _is_package(path)]
     if not packages:
-        return "RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)"
+        return "RAPL is not available on this machine (no /sys/class/powercap/intel-rapl:*)"
     try:
         return Rapl(packages)
     except OSError as error:
-        return f"RAPL may not be read ({error.strerror}); sudo chmod a+r {packages[0]}/energy_uj"
+        return f"RAPL cannot be read ({error.strerror}); sudo chmod a+r {packages[0]}/energy_uj"
     except ValueError as error:
         return f"RAPL's counters are no numbers ({error})"
 

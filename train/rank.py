@@ -67,7 +67,7 @@ def run_rank(
         opened.abandon()
         # First of all: NCCL's lack of memory comes as an error of the exchange.
         if not is_out_of_memory(error) and peers_lost(error):
-            raise PeersLost(f"rank {world.rank} ends: another rank has gone") from error
+            raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
         reason = _users_fault(error, run)
         if not reason:
             raise
@@ -220,7 +220,7 @@ def _users_fault(error: Exception, run: Run) -> str:
     """What the user can put right about an error of PyTorch's: no memory, images too small; "" if nothing."""
     if is_out_of_memory(error):
         what = f"batch {run.batch} of {run.image_size} x {run.image_size} images through {run.model}"
-        return f"memory does not hold {what}; lower --batch or --image-size"
+        return f"not enough memory for {what}; lower --batch or --image-size"
     return why_it_does_not_fit(run.model, run.image_size, run.batch)
 
 

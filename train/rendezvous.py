@@ -125,8 +125,8 @@ def ask(host: str, name: str, rank: int, deadline: float) -> int:
             problem = "other programs answer there"
         time.sleep(_AGAIN_S)
     raise UserError(
-        f"rank {rank} did not find rank 0 on {host} ({problem}); has it ended, and can this node reach "
-        f"{host} over TCP? MASTER_ADDR and MASTER_PORT say another place"
+        f"rank {rank} did not find rank 0 on {host} ({problem}); has it ended, or can this node not "
+        f"reach {host} over TCP? MASTER_ADDR and MASTER_PORT set another address"
     )
 
 

@@ -94,7 +94,7 @@ def _host_by_mpi(size: int, launcher: str) -> str:
     except (ImportError, RuntimeError):
         raise UserError(
             "the ranks are on several nodes, and the launcher does not say where rank 0 is: install mpi4py "
-            "(pip install -e '.[mpi]'), or say it with MASTER_ADDR (mpirun -x MASTER_ADDR)"
+            "(pip install -e '.[mpi]'), or set MASTER_ADDR (mpirun -x MASTER_ADDR)"
         ) from None
     check_mpi(MPI.COMM_WORLD.size, size, f"mpi4py ({' '.join(map(str, MPI.get_vendor()))})", launcher)
     return MPI.COMM_WORLD.bcast(socket.gethostname())

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from analysis.measures.batches.series import Series
+from analysis.measures.scaling.baselines import NOT_ALIKE
 from analysis.measures.scaling.points import (
-    NOT_ALIKE,
     POINT_FIELDS,
     UNPROFILED,
     Point,

@@ -91,7 +91,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
             "need TAU tables of the same configurations; see analysis.efficiency --method published"
         )
     if study.tau_intervals:
-        return f"{study.path} holds TAU tables of 1-batch runs only: they measure start-up, not training"
+        return f"{study.path} holds TAU tables of 1-batch runs only: they measure startup, not training"
     return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
 
 

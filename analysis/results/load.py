@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.results import load_reference
-from analysis.results.study import Contents, Failure, Source, Study
+from analysis.results.log import Failure
+from analysis.results.study import Contents, Source, Study
 from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest

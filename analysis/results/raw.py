@@ -58,5 +58,5 @@ def _converted(paths: Sequence[Path]) -> Path:
     with redirect_stdout(sys.stderr):
         done = convert.convert(paths, out=out)
     if not done or not done[0]:
-        raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a trace that can be read")
+        raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
     return out

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import duckdb
 
+from analysis.results.log import Failure, FailureKind, Log
 from jobs.run import Run, fields_of
 from jobs.store import Calibration, Manifest
 from profiling import database
@@ -27,21 +28,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
-FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
 
 # In these the runs of one point may differ: how they were watched, and for how long.
 NOT_OF_POINT = fields_of("observation", "length")
 
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A point that does not count: its id, why in one line, and in what way."""
-
-    point: str
-    reason: str
-    kind: FailureKind
 
 
 @dataclass(frozen=True)
@@ -148,67 +139,6 @@ def reading(source: Source) -> Iterator[None]:
         raise Unusable(source, f"a table is damaged or truncated ({why}); repeat the run") from None
 
 
-@dataclass(frozen=True)
-class Note:
-    """What a reader of the figures should know, in one line; ``run`` is the id of the run that it is of."""
-
-    run: str | None
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.run}: {self.text}" if self.run else self.text
-
-
-@dataclass
-class Log:
-    """What is said beside an answer: the runs that do not count, and notes on the others, each once.
-
-    Those ``of_loading`` are true of the results, whatever is asked of them; others came with an answer.
-    """
-
-    failed: list[Failure] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    of_loading: set[Note] = field(default_factory=set)
-    unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
-
-    def note(self, text: str, source: Source | None = None) -> None:
-        note = Note(source.id if source else None, text)
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def leave_out(self, source: Source, reason: str) -> None:
-        if source.path not in self.unusable:
-            self.unusable.add(source.path)
-            self.failed.append(Failure(source.id, reason, "unreadable"))
-
-    def add(self, other: "Log", of_the_same: bool = False) -> None:
-        """Append what another set's log says, notes once.
-
-        Args:
-            of_the_same: it is of the same runs, so that what failed is in both; else runs of equal names are
-                two.
-        """
-        self.failed += [one for one in other.failed if not (of_the_same and one in self.failed)]
-        self.notes += [note for note in other.notes if note not in self.notes]
-        self.of_loading |= other.of_loading
-
-    def lines(self, of_loading: bool = True) -> list[str]:
-        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``.
-
-        Args:
-            of_loading: those of the results themselves, too.
-        """
-        alike: dict[str, list[Note]] = {}
-        for note in self.notes:
-            if note in self.of_loading and not of_loading:
-                continue
-            alike.setdefault(note.text, []).append(note)
-        return [
-            str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
-            for text, notes in alike.items()
-        ]
-
-
 @dataclass
 class Contents:
     """What is found in a folder while it is loaded; :class:`Study` is made of the whole."""
@@ -219,7 +149,7 @@ class Contents:
     calibration: Calibration | None = None
 
     def note(self, text: str, source: Source | None = None) -> None:
-        self.log.note(text, source)
+        self.log.note(text, source.id if source else None)
 
     def fail(self, point: str, reason: str, kind: FailureKind) -> None:
         self.log.failed.append(Failure(point, reason, kind))
@@ -297,7 +227,7 @@ class Study:
         try:
             return function(source)
         except Unusable as error:
-            self.log.leave_out(error.source, error.reason)
+            self.log.leave_out(error.source.id, error.source.path, error.reason)
             return None
 
     def each(
@@ -328,7 +258,7 @@ class Study:
 
     def note(self, text: str, source: Source | None = None) -> None:
         """Add a note, once; on a run, if one is given."""
-        self.log.note(text, source)
+        self.log.note(text, source.id if source else None)
 
     def notes(self, of_loading: bool = True) -> list[str]:
         """The notes as lines (:meth:`Log.lines`)."""

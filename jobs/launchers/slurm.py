@@ -39,7 +39,7 @@ class Slurm(Launcher):
     starts: ClassVar = "`srun`, one task per rank"
     where: ClassVar = "inside an allocation"
     program: ClassVar = "srun"
-    install: ClassVar = "run this on a node of a Slurm cluster; Slurm is the site's to install"
+    install: ClassVar = "run this on a node of a Slurm cluster"
 
     site: Site
     allocation: Allocation | None
@@ -77,10 +77,10 @@ class Slurm(Launcher):
         if run.nodes > len(nodes):
             left_out = self.allocation.nodes_at_start - len(nodes)
             failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
-            return f"{run.nodes} nodes asked, but the allocation has {len(nodes)}{failed}"
+            return f"{run.nodes} nodes requested, but the allocation has {len(nodes)}{failed}"
         if run.ranks_per_node > self.allocation.cpus:
-            has = f"the job has {self.allocation.cpus} CPU of each; submit with --exclusive"
-            return f"{run.ranks_per_node} ranks per node asked, but {has}"
+            has = f"the job has {self.allocation.cpus} CPU per node; submit with --exclusive"
+            return f"{run.ranks_per_node} ranks per node requested, but {has}"
         if run.device != "cpu" and self.site.gpus_per_node and (why := self._why_no_gpus(run.gpus_per_node)):
             return why
         return why_node_cannot(run, self.machine, self.site.container is not None)
@@ -89,10 +89,10 @@ class Slurm(Launcher):
         """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
         said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.file or self.site.name
         if asked > said:
-            return f"{asked} GPUs per node asked, but the site file {file} says gpus_per_node: {said}"
+            return f"{asked} GPUs per node requested, but the site file {file} says gpus_per_node: {said}"
         if has is not None and asked > has:
             do = f"submit with --gpus-per-node={asked}, or correct gpus_per_node in the site file {file}"
-            return f"{asked} GPUs per node asked, but this job has {has}: {do}"
+            return f"{asked} GPUs per node requested, but this job has {has}: {do}"
         return ""
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:

@@ -84,8 +84,10 @@ def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
 
 def _said(one: Recorded) -> tuple:
     """What recordings of one job have in common."""
-    # A file that says no rank could be anybody's; several ranks of one report are the report's.
-    unknown = "" if one.rank_known and one.alone else str(one.source)
+    # A file that says no rank could be anybody's; several ranks of one report are the report's, and what says
+    # that it is alone is a job of its own.
+    shared = one.rank_known and one.alone and one.facts.world_size != 1
+    unknown = "" if shared else str(one.source)
     shape = frozenset((group.size, tuple(group.ranks)) for group in one.facts.groups if len(group.ranks) > 2)
     full = any(len(ranks) == one.facts.world_size for _, ranks in shape)
     return (one.tool, one.root, one.folder, one.facts.world_size, full, unknown)
@@ -116,6 +118,8 @@ def _by_time(members: Sequence[Recorded]) -> list[Job]:
     alike = len({tuple(sorted(one.rank for one in part)) for part in by_stem.values()}) == 1
     several = len(by_stem) > 1 and alike and all(map(_each_once, by_stem.values()))
     parts = list(by_stem.values()) if several else [list(members)]
+    if members[0].facts.world_size is None and len({one.rank for one in members}) == 1:
+        parts = [[one] for one in members]  # nothing says that they are of one job
     return [job for part in parts for job in _at_once(part)]
 
 
@@ -137,7 +141,7 @@ def _at_once(members: Sequence[Recorded]) -> list[Job]:
     if len(jobs) > 1:
         for job in jobs:
             job.findings.append(
-                f"traces of ranks {listed([one.rank for one in order])} were recorded "
+                f"the traces of its folder were recorded "
                 f"{_duration(order[-1].started_ns - order[0].started_ns)} apart: using {len(jobs)} jobs"
             )
     return jobs
@@ -196,7 +200,7 @@ def _world_size(told: Sequence[TraceFacts], ranks: Sequence[int], known: bool) -
     if sizes:
         return max(sizes), ""
     if len(ranks) > 1:
-        return max(ranks) + 1, "the traces that are there"
+        return max(ranks) + 1, "the available traces"
     return (1, "") if not known and ranks == [0] and not told[0].groups else (None, "")
 
 

@@ -73,7 +73,7 @@ def test_on_a_cpu_idle_is_one_and_words_say_why(tmp_path):
             tables.as_table("kernels", table | {"device": [-1] * len(table["device"])}), path, "kernels"
         )
     ran = run("analysis.anatomy", tmp_path)
-    assert "host-bound means nothing there" in ran.out and "note:" not in ran.out
+    assert "host-bound has no meaning" in ran.out and "note:" not in ran.out
     row = run("analysis.anatomy", tmp_path, "--format", "json").json[0]
     assert row["idle_host_bound_ms"] is None and row["idle_other_ms"] is None and row["idle_ms"] > 0
 
@@ -86,7 +86,7 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
     ran = run("analysis.anatomy", tmp_path, "--format", "json", "--by", "rank")
     first, second = ran.json
     assert first["idle_host_bound_ms"] > 0 and second["idle_host_bound_ms"] is None
-    assert "not recorded on 1 of 2 ranks: its idle time is not split" in ran.err
+    assert "missing on 1 of 2 ranks: their idle time is not split" in ran.err
     assert run("analysis.anatomy", tmp_path, "--format", "json").json[0]["idle_host_bound_ms"] is None
 
 
@@ -116,12 +116,12 @@ def test_launches_that_are_lost_are_counted(tmp_path):
         table["launch_ns"][place] = table["start_ns"][place] + 1
     tables.write(tables.as_table("kernels", table), path.parent, "kernels")
     anatomy.rows(study := load(tmp_path))
-    assert "11 of 100 activities have no launch that is known" in study.notes()[0]
+    assert "11 of 100 activities have no known launch" in study.notes()[0]
 
 
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
-    assert "needs a run under a profiler" in one_line_error(run("analysis.anatomy", tmp_path))
+    assert "needs a profiled run" in one_line_error(run("analysis.anatomy", tmp_path))
 
 
 def test_a_damaged_run_costs_no_other(tmp_path):

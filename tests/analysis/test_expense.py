@@ -87,7 +87,7 @@ def test_the_table_says_node_hours_by_state(sweep):
 
 def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     plain = sorted(sweep.glob("run_*_none_*_ret_0"))
-    why = "NVML tells no energy of this GPU (Not Supported)"
+    why = "NVML does not report the energy of this GPU (Not Supported)"
     plant(plain[0], 1800.0, device_energy_j=[1.0, None, 1.0, 1.0], unmetered=[[], [why], [], []])
     row = next(row for row in expense.rows(load(sweep)) if row["runs"])
     assert "device_j_per_image" not in row and row["energy_note"] == why

@@ -29,17 +29,17 @@ ROW = {"kernel": "k", "mean_us": 500.0}
         ({"roof_pct": 75.0, "bound": "compute"}, "arithmetic, at 75 % of the peak"),
         ({"roof_pct": 75.0, "bound": "bandwidth"}, "memory, at 75 % of its bandwidth"),
         ({"roof_pct": None, "roof_of_measured_pct": 70.0, "bound": "compute"}, "arithmetic, at 70 %"),
-        ({"mean_us": 3.25}, "calls: each lasts 3.2 us"),
-        ({"load_efficiency_pct": 12.5, "store_efficiency_pct": 100.0}, "12 % of the bytes that loads"),
-        ({"achieved_occupancy_pct": 12.0, "ipc": 0.4}, "latency: 12 % of the warps that fit"),
-        ({"achieved_occupancy_pct": 50.0, "ipc": 0.4}, "latency: 0.40 instructions a cycle"),
+        ({"mean_us": 3.25}, "calls: each takes 3.2 us"),
+        ({"load_efficiency_pct": 12.5, "store_efficiency_pct": 100.0}, "12 % of the bytes moved by loads"),
+        ({"achieved_occupancy_pct": 12.0, "ipc": 0.4}, "latency: only 12 % of the possible warps"),
+        ({"achieved_occupancy_pct": 50.0, "ipc": 0.4}, "latency: 0.40 instructions per cycle"),
         ({"roof_pct": 20.0, "bound": "compute", "counters": "ncu", "ipc": 2.0}, "its counters show no"),
-        ({"roof_pct": 20.0, "bound": "bandwidth"}, "of the memory roof above it; no counters"),
-        ({}, "not known: no counters"),
+        ({"roof_pct": 20.0, "bound": "bandwidth"}, "of the memory roof; no counters"),
+        ({}, "unknown: no counters"),
         # More than the roof is no bound: caches hold the tensors, as counters say too; or a figure is wrong.
-        ({"roof_pct": 250.0, "bound": "bandwidth"}, "not the memory: its tensors alone would be 250 %"),
+        ({"roof_pct": 250.0, "bound": "bandwidth"}, "not the memory: its tensors alone would need 250 %"),
         ({"roof_pct": 75.0, "bound": "bandwidth", "dram_utilization_pct": 10.0}, "moved at 10 % of its"),
-        ({"roof_pct": 160.0, "bound": "compute"}, "not known: at 160 % of the peak"),
+        ({"roof_pct": 160.0, "bound": "compute"}, "unknown: at 160 % of the peak"),
     ],
 )  # fmt: skip
 def test_what_bounds_a_kernel(figures, says):
@@ -88,7 +88,7 @@ def test_times_alone_where_nothing_counted(timed):
     assert ran.json[0]["ms_per_batch"] == pytest.approx(15) and ran.json[0]["calls_per_batch"] == 1
     assert ran.json[0]["ipc"] is None and "no counters were read: only times and the roofline" in ran.err
     # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
-    assert ran.json[0]["why"].startswith("not known: at 169 % of the peak")
+    assert ran.json[0]["why"].startswith("unknown: at 169 % of the peak")
 
 
 def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
@@ -100,7 +100,7 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
     assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
     assert counted["counters"] == "nvprof" and counted["ms_per_batch"] == pytest.approx(15)
-    assert other["counters"] == "" and "nvprof counted none of conv_bprop" in ran.err
+    assert other["counters"] == "" and "nvprof has no counters for conv_bprop" in ran.err
     section = {one.id: one for one in build(load(timed)).sections}["hotspots"]
     assert section.tables[0].rows[1].cells[0].text == "conv_fprop"
     table = run(MODULE, timed, "--top", "2").out
@@ -139,10 +139,14 @@ def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, t
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")  # of batch 32
     first = run(MODULE, timed, "--format", "json")
-    assert {row["ms_per_batch"] for row in first.json} == {15.0} and "of several points" in first.err
+    assert {row["ms_per_batch"] for row in first.json} == {
+        15.0
+    } and "several configurations were timed" in first.err
     assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
     second = run(MODULE, timed, "--run", other.name, "--format", "json")
-    assert {row["ms_per_batch"] for row in second.json} == {30.0} and "of several points" not in second.err
+    assert {row["ms_per_batch"] for row in second.json} == {
+        30.0
+    } and "several configurations were timed" not in second.err
     assert not any(row["counters"] for row in second.json)
     assert "holds no run 'run_9' under torch" in one_line_error(run(MODULE, timed, "--run", "run_9"))
 
@@ -181,7 +185,7 @@ def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
 def test_of_few_batches_there_is_no_interval(tmp_path):
     write_run(tmp_path / "hot", run_of(profile="torch", batches=6), Truth())
     ran = run(MODULE, tmp_path / "hot")
-    assert "Of so few batches there is no interval." in " ".join(ran.out.split())
+    assert "Too few batches for an interval." in " ".join(ran.out.split())
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
@@ -196,5 +200,5 @@ def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
 
 def test_without_a_timing_run_it_is_one_line(tmp_path):
     write_run(tmp_path / "hot", run_of(), Truth())
-    assert "python -m jobs.hotspots makes one" in one_line_error(run(MODULE, tmp_path / "hot"))
+    assert "python -m jobs.hotspots makes such a run" in one_line_error(run(MODULE, tmp_path / "hot"))
     assert "not a valid number of kernels" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

@@ -15,7 +15,8 @@ from analysis.measures.scaling.points import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
-from analysis.results.study import Failure, Log, Source, Study, Unusable
+from analysis.results.log import Failure, Log
+from analysis.results.study import Source, Study, Unusable
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 
@@ -114,7 +115,7 @@ def test_rows_are_of_their_own_table_where_one_before_it_was_found_unusable(tmp_
     study = load(tmp_path)
     answers = asked(study, sql)
     first, _ = next(answers)
-    study.log.leave_out(study.loaded[1], "its table is damaged")
+    study.log.leave_out(study.loaded[1].id, study.loaded[1].path, "its table is damaged")
     assert {source.id: groups for source, groups in answers} == {
         name: groups for name, groups in expected.items() if name not in (first.id, study.loaded[1].id)
     }

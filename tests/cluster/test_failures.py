@@ -18,7 +18,7 @@ FAILURES = Path(__file__).parent / "failures"
         ("srun_segfault", "rank crash", -11, "rank 3 on n2 was killed by signal 11 (SIGSEGV)"),
         ("srun_exception", "rank crash", 1, "RuntimeError: off"),
         ("srun_wrong_use", "wrong use", 2, "no data"),
-        ("srun_node_failure", "node failure", -9, "n4 does not answer any more"),
+        ("srun_node_failure", "node failure", -9, "n4 has stopped responding"),
         ("srun_no_such_node", "launcher error", 1, "Requested node configuration is not available"),
         ("srun_too_many_nodes", "launcher error", 1, "Only allocated 2 nodes asked for 5"),
         ("srun_no_python", "launcher error", 2, "/no/such/python: No such file"),
@@ -143,3 +143,12 @@ def test_what_ends_the_same_again_is_not_tried_again():
 def test_any_log_gives_one_line(log, code):
     failure = explain(code, "rank 0 ended", log)
     assert failure.kind and "\n" not in failure.reason.strip()
+
+
+def test_gpus_that_the_job_does_not_have_name_the_site_files_key_and_are_not_tried_again():
+    log = "srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification\n"
+    failure = explain(1, "srun ended with exit code 1", log)
+    assert failure.kind == "wrong use" and failure.kind not in RETRIES
+    assert (
+        "Invalid generic resource (gres)" in failure.reason and "gpus_per_node in the site" in failure.reason
+    )

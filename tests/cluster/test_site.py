@@ -53,7 +53,7 @@ def test_the_example_uses_and_so_explains_every_key():
             "partiton: gpu\nnetwork:\n  ib: 5",
             "mine.yaml, line 3: invalid network.ib 5: should hold keys and values",
         ),
-        ("- gpu", "no site file"),
+        ("- gpu", "not a site file"),
         ("a: [", "not YAML"),
         ("partition: !!python/object/apply:os.system [reboot]", "not YAML"),
     ],

@@ -55,7 +55,7 @@ def every_run_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster
         assert manifest.environment.get("GLOO_SOCKET_IFNAME", "eth0") == "eth0"
     order = [line for line in sweep.said(job).splitlines() if line.startswith("[")]
     assert [line.split("_config_")[1][0] for line in order] == ["4", "2", "1"]
-    assert "left out 1 run: 8 nodes asked, but the allocation has 4" in sweep.said(job)
+    assert "left out 1 run: 8 nodes requested, but the allocation has 4" in sweep.said(job)
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0"
     assert "are done; nothing to do" in " ".join(sweep.said(again).split())
@@ -112,7 +112,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 4] and not sweep.running()
     said = sweep.said(job)
-    assert f"node failure: {node} does not answer any more" in " ".join(said.split())
+    assert f"node failure: {node} has stopped responding" in " ".join(said.split())
     assert "back into the queue" in said
     finished = {
         manifest.run.nodes: manifest.ended for manifest in sweep.manifests().values() if manifest.done

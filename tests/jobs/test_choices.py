@@ -61,7 +61,7 @@ def test_a_launcher_is_called_what_its_class_says() -> None:
 
 
 CASES = [
-    ("dali-gpu", machine(), "data", "needs a GPU, and this machine has none; dali-cpu does without"),
+    ("dali-gpu", machine(), "data", "needs a GPU, and this machine has none; on a CPU use dali-cpu"),
     ("dali-gpu", machine(GPU), "data", "needs NVIDIA DALI, which is not installed: pip install"),
     ("dali-cpu", machine(), "data", "needs NVIDIA DALI"),
     ("dali-cpu", machine((), frozenset({"nvidia.dali"})), None, "needs data: a folder"),
@@ -88,7 +88,7 @@ def test_the_doctor_has_a_line_for_the_loaders_that_need_the_same() -> None:
     with_dali = machine((), frozenset({"nvidia.dali"}))
     assert line_of("dali-cpu", with_dali).present
     assert line_of("dali-gpu", with_dali) == line_of("dali-cpu-to-gpu", with_dali)
-    assert line_of("dali-gpu", with_dali).remedy == "needs a GPU; dali-cpu does without"
+    assert line_of("dali-gpu", with_dali).remedy == "needs a GPU; on a CPU use dali-cpu"
 
 
 def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> None:

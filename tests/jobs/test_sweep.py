@@ -155,7 +155,7 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
     assert "2 runs: loader dali-gpu needs a GPU" in said
-    assert "1 run: 3 ranks asked, but this machine has 2 CPU cores" in said
+    assert "1 run: 3 ranks requested, but this machine has 2 CPU cores" in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
     assert len(record.excluded) == 3 and len(record.order) == 4
@@ -342,7 +342,7 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
 @pytest.mark.parametrize(
     ("gpus", "values", "says"),
     [
-        (0, {"nodes": 2}, "2 nodes asked"),
+        (0, {"nodes": 2}, "2 nodes requested"),
         (0, {"device": "gpu"}, "no usable GPU"),
         (0, {"loader": "dali-gpu"}, "needs a GPU"),
         (0, {"gpus_per_node": 3}, "2 CPU cores"),

@@ -97,9 +97,9 @@ def test_only_selects(sweep_file):
         ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "conf.yaml, line 4: 'batch' is there twice"),
         ("run: {nodes: 1}\nrepetitions: 0", "line 2: invalid repetitions 0: should be at least 1"),
         ("run: {nodes: 1}\nrepetitions: {non: 2}", "invalid repetitions 'non'; did you mean 'none'"),
-        ("- 1", "no sweep"),
+        ("- 1", "not a sweep file"),
         ("run: {data: !!python/object/apply:os.system [reboot]}", "not YAML"),
-        ("", "no sweep"),
+        ("", "not a sweep file"),
     ],
 )
 def test_a_wrong_sweep_file_is_answered_in_one_line_that_names_it(sweep_file, text, says):

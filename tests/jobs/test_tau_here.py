@@ -45,13 +45,17 @@ def put(tmp_path):
 def test_a_tau_that_serves_says_its_version_and_what_it_was_built_with(put):
     found = look_at_tau(put("DISABLE,PROFILE,PTHREAD,PYTHON,SERIAL"))
     assert found.serves and found.under_mpirun is None  # it has no MPI to be tried with
-    assert found.detail == "TAU 2.35 with Python 3.11.2, threads; serves this Python, in profile_mode python"
+    assert (
+        found.detail == "TAU 2.35 with Python 3.11.2, threads; works with this Python, in profile_mode python"
+    )
 
 
 def test_a_tau_without_python_is_none_that_can_be_used(put):
     found = look_at_tau(put("MPI,PTHREAD", alone=f'printf "{NO_PYTHON}"; exit 1'))
     assert not found.serves and found.in_python is None
-    assert found.detail.startswith("TAU 2.35 with MPI, threads; it cannot watch this Python: Error: No match")
+    assert found.detail.startswith(
+        "TAU 2.35 with MPI, threads; it cannot profile this Python: Error: No match"
+    )
     presence = presence_of(found)
     assert not presence.present and "+python" in presence.remedy
 
@@ -59,7 +63,7 @@ def test_a_tau_without_python_is_none_that_can_be_used(put):
 def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
     found = look_at_tau(put("PYTHON", python=f'echo "{OTHER_PYTHON}"; exit 255'))
     assert found.serves and found.detail.endswith(
-        f"serves this Python; not in profile_mode python: {OTHER_PYTHON}"
+        f"works with this Python; not in profile_mode python: {OTHER_PYTHON}"
     )
 
 

@@ -93,6 +93,9 @@ def test_no_word_of_it_is_converted_or_said(name, tmp_path, capfd):
     written = [found for found in (tmp_path / "out").rglob("*") if found.is_file()]
     assert written
     for table in written:
+        if table.suffix == ".json":  # what a trace says of its job
+            assert SECRET not in table.read_text()
+            continue
         # Read, too: compressed text would not be seen in the bytes.
         words = str(pq.read_table(table).to_pydict()) + str(pq.read_schema(table).metadata)
         assert SECRET not in words and SECRET.encode() not in table.read_bytes(), table

@@ -232,3 +232,26 @@ def test_absurd_fields_of_a_head_are_not_known(tmp_path):
     _, out = converted(tmp_path, tmp_path / "one.json")
     job = json.loads((out / "one" / "job.json").read_text())
     assert job["world_size"] is None and job["versions"] == {} and job["ranks"][0]["device"] == ""
+
+
+def test_recordings_of_single_processes_are_jobs_of_their_own(tmp_path):
+    """Whether they say that they are alone, or nothing of their world: none is left out for another."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, facts in (("a_rank0", {"rank": 0, "world_size": 1}), ("b_rank0", {"rank": 0, "world_size": 1})):
+        trace_of(Planted(ranks=1), 0, distributedInfo=facts).write(folder / f"{name}.json")
+    for name in ("c_rank0", "d_rank0"):
+        trace_of(Planted(ranks=1), 0).write(folder / f"{name}.json")
+    _, out = converted(tmp_path, folder)
+    assert sorted(path.name for path in out.iterdir()) == ["a_rank0", "b_rank0", "c_rank0", "d_rank0"]
+    assert not any("two traces" in finding for path in out.iterdir() for finding in read_job(path).findings)
+
+
+def test_a_trace_of_the_users_may_be_called_as_our_record_is(tmp_path):
+    (tmp_path / "mine").mkdir()
+    trace_of(Planted(ranks=1), 0).write(tmp_path / "mine" / "job.json")
+    _, out = converted(tmp_path, tmp_path / "mine")
+    assert [path.name for path in out.iterdir()] == ["job"]
+    # What was converted holds a record of that name: it is no trace.
+    with pytest.raises(UserError, match="no files"):
+        main([str(out), "--out", str(tmp_path / "again")])

@@ -69,14 +69,14 @@ def test_record_files_hold_the_same_pictures_and_have_their_index(data_set):
 def test_a_second_call_does_nothing(own_data_set):
     before = files_below(own_data_set)
     told = data.make(own_data_set, IMAGES, CLASSES, seed=1)
-    assert told == f"{own_data_set} is there already: {IMAGES} images of {CLASSES} classes"
+    assert told == f"{own_data_set} already exists: {IMAGES} images of {CLASSES} classes"
     assert files_below(own_data_set) == before
 
 
 @pytest.mark.parametrize("other", [(IMAGES + 1, CLASSES, 1), (IMAGES, CLASSES + 1, 1), (IMAGES, CLASSES, 2)])
 def test_a_set_of_another_kind_is_left_alone(own_data_set, other):
     before = files_below(own_data_set)
-    with pytest.raises(UserError, match="holds something else"):
+    with pytest.raises(UserError, match="contains something else"):
         data.make(own_data_set, *other)
     assert files_below(own_data_set) == before
 
@@ -87,7 +87,7 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("mine")
     for name in ("thesis", "file"):
         with pytest.raises(
-            UserError, match=f"{name} holds something else; name another folder, or remove it"
+            UserError, match=f"{name} contains something else; choose another folder, or remove it"
         ):
             data.make(tmp_path / name, 4, 2, 0)
     assert (tmp_path / "file").read_text() == "mine"
@@ -143,7 +143,7 @@ def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root
     assert done.stdout == f"{good}: {IMAGES // 2} records\n"
     lines = done.stderr.splitlines()
     assert len(lines) == 3 and all(line.startswith("scaleprof: error: ") for line in lines)
-    assert f"{foreign} is no TFRecord file" in lines[0]
+    assert f"{foreign} is not a TFRecord file" in lines[0]
     assert f"{cut} ends in the middle of a record" in lines[1]
     assert lines[2].endswith(f"there is no file {tmp_path / 'none'}")
     assert records.index_path(good).read_text() == before

@@ -149,12 +149,13 @@ def test_all_corrupt(tmp_path):
     for index in range(3):
         (tmp_path / "a" / f"{index}.jpg").write_bytes(b"\xff\xd8 broken")
     refuse(
-        run_of(tmp_path), r"no whole image for rank 0 of 1 \(3 images in all, 3 of this rank's are corrupt\)"
+        run_of(tmp_path),
+        r"no readable image for rank 0 of 1 \(3 images in all, 3 of this rank's are corrupt\)",
     )
 
 
 def test_fewer_images_than_ranks(data_set):
-    with pytest.raises(UserError, match=f"no whole image for rank {IMAGES} of {IMAGES + 1}"):
+    with pytest.raises(UserError, match=f"no readable image for rank {IMAGES} of {IMAGES + 1}"):
         find_shard(run_of(data_set), IMAGES, IMAGES + 1)
 
 
@@ -170,20 +171,20 @@ def test_records_without_an_index_or_with_that_of_another_file(own_data_set):
     files = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
     one, other = [records.index_path(path) for path in files]
     other.write_text(one.read_text())
-    refuse(run, f"{files[1].name} holds no whole record at byte .*; make its index again")
+    refuse(run, f"{files[1].name} has no complete record at byte .*; create its index again")
     other.write_text("")
     one.write_text("")
-    refuse(run, "the indexes in .* name no record")
+    refuse(run, "the indexes in .* are empty")
     one.write_text("0 many")
     refuse(run, "line 1: not the offset and size")
     one.unlink()
-    refuse(run, f"{files[0].name} has no index; make it with: python -m train.data index")
+    refuse(run, f"{files[0].name} has no index; create it with: python -m train.data index")
 
 
 def test_a_truncated_record_file_is_told(own_data_set):
     path = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))[0]
     path.write_bytes(path.read_bytes()[:-10])
-    refuse(run_of(own_data_set, data_format="tfrecord"), "holds no whole record at byte")
+    refuse(run_of(own_data_set, data_format="tfrecord"), "has no complete record at byte")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
     used = meters.stop()
     assert used.processors_j is None
     assert used.why_not == [
-        "RAPL's counters may have wrapped around more than once in 3 s (they tell of up to 3 s)"
+        "RAPL's counters may have wrapped around more than once in 3 s (they cover at most 3 s)"
     ]
     assert Rapl([path]).unambiguous_s == pytest.approx(2.62)
 
@@ -97,7 +97,7 @@ def test_where_there_is_no_meter_the_reason_is_told(tmp_path):
     meters.start()
     used = meters.stop()
     assert used.device_j is None and used.processors_j is None and used.seconds > 0
-    assert used.why_not == ["RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)"]
+    assert used.why_not == ["RAPL is not available on this machine (no /sys/class/powercap/intel-rapl:*)"]
 
 
 def test_a_node_is_metered_once(tmp_path):
@@ -117,7 +117,8 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path):
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
     assert [why.split(" (")[0] for why in used.why_not] == [
-        "NVML told no energy of this GPU after the batches", "RAPL could not be read after the batches",
+        "NVML did not report the energy of this GPU after the batches",
+        "RAPL could not be read after the batches",
     ]  # fmt: skip
 
 
@@ -130,7 +131,8 @@ def test_a_counter_that_fails_at_the_start_costs_its_figure_and_not_the_run(tmp_
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
     assert sorted(why.split(" (")[0] for why in used.why_not) == [
-        "NVML told no energy of this GPU before the batches", "RAPL could not be read before the batches",
+        "NVML did not report the energy of this GPU before the batches",
+        "RAPL could not be read before the batches",
     ]  # fmt: skip
 
 
@@ -148,11 +150,14 @@ def test_the_gpus_of_one_rank_add_up():
     meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop().device_j == 3.0
-    assert added([one, counter_of(Nvml(), "GPU-2")]) == "NVML tells no energy of this GPU (Not Supported)"
+    assert (
+        added([one, counter_of(Nvml(), "GPU-2")])
+        == "NVML does not report the energy of this GPU (Not Supported)"
+    )
 
 
 def test_a_gpu_without_a_counter_says_so():
-    assert counter_of(Nvml(), "GPU-abc") == "NVML tells no energy of this GPU (Not Supported)"
+    assert counter_of(Nvml(), "GPU-abc") == "NVML does not report the energy of this GPU (Not Supported)"
 
 
 def test_counters_that_hold_no_numbers_are_none(tmp_path):

@@ -310,7 +310,9 @@ def test_what_cannot_be_trained_is_one_line(data_set, tmp_path, fields, told):
 
 def test_lack_of_memory_is_told_as_such(data_set):
     run = tiny(data_set, batch=4096)
-    told = "memory does not hold batch 4096 of 32 x 32 images through resnet18; lower --batch or --image-size"
+    told = (
+        "not enough memory for batch 4096 of 32 x 32 images through resnet18; lower --batch or --image-size"
+    )
     cpu = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"
     )
@@ -342,7 +344,7 @@ def test_running_out_of_memory_is_told_in_any_words_and_not_taken_for_lost_ranks
         raise error
 
     monkeypatch.setattr(rank.loop, "train", full)
-    with pytest.raises(UserError, match=r"^memory does not hold batch 4 of 32 x 32 images through resnet18"):
+    with pytest.raises(UserError, match=r"^not enough memory for batch 4 of 32 x 32 images through resnet18"):
         do(tiny(data_set, loader="synthetic"), tmp_path)
     # So does the log of a rank that died before it could say so.
     assert failures.explain(1, "", f"RuntimeError: {error}").kind == "out of memory"

@@ -76,7 +76,7 @@ def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_
         assert "\n" not in str(error.value) and str(record_file) in str(error.value)
         cut = next(entry for entry in entries if sum(entry) > length)
         for read in (read_record, check_head):
-            with pytest.raises(UserError, match="no whole record"):
+            with pytest.raises(UserError, match="no complete record"):
                 read(record_file, *cut)
 
 
@@ -116,7 +116,7 @@ def test_an_index_of_another_file_is_noticed(record_file, tmp_path):
     write_records(other, iter([b"x" * 40, b"y" * 50]))
     for offset, size in index_of(other):
         for read in (read_record, check_head):
-            with pytest.raises(UserError, match="make its index again"):
+            with pytest.raises(UserError, match="create its index again"):
                 read(record_file, offset, size)
 
 

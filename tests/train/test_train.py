@@ -177,7 +177,7 @@ def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_se
 
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
     assert trained.ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
-    assert "rank 0 ends: another rank has gone" in trained.log
+    assert "rank 0 stops: another rank has failed" in trained.log
     assert "Traceback" not in trained.log and "scaleprof: error" not in trained.log
 
 
@@ -210,7 +210,7 @@ def test_the_run_says_how_many_ranks_the_launcher_started():
 
 def test_ranks_that_were_not_started_are_told():
     with pytest.raises(
-        UserError, match=r"1 x 4 ranks asked, 1 started \(none\); use torchrun, mpirun -np 4 or"
+        UserError, match=r"1 x 4 ranks requested, 1 started \(launcher: none\); use torchrun, mpirun -np 4 or"
     ):
         in_world(make_run({"gpus_per_node": 4}), parsed("--gpus-per-node", "4"), World())
 

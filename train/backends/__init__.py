@@ -45,7 +45,7 @@ class Backend(Protocol):
 
 
 def peers_lost(error: Exception) -> bool:
-    """Whether an error of PyTorch's says that another rank does not answer any more."""
+    """Whether an error of PyTorch's says that another rank has stopped responding."""
     from torch.distributed import DistError
 
     # Horovod's error is known by its name: it is not always installed.

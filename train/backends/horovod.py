@@ -87,11 +87,9 @@ def import_horovod() -> Any:
         import horovod.torch as hvd
     except ImportError as error:
         if getattr(error, "name", "") == "horovod":
-            raise UserError(
-                "Horovod is not installed (make horovod builds it); backend ddp does without"
-            ) from None
+            raise UserError("Horovod is not installed (make horovod builds it); or use backend ddp") from None
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"Horovod does not load ({reason}); build it again: make horovod") from None
+        raise UserError(f"Horovod cannot be loaded ({reason}); rebuild it: make horovod") from None
     return hvd
 
 

@@ -175,7 +175,7 @@ def _as_ours(error: RuntimeError) -> UserError:
     what = re.search(r"encountered: (.*?)( Current pipeline object is no longer valid|$)", text)
     line = f"DALI's {where[1] if where else 'pipeline'} failed: {what[1] if what else text[:300]}"
     if where and where[1].startswith("decoders."):
-        return Undecodable(f"{line}; an image cannot be decoded, loader pytorch names it")
+        return Undecodable(f"{line}; an image cannot be decoded: loader pytorch says which")
     return UserError(line)
 
 
@@ -188,8 +188,8 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
     try:
         _dali()
     except ImportError as error:
-        install = f"{DALI.install}; loader pytorch does without"
+        install = f"{DALI.install}; or use loader pytorch"
         raise UserError(f"loader {run.loader} needs {DALI.name} ({error}); {install}") from None
     if device.type != "cuda" and (instead := LOADERS[run.loader].on_cpu):
-        raise UserError(f"loader {run.loader} needs a GPU; {instead} does without")
+        raise UserError(f"loader {run.loader} needs a GPU; on a CPU use {instead}")
     return Skipping(find_shard(run, rank, world_size), partial(PipelineBatches, run, rank, device))

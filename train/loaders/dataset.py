@@ -82,7 +82,7 @@ def find_shard(run: Run, rank: int, world_size: int) -> Shard:
     shard = sift(mine, is_whole if len(mine) <= FULL_CHECK_IMAGES else looks_whole)
     if not shard.samples:
         held = f"{len(samples)} images in all, {len(shard.corrupt)} of this rank's are corrupt"
-        raise UserError(f"{folder} has no whole image for rank {rank} of {world_size} ({held})")
+        raise UserError(f"{folder} has no readable image for rank {rank} of {world_size} ({held})")
     return shard
 
 
@@ -140,7 +140,7 @@ def find_images(folder: Path) -> list[Sample]:
         Sample(path, label) for label, place in enumerate(classes) for path in data_sets.images_below(place)
     ]
     if len(classes) > CLASSES:
-        raise UserError(f"{folder} has {len(classes)} classes (folders), and a model {CLASSES}")
+        raise UserError(f"{folder} has {len(classes)} classes (folders), but a model has {CLASSES}")
     if not samples:
         raise data_sets.no_data_in(folder, "images")
     return samples
@@ -161,13 +161,11 @@ def find_records(folder: Path) -> list[Sample]:
         if not index.is_file():
             index = path.with_suffix(".idx")  # as DALI's own script names it, at its user's choice
         if not index.is_file():
-            raise UserError(f"{path} has no index; make it with: python -m train.data index {path}")
+            raise UserError(f"{path} has no index; create it with: python -m train.data index {path}")
         # The label is read with the image: reading all of a large set's now would take minutes.
         samples += [Sample(path, -1, offset, size) for offset, size in records.read_index(index)]
     if not samples:
-        raise UserError(
-            f"the indexes in {folder} name no record; make them again: python -m train.data index"
-        )
+        raise UserError(f"the indexes in {folder} are empty; create them again: python -m train.data index")
     return samples
 
 

@@ -44,9 +44,9 @@ def index_of(path: Path) -> list[tuple[int, int]]:
         while offset < total:
             size = _size_from_head(file.read(_HEAD))
             if size is None and total - offset >= _HEAD:
-                raise UserError(f"{path} is no TFRecord file, or is damaged at byte {offset}")
+                raise UserError(f"{path} is not a TFRecord file, or is damaged at byte {offset}")
             if size is None or offset + size > total:
-                raise UserError(f"{path} ends in the middle of a record, at byte {offset}; fetch it again")
+                raise UserError(f"{path} ends in the middle of a record, at byte {offset}; download it again")
             entries.append((offset, size))
             offset += size
             file.seek(offset)
@@ -91,7 +91,7 @@ def read_index(index_file: Path) -> list[tuple[int, int]]:
     for number, line in enumerate(index_file.read_bytes().splitlines(), 1):
         match = _ENTRY.fullmatch(line)
         if match is None or int(match[2]) < _HEAD + _TAIL:
-            again = "make it again: python -m train.data index"
+            again = "create it again: python -m train.data index"
             raise UserError(f"{index_file}, line {number}: not the offset and size of a record; {again}")
         entries.append((int(match[1]), int(match[2])))
     return entries
@@ -129,8 +129,8 @@ def check_head(path: Path, offset: int, size: int) -> None:
 
 
 def _no_record(path: Path, offset: int) -> UserError:
-    again = f"make its index again: python -m train.data index {path}"
-    return UserError(f"{path} holds no whole record at byte {offset}; {again}")
+    again = f"create its index again: python -m train.data index {path}"
+    return UserError(f"{path} has no complete record at byte {offset}; {again}")
 
 
 # --- Example ------------------------------------------------------------------------------------------

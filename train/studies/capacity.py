@@ -3,11 +3,11 @@
     python -m train.studies.capacity
     python -m train.studies.capacity --device cpu --memory-limit 1GiB --batch 2 --image-size 56
 
-A network of 3 x 3 convolutions and linear layers on input (16, 64, 112, 112) is grown, in the proportion of
---convolutions to --linears, until it no longer fits; every try is a process of its own. The first network
-that does not fit is then laid over two devices, and the split that balances memory or time is searched. On a
-CPU a limit that the kernel enforces stands for the device (--memory-limit, the interpreter's own memory
-included), and two processes with a limit each stand for two devices.
+A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
+--convolutions to --linears, until it no longer fits; each attempt is a process of its own. The first network
+that does not fit is then split over two devices, and the split that balances memory or time is searched. On a
+CPU, a memory limit that the kernel enforces (--memory-limit, which includes the interpreter) represents a
+device, and two processes with such a limit represent two.
 """
 
 import argparse
@@ -34,14 +34,16 @@ _TOO_LITTLE = "give a larger --memory-limit, or a smaller --batch or --image-siz
 
 def main() -> None:
     parser = common.study_parser("capacity", __doc__, warmup=5, repetitions=20)
-    parser.add_argument("--convolutions", type=common.whole, default=8, help="to begin with [8]")
-    parser.add_argument("--linears", type=common.whole, default=8, help="to begin with [8]")
+    parser.add_argument("--convolutions", type=common.whole, default=8, help="convolutions to start with [8]")
+    parser.add_argument("--linears", type=common.whole, default=8, help="linear layers to start with [8]")
     parser.add_argument(
         "--memory-limit", type=size, metavar="SIZE",
-        help=f"of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
+        help=f"memory memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]",
     )  # fmt: skip
-    parser.add_argument("--balance", choices=("memory", "time"), default="memory", help="of a split [memory]")
-    parser.add_argument("--devices", type=int, choices=(1, 2), help="[2, where there are]")
+    parser.add_argument(
+        "--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]"
+    )
+    parser.add_argument("--devices", type=int, choices=(1, 2), help="number of devices [2, if there are two]")
     arguments = parser.parse_args()
     if arguments.convolutions + arguments.linears == 0:
         raise UserError("--convolutions and --linears are both 0: there is no network")
@@ -62,7 +64,7 @@ def size(text: str) -> int:
     """``2GiB``, ``512 MB`` as bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?I?B?)", text.strip().upper())
     if not match or match[2] not in _UNITS or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; give e.g. 2GiB or 512MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use e.g. 2GiB or 512MiB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -103,7 +105,7 @@ def _say_sizes(recorder: Recorder, arguments: argparse.Namespace, gpu: bool, nam
             "--memory-limit on a GPU is enforced by PyTorch's allocator, less what is taken outside of it"
         )
     if len(names) == 1 and arguments.devices is None:
-        recorder.find("there is no second GPU here: the network was not laid over two")
+        recorder.find("there is no second GPU here: the network was not split over two")
 
 
 class Capacity:
@@ -221,8 +223,8 @@ class Capacity:
             say(case, device, f"{name}_bytes", attempt[name] if is_number else None)
         if attempt["missed"]:
             self.recorder.find(
-                f"{case}: {attempt['missed']} looks at the memory in use failed for want of memory; "
-                "the peak may be more"
+                f"{case}: {attempt['missed']} readings of the memory in use failed because memory "
+                "was short; the peak may be higher"
             )
         for stage, durations in attempt["durations_ns"].items():
             self.recorder.durations(case, device, stage, durations)

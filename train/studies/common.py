@@ -30,17 +30,30 @@ def study_parser(
 ) -> argparse.ArgumentParser:
     """A parser with the flags that all studies share; ``batch`` and ``image_size`` are None by default."""
     parser = make_parser(f"python -m train.studies.{study}", description)
-    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto", help="[auto]")
-    parser.add_argument("--batch", type=count, metavar="N", help="batch size [the study's; fewer on a CPU]")
-    parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
-    parser.add_argument("--warmup", type=whole, default=warmup, metavar="N", help=f"untimed [{warmup}]")
     parser.add_argument(
-        "--repetitions", type=count, default=repetitions, metavar="N", help=f"timed [{repetitions}]"
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to compute [auto]"
     )
-    parser.add_argument("--threads", type=count, metavar="N", help="of the arithmetic on a CPU [all cores]")
-    parser.add_argument("--seed", type=whole, default=0, help="of weights and inputs [0]")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="for the result [results/studies/STUDY-DEVICE-TIME]"
+        "--batch", type=count, metavar="N", help="batch size [the study's default; smaller on a CPU]"
+    )
+    parser.add_argument("--image-size", type=count, metavar="N", help="height and width, in pixels")
+    parser.add_argument(
+        "--warmup", type=whole, default=warmup, metavar="N", help=f"untimed repetitions first [{warmup}]"
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=count,
+        default=repetitions,
+        metavar="N",
+        help=f"timed repetitions [{repetitions}]",
+    )
+    parser.add_argument("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
+    parser.add_argument("--seed", type=whole, default=0, help="seed seed of weights and inputs [0]")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder folder for the result [results/studies/STUDY-DEVICE-TIME]",
     )
     add_format_flags(parser)
     return parser
@@ -49,7 +62,7 @@ def study_parser(
 def whole(text: str) -> int:
     """A whole number from 0 on, as a flag's value."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 

@@ -4,11 +4,11 @@
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
     python -m train.studies.gemm --image-size 224    of a layer that reads images by rows
 
-A recurrent layer multiplies its input by a matrix for each of its four gates (an LSTM's), at every step in
-time. The four can be one product with the matrices put together: the same FLOPs and output in a quarter of
-the calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden),
---steps steps. With --image-size N the layer reads images row after row: an input is a row's 3 N values, and
-there are N steps. Without --batch it is 64 on a GPU and 16 on a CPU; without --device both are measured.
+A recurrent layer multiplies its input by one matrix for each of its gates (an LSTM has four), at every time
+step. The products can be merged into one with the concatenated matrices: the same FLOPs and output in fewer
+calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden),
+--steps time steps. With --image-size N the layer reads images row by row: an input is a row of 3 N values,
+and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """
 
 import argparse
@@ -32,9 +32,15 @@ def main() -> None:
     parser.add_argument(
         "--hidden", type=common.count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}"
     )
-    parser.add_argument("--gates", type=common.count, default=GATES, metavar="N", help=f"products [{GATES}]")
     parser.add_argument(
-        "--steps", type=common.count, metavar="N", help=f"in time [{STEPS}; with --image-size, its]"
+        "--gates",
+        type=common.count,
+        default=GATES,
+        metavar="N",
+        help=f"gates: matrix products per step [{GATES}]",
+    )
+    parser.add_argument(
+        "--steps", type=common.count, metavar="N", help=f"time steps [{STEPS}; with --image-size N: N]"
     )
     arguments = parser.parse_args()
     rows = arguments.image_size

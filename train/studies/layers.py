@@ -4,9 +4,9 @@
     python -m train.studies.layers --device cpu --batch 8 --image-size 64
     python -m train.studies.layers --layer "Conv2d(3, 64, 7, stride=2)@256,3,224,224" --layer "GELU()@64,1000"
 
-Without --layer: ReLU, MaxPool2d, Conv2d and Linear as they stand at the two ends of VGG16, batch 256 on a GPU
-and 16 on a CPU. --batch and --image-size size these; a layer of --layer says its own input. docs/studies.md
-says how each figure is measured.
+Without --layer: ReLU, MaxPool2d, Conv2d and Linear as in the first and last layers of VGG16, with batch 256
+on a GPU and 16 on a CPU. --batch and --image-size change these; --layer gives the input of each layer itself.
+docs/studies.md explains how each quantity is measured.
 """
 
 import argparse
@@ -39,7 +39,12 @@ METERED_S = 5.0
 
 def main() -> None:
     parser = common.study_parser("layers", __doc__)
-    parser.add_argument("--layer", action="append", metavar="SPEC", help="instead of the four; repeatable")
+    parser.add_argument(
+        "--layer",
+        action="append",
+        metavar="SPEC",
+        help="measure this layer instead of the default four; repeatable",
+    )
     arguments = parser.parse_args()
     (device,) = common.devices(arguments.device)
     notes: list[str] = []

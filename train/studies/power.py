@@ -143,7 +143,7 @@ def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
         counter = gpu_energy(device)
         if isinstance(counter, str):
             return _nvml_power(device)
-        return partial(counted, Meters(counter, None)), "NVML's counter of energy, the whole board"
+        return partial(counted, Meters(counter, None)), "NVML's energy counter, for the whole board"
     counters = open_rapl(powercap)
     if isinstance(counters, str):
         return None, counters
@@ -162,8 +162,8 @@ def _nvml_power(device: torch.device) -> tuple[Meter | None, str]:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
         pynvml.nvmlDeviceGetPowerUsage(handle)
     except pynvml.NVMLError as error:
-        return None, f"NVML tells no power here ({error})"
-    return partial(sampled, partial(_watts, pynvml, handle)), "NVML's power, the whole board"
+        return None, f"NVML does not report power here ({error})"
+    return partial(sampled, partial(_watts, pynvml, handle)), "NVML's power readings, for the whole board"
 
 
 def _watts(nvml: Any, handle: Any) -> float:

@@ -79,13 +79,13 @@ def match_ranks(
 ) -> tuple[Matched | None, list[str]]:
     """The same collectives of all ranks, on one clock; None if none is known. And in words what is not."""
     if gpus_per_rank > 1:
-        return None, ["wait and transfer are not known: one process made the collectives of all its GPUs"]
+        return None, ["wait and transfer are not available: one process made the collectives of all its GPUs"]
     whole = len(ranks) == world_size
     # Of some of the ranks those groups are told apart that say how many they are.
     sized = all((one.group_size > 0).all() for one in ranks)
     matched = match(ranks) if whole or sized else None
     if matched is None:
-        there = f"those of {len(ranks)} of {world_size} ranks are there"
+        there = f"only {len(ranks)} of {world_size} ranks have them"
         why = "; ".join(unmatched(ranks)) if whole else there
-        return None, [f"wait and transfer are not known: {why}"]
-    return matched, [f"wait and transfer are not known of {words}" for words in matched.unmatched]
+        return None, [f"wait and transfer are not available: {why}"]
+    return matched, [f"wait and transfer are not available for {words}" for words in matched.unmatched]

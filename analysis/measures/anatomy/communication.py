@@ -14,41 +14,44 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 
 METRICS = (
     Metric("collective", "allreduce, broadcast, ...", text=True),
-    Metric("group_size", "ranks of the process group that makes it"),
-    Metric("groups", "how many groups of this shape (as many ranks, as far apart) there are"),
-    Metric("group_ranks", "ranks of the first of them", "group's\nranks", text=True),
-    Metric("calls_per_batch", "calls", "calls\na batch"),
-    Metric("mbyte_per_call", "bytes of a message, 1e6; empty: sizes are not known"),
-    Metric("mbyte_per_batch", "bytes of all messages, 1e6", "MB a\nbatch"),
-    Metric("ms_per_batch", "from a rank's entry to its end", "ms a\nbatch"),
-    Metric("transfer_ms", "since the last rank had arrived at the collective"),
-    Metric("wait_ms", "before that"),
+    Metric("group_size", "number of ranks in the process group"),
+    Metric("groups", "number of process groups with this shape (number of ranks and distance between them)"),
+    Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
+    Metric("calls_per_batch", "calls", "calls/\nbatch"),
+    Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown"),
+    Metric("mbyte_per_batch", "bytes of all calls, 1e6", "MB/\nbatch"),
+    Metric("ms_per_batch", "duration of the calls, from the rank's entry to the end", "ms/\nbatch"),
+    Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
+    Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric(
         "exposed_ms",
-        "while no model kernel runs on that rank, in the recorded batches; time in which several collectives "
-        "are under way counts once, so over a run's rows it adds up to that of analysis.anatomy",
+        "part of the duration in which no kernel of the model runs on that rank, in the recorded batches; "
+        "time shared by several collectives counts once, so the rows of a run sum to the value of "
+        "analysis.anatomy",
     ),
-    Metric("overlapped_ms", "while a model kernel runs; counted alike", "over-\nlapped"),
-    Metric("algbw_gb_per_s", "bytes over transfer time"),
+    Metric(
+        "overlapped_ms",
+        "part of the duration in which a kernel of the model runs, counted in the same way",
+        "over-\nlapped",
+    ),
+    Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric(
         "busbw_gb_per_s",
-        "that times what the collective must move a rank (nccl-tests: 2(P-1)/P for an allreduce of P ranks, "
-        "those of the group)",
+        "bus bandwidth, as in nccl-tests (for an allreduce of P ranks of the group: algbw x 2(P-1)/P)",
     ),
     Metric(
         "busbw_of_measured_pct",
-        "over the bus bandwidth measured at the start of the sweep",
+        "busbw divided by the bus bandwidth measured at the start of the sweep",
         "of the\nmeasured, %",
     ),
     Metric(
         "clock_residual_us",
-        "how well the ranks' clocks are aligned (they are, on the ends of collectives that no rank leaves "
-        "before all have come to them)",
+        "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
     ),
-    Metric("attributed_batches", "how many batches (of all its ranks) a row is the mean of"),
+    Metric("attributed_batches", "number of batches averaged, over all ranks"),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, then (rank with --by rank), a batch of a rank:": (RANK, *METRICS),
+    "Columns: id, the fields of the run, then (rank with --by rank), per batch and rank:": (RANK, *METRICS),
     **messages.COLUMNS,
 }
 _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
@@ -79,8 +82,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
         collectives += of_run
     if not collectives:
         raise study.nothing(
-            f"{study.path} holds no collective: it needs runs of several ranks under a profiler "
-            "(profile: torch)"
+            f"{study.path} holds no collective: this needs profiled runs of several ranks (profile: torch)"
         )
     return collectives
 
@@ -94,7 +96,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     for text in trace.unmatched:
         study.note(text, source)
     for rank in [one.rank for one in trace.calls if by_rank and not one.batches]:
-        study.note(f"rank {rank} has no batch with kernels: it has no row", source)
+        study.note(f"rank {rank} has no batch with kernels, and therefore no row", source)
     measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
     return [
         {"id": source.id, **source.fields, **row}
@@ -235,8 +237,8 @@ def _bandwidth(
 
 
 CAPTION = (
-    "Transfer: since the last rank had arrived; wait: before. Exposed: while no model kernel runs.\n"
-    "busbw: bytes a rank must move over transfer time (nccl-tests' definition)."
+    "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
+    "the model runs.\nbusbw: bus bandwidth as nccl-tests defines it."
 )
 
 

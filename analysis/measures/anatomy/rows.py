@@ -27,48 +27,55 @@ LEVELS = {
     "rank": RANK,
     "batch_index": BATCH,
     "stage": Metric(
-        "stage", "load, forward, backward, update or end (from the update's end to the batch's)",
+        "stage", "load, forward, backward, update or end (from the end of update to the end of the batch)",
         text=True, key=True,
     ),
 }  # fmt: skip
 # A name of divide.EVERY -> header and meaning.
 _PARTS = {
-    "compute": ("compute", "kernels of the model run (of the host, on a CPU)"),
+    "compute": ("compute", "time in which kernels of the model run (on a CPU: operators)"),
     "exposed_communication": (
         "exposed\ncomm.",
-        "collectives run and no model kernel does; made of the next two; empty: of several ranks, and none "
-        "was recorded, so that what they took is in idle",
+        "time in which collectives run and no kernel of the model does: exposed transfer plus exposed "
+        "wait; empty: several ranks, but no collective was recorded (its time counts as idle)",
     ),
-    "exposed_transfer": ("exposed\ntransfer", "of it: since the last rank had come to the collective"),
-    "exposed_wait": ("wait for\nranks", "of it: before that; this rank waits for a later one"),
+    "exposed_transfer": ("exposed\ntransfer", "part of exposed communication after the last rank entered "
+    "the collective"),
+    "exposed_wait": ("wait for\nranks", "part of exposed communication until the last rank entered the "
+    "collective"),
     "exposed_loader": (
         "exposed\nloader",
-        "the loader's kernels and copies run, or the next batch is waited for; made of the next three",
+        "time in which only the loader's kernels and copies run, or the next batch is awaited: sum of the "
+        "next three",
     ),
-    "loader_kernels": ("loader's\nkernels", "of it: the loader's kernels"),
-    "loader_copies": ("loader's\ncopies", "of it: the loader's copies"),
-    "loader_wait": ("wait for\nthe loader", "of it: the wait for the next batch"),
-    "exposed_copies": ("other\ncopies", "other copies and memory sets run"),
-    "idle": ("idle", "nothing runs; on a GPU made of the next two"),
+    "loader_kernels": ("loader's\nkernels", "part of exposed loader: kernels of the loader"),
+    "loader_copies": ("loader's\ncopies", "part of exposed loader: copies of the loader"),
+    "loader_wait": ("wait for\nthe loader", "part of exposed loader: waiting for the next batch"),
+    "exposed_copies": ("other\ncopies", "time in which only other copies and memory sets run"),
+    "idle": ("idle", "time in which nothing runs; on a GPU the sum of the next two"),
     "idle_host_bound": (
-        "idle,\nhost-bound", "of it: nothing was launched that had not begun; the next launch was late"
+        "idle,\nhost-bound", "part of idle: all launched work had started, so the device waits for the "
+        "next launch"
     ),
-    "idle_other": ("idle,\nother", "of it: something was; dependency, synchronisation, latency"),
+    "idle_other": ("idle,\nother", "part of idle: launched work had not started (dependencies, "
+    "synchronisation, latency)"),
     "overlapped_communication": (
-        "overlapped\ncomm.", "beside the parts: collectives run, and kernels of the model do too"
+        "overlapped\ncomm.", "not one of the parts: time in which collectives and kernels of the model run"
     ),
     "overlapped_loader": (
-        "overlapped\nloader", "beside the parts: the loader's kernels and copies run, and the model's do too"
+        "overlapped\nloader", "not one of the parts: time in which the loader's kernels and copies and "
+                "kernels of the "
+                "model run"
     ),
 }  # fmt: skip
 METRICS = (
-    Metric("attributed_batches", "how many batches (of all its ranks) a row is the mean of", "batches"),
-    Metric("wall_ms", "the sum of the parts", "wall"),
+    Metric("attributed_batches", "number of batches averaged, over all ranks", "batches"),
+    Metric("wall_ms", "duration of the batch: sum of the parts", "wall"),
     *(Metric(f"{name}_ms", meaning, head) for name, (head, meaning) in _PARTS.items()),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, what --by names, then these. Where two things happen at "
-    "once the first in this order has the time:": (*LEVELS.values(), *METRICS)
+    "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a batch. Time "
+    "in which several of them overlap counts for the first in this order:": (*LEVELS.values(), *METRICS)
 }
 
 
@@ -83,15 +90,15 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         for trace in traces:
             if not trace.staged:
                 study.note(
-                    "what of a batch is forward, backward and update is not known: no row a stage",
+                    "forward, backward and update of its batches cannot be separated: no rows per stage",
                     trace.source,
                 )
         traces = [trace for trace in traces if trace.staged]
     answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed batch whose kernels have a place in time: "
-            "it needs a run under a profiler (profile: torch)"
+            f"{study.path} holds no attributed batch with timed kernels: this needs a profiled run "
+            "(profile: torch)"
         )
     return answer
 
@@ -135,7 +142,7 @@ def parts(rows: Rows, by: Sequence[str] = ()) -> list[Part]:
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = _shares(name for names in WITHIN.values() for name in names)
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
-    made_of = "What communication, loader and idle time are made of, ms"
+    made_of = "Components of communication, loader and idle time, ms"
     return [
         Part("Anatomy of a batch, ms (mean of attributed batches)", rows, whole_columns, _CAPTION),
         Part(made_of, rows, [*keys, *within], _caption(rows)),
@@ -159,18 +166,19 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
 
 _CAPTION = (
-    "Parts add up to the wall time of a batch while the profiler records it; overlapped ones are beside it."
+    "The parts sum to the wall time of a batch while the profiler records it; overlapped times are not "
+    "among them."
 )
 
 
 def _caption(rows: Rows) -> str:
     text = (
-        "Transfer: since the last rank had come to the collective; wait: before that, for later ranks.\n"
-        "Host-bound: all that was launched had begun, so the next launch was late. Other: some had not."
+        "Wait: until the last rank enters the collective; transfer: after that.\nHost-bound: all launched "
+        "work had started, so the device waited for the next launch. Other: launched work had not started."
     )
     if any(math.isnan(row["idle_host_bound_ms"] or math.nan) for row in rows):
         text += (
-            "\n- : not known. On a CPU nothing is launched, so host-bound means nothing there; on a GPU the "
-            "notes say why."
+            "\n- : not available. On a CPU there are no launches, so host-bound has no meaning; on a GPU "
+            "the notes give the reason."
         )
     return text

@@ -58,11 +58,11 @@ def choose(study: Study, run: str | None = None) -> Source:
     """
     sources = study.of_kind("run", "trace")
     if not sources:
-        raise UserError(f"{study.path} holds no run whose batches have a place in time: nothing to draw")
+        raise UserError(f"{study.path} holds no run with timed batches: nothing to draw")
     if run is not None:
         named = [source for source in sources if source.id == run]
         if not named:
-            raise UserError(f"--run: no run {run!r} that counts{did_you_mean(run, [s.id for s in sources])}")
+            raise UserError(f"--run: no usable run {run!r}{did_you_mean(run, [s.id for s in sources])}")
         return named[0]
     return max(sources, key=lambda source: (_kernels(source) > 0, source.world_size or 1, _kernels(source)))
 
@@ -87,8 +87,8 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
     timeline = Written(source.id, path)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
         raise UserError(
-            f"{source.id} has {count:,} kernels, too many for one timeline; name some of its batches "
-            "(--batches 40 or --batches 40-42)"
+            f"{source.id} has {count:,} kernels, too many for one timeline; select batches (--batches 40 or "
+            "--batches 40-42)"
         )
     partial = path.with_name(path.name + ".partial")
     try:
@@ -167,7 +167,7 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
         except UserError as error:
             timeline.notes.append(f"rank {rank} is left out: {error}")
     if not ranks:
-        raise UserError(f"{source.id}: no rank has batches; run the point again")
+        raise UserError(f"{source.id}: no rank has batches; repeat the run")
     return ranks
 
 
@@ -185,7 +185,9 @@ def _of_rank(
         if kernels is not None:
             tracks = timeline_rows.of_kernels(kernels, calls)
             if tracks.timeless:
-                timeline.notes.append(f"{directory.name}: {tracks.timeless} kernels have no place in time")
+                timeline.notes.append(
+                    f"{directory.name}: {tracks.timeless} kernels without a time are left out"
+                )
             yield "kernels", tracks
 
 
@@ -202,7 +204,7 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> 
     having = [one for one in ranks if tables.table_path(one[1], "kernels").is_file()]
     if not having:
         timeline.notes.append(
-            "no profiler watched the run: batches and stages alone, on the clocks of their hosts"
+            "the run was not profiled: only batches and stages, on the clocks of their hosts"
         )
         return None
     if len(ranks) == 1:
@@ -217,7 +219,9 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> 
     matched = match(calls) if len(calls) == len(ranks) and len(calls[0].kind) else None
     if matched is None:
         what = "made the same collectives" if len(calls) == len(ranks) else "have kernels"
-        timeline.notes.append(f"the ranks' clocks are not aligned, for not all {what}: they are their hosts'")
+        timeline.notes.append(
+            f"the ranks' clocks are not aligned, since not all {what}: host clocks are used"
+        )
         return None
     timeline.clock_residual_ns = matched.residual_ns
     apart = np.unique(matched.clock)
@@ -263,9 +267,9 @@ def _about(
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Which run is drawn, and which of its batches."""
-    parser.add_argument("--run", metavar="ID", help="the timeline's run [the largest that was profiled]")
+    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
     parser.add_argument(
-        "--batches", metavar="N[-M]", help=f"batches to draw [all, of up to {MOST_KERNELS:,} kernels]"
+        "--batches", metavar="N[-M]", help=f"batches to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
 
 
@@ -277,7 +281,7 @@ def parse_span(text: str) -> Span:
     """
     match = _SPAN.fullmatch(text)
     if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
-        raise UserError(f"--batches is a batch or a range of them (40 or 40-42), not {text!r}")
+        raise UserError(f"--batches: invalid value {text!r}; expected a batch or a range (40 or 40-42)")
     return int(match[1]), int(match[2] or match[1])
 
 

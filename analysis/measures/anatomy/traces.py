@@ -133,7 +133,7 @@ def _left_out(trace: RunTrace) -> list[str]:
     without = attributed - sum(one.calls.batches for one in trace.ranks)
     return [
         *(
-            f"attributed batches of rank_{one.calls.rank:04d} that lack a time are left out: "
+            f"attributed batches of rank_{one.calls.rank:04d} without times are left out: "
             f"{one.untimed_batches}"
             for one in trace.ranks
             if one.untimed_batches
@@ -242,13 +242,13 @@ def unknown(trace: RunTrace) -> list[str]:
     silent = [one for one in ranks if one.activities and one.unknown_launches == one.activities]
     if silent:
         said.append(
-            f"when kernels were launched is not recorded on {len(silent)} of {len(ranks)} "
-            "ranks: its idle time is not split into host-bound and other"
+            f"launch times are missing on {len(silent)} of {len(ranks)} ranks: their idle time is not split "
+            "into host-bound and other"
         )
     count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
     if not silent and unknown > _UNKNOWN_SHARE * count:
         said.append(
-            f"{unknown} of {count} activities have no launch that is known: idle time before "
-            "these counts as other, not host-bound"
+            f"{unknown} of {count} activities have no known launch: idle time before them counts as other, "
+            "not host-bound"
         )
     return said

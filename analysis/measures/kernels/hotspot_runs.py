@@ -85,8 +85,8 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     timed = [one for one in runs if one.id in counting]
     if not timed:
         raise UserError(
-            f"{study.path} holds no kernels of a run under the torch profiler; "
-            "python -m jobs.hotspots makes one"
+            f"{study.path} holds no kernels of a run under the torch profiler; python -m jobs.hotspots "
+            "makes such a run"
         )
     if wanted is not None:
         if wanted not in counting:
@@ -97,8 +97,8 @@ def _chosen(study: Study, wanted: str | None) -> tuple[Source, Source | None]:
     chosen = next((one for one in timed if counting[one.id]), timed[0])
     if len({one.point for one in timed}) > 1:
         study.note(
-            f"of several points that were timed these are the kernels of {chosen.id}; "
-            "python -m analysis.hotspots DIR --run ID shows another's"
+            f"several configurations were timed; these are the kernels of {chosen.id} (python -m "
+            "analysis.hotspots DIR --run ID selects another)"
         )
     return chosen, counting[chosen.id]
 

@@ -21,35 +21,40 @@ from profiling.readers.ncu_csv import TENSOR_KERNEL
 from profiling.tables import APART
 
 COUNTED = (
-    Metric("achieved_occupancy_pct", "warps that were resident, of those that fit", "occup.\n%", places=0),
-    Metric("ipc", "instructions a cycle (of a multiprocessor; of a core)", "IPC", places=2),
+    Metric(
+        "achieved_occupancy_pct",
+        "achieved occupancy: resident warps divided by the maximum",
+        "occup.\n%",
+        places=0,
+    ),
+    Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
     Metric(
         "load_efficiency_pct",
-        "bytes that loads asked for over bytes of the sectors that were moved",
+        "bytes requested by loads divided by bytes of the sectors moved",
         "load\neff. %",
         places=0,
     ),
-    Metric("store_efficiency_pct", "the same of stores", "store\neff. %", places=0),
-    Metric("dram_utilization_pct", "throughput of the device's memory over its peak", "DRAM\n%", places=0),
+    Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
+    Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
 )
 METRICS = (
     replace(BY["kernel"], show=shortened),
     BY["class"],
-    Metric("ms_per_batch", "time a batch; its interval is over the run's batches", "ms a batch", IN_RUN),
+    Metric("ms_per_batch", "time per batch; the interval is over the run's batches", "ms/batch", IN_RUN),
     *picked(kernels.METRICS, "share_pct", "calls_per_batch", "mean_us"),
-    Metric("cpu_s", "of a function that VTune measured: its CPU time in the whole run", "CPU\ns"),
+    Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
     Metric(
         "tensor_cores",
-        "used, not used, or by its name (their instructions were not counted)",
+        "used, not used, or deduced from the kernel's name (if their instructions were not counted)",
         text=True,
     ),
     *roofline.METRICS,
-    Metric("counters", "the tool that counted; empty: none did", text=True),
-    Metric("why", "what bounds it, in a sentence", "bound by", text=True),
+    Metric("counters", "profiler that read the counters; empty: none", text=True),
+    Metric("why", "what bounds the kernel, in a sentence", "bound by", text=True),
 )
 _NAMES = names_of(METRICS)
-COLUMNS = {"Columns, a row a kernel (an operator, on a CPU), the longest first:": METRICS}
+COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
@@ -64,7 +69,7 @@ def why(row: Mapping[str, Any]) -> str:
     if dram is not None and dram >= NEAR_PCT:
         return _memory(f"memory, at {dram:.0f} % of its throughput", row)
     if roof is not None and roof > roofline.ABOVE_PCT and row.get("bound") == "compute":
-        return f"not known: at {roof:.0f} % of the peak, its FLOPs or the peak (--peaks) are wrong"
+        return f"unknown: at {roof:.0f} % of the peak, either its FLOPs or the peak (--peaks) are wrong"
     if roof is not None and roof >= NEAR_PCT and row.get("bound") == "compute":
         return f"arithmetic, at {roof:.0f} % of the peak: fewer FLOPs or a lower precision would help"
     # Tensors that stay in a cache move less: counters know better, and more than all cannot be.
@@ -74,48 +79,49 @@ def why(row: Mapping[str, Any]) -> str:
         and row.get("bound") == "bandwidth"
         and dram is None
     ):
-        return _memory(f"memory, at {roof:.0f} % of its bandwidth by the bytes of its tensors", row)
+        return _memory(f"memory, at {roof:.0f} % of its bandwidth, from the bytes of its tensors", row)
     if (row.get("mean_us") or SHORT_US) < SHORT_US:
-        return f"calls: each lasts {row['mean_us']:.1f} us, about what it takes to start one; merge some"
+        return f"calls: each takes {row['mean_us']:.1f} us, about as long as a launch; merge some"
     wasted = [
-        f"{row[name]:.0f} % of the bytes that {what} move are used"
+        f"{row[name]:.0f} % of the bytes moved by {what} are used"
         for name, what in (("load_efficiency_pct", "loads"), ("store_efficiency_pct", "stores"))
         if row.get(name) is not None and row[name] < LOW_EFFICIENCY_PCT
     ]
     if wasted:
-        return (
-            f"access to memory: {' and '.join(wasted)}; neighbouring threads should take neighbouring bytes"
-        )
+        return f"memory access: {' and '.join(wasted)}; neighbouring threads should access neighbouring bytes"
     occupancy, ipc = row.get("achieved_occupancy_pct"), row.get("ipc")
     if occupancy is not None and occupancy < LOW_OCCUPANCY_PCT:
         return (
-            f"latency: {occupancy:.0f} % of the warps that fit are there to hide it; more or smaller blocks"
+            f"latency: only {occupancy:.0f} % of the possible warps are resident to hide it; use more or "
+            "smaller blocks"
         )
     if ipc is not None and ipc < LOW_IPC:
-        return f"latency: {ipc:.2f} instructions a cycle, and no unit near its peak"
+        return f"latency: {ipc:.2f} instructions per cycle, and no unit near its peak"
     return _by_the_roof(row, roof)
 
 
 def _memory(what: str, row: Mapping[str, Any]) -> str:
     load = row.get("load_efficiency_pct")
     if load is not None and load < LOW_EFFICIENCY_PCT:
-        return f"{what}, of which loads use {load:.0f} %: neighbouring threads should take neighbouring bytes"
+        return (
+            f"{what}, of which loads use {load:.0f} %: neighbouring threads should access neighbouring bytes"
+        )
     return f"{what}: fewer bytes (fused operators, lower precision) would help"
 
 
 def _by_the_roof(row: Mapping[str, Any], roof: float | None) -> str:
     if row.get("bound") is None:
-        return "not known: no counters, and no FLOPs or bytes or no peak beside which they stand"
+        return "unknown: no counters, and FLOPs, bytes or the peak are missing"
     side = "arithmetic" if row["bound"] == "compute" else "memory"
     if roof is not None and roof >= NEAR_PCT:
         dram = row.get("dram_utilization_pct")
         moved = "" if dram is None else f", which moved at {dram:.0f} % of its throughput"
         return (
-            f"not the memory{moved}: its tensors alone would be {roof:.0f} % of the bandwidth, "
-            "so caches hold them"
+            f"not the memory{moved}: its tensors alone would need {roof:.0f} % of the bandwidth, so they "
+            "are cached"
         )
     counted = "its counters show no unit near its peak" if row.get("counters") else "no counters were read"
-    return f"nothing near a peak: at {digits(roof, 2)} % of the {side} roof above it; {counted}"
+    return f"not near any limit: {digits(roof, 2)} % of the {side} roof; {counted}"
 
 
 def rows(study: Study, top: int, wanted: str | None = None) -> tuple[Rows, str]:
@@ -155,8 +161,8 @@ def _uncounted(inputs: Inputs, rows: Rows) -> list[str]:
     if inputs.tool in ("", "vtune") or not missing:
         return []
     return [
-        f"{inputs.tool} counted none of {', '.join(missing)}: the other run did not launch them, or not so "
-        "named"
+        f"{inputs.tool} has no counters for {', '.join(missing)}: the other run did not launch them, or "
+        "under other names"
     ]
 
 
@@ -186,7 +192,7 @@ def caption(inputs: Inputs) -> str:
     said.append(
         "Their intervals are over these batches, not over runs."
         if intervals(inputs.per_batch)
-        else "Of so few batches there is no interval."
+        else "Too few batches for an interval."
     )
     if inputs.tool == "vtune":
         said.append("Counters: vtune, over the whole of another run.")
@@ -212,7 +218,7 @@ def _row(
 ) -> dict[str, Any]:
     low, high = known.get((row["kernel"], row["class"]), (None, None))
     tensor = counted.get("tensor_instructions")
-    by_name = "by its name" if TENSOR_KERNEL.search(row["kernel"]) else None
+    by_name = "from name" if TENSOR_KERNEL.search(row["kernel"]) else None
     figures = {
         **{name: value for name, value in row.items() if name in _NAMES},
         "ms_per_batch_low": low,
@@ -233,9 +239,9 @@ def _functions(timers: Rows, counters: Mapping[str, Mapping[str, float]], top: i
         row = {"kernel": name, "class": classify(name), "cpu_s": spent[name] / 1e9, "counters": "vtune"}
         row |= {column: counters.get(name, {}).get(column) for column in names_of(COUNTED)}
         slow = row["ipc"] is not None and row["ipc"] < LOW_IPC
-        known = f"{row['ipc']:.2f} instructions a cycle" if row["ipc"] is not None else ""
+        known = f"{row['ipc']:.2f} instructions per cycle" if row["ipc"] is not None else ""
         rows.append(
-            {**row, "why": f"latency: {known}" if slow else known or "not known: VTune took samples of time"}
+            {**row, "why": f"latency: {known}" if slow else known or "unknown: VTune took samples of time"}
         )
     return rows
 

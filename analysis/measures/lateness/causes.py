@@ -132,7 +132,7 @@ def cause_of(
         return own
     each = sorted(_mean_late(lateness, one) for one in node)
     text = f"all {len(node)} ranks of {node_name} are late, by {_ms(each[0])} to {_ms(each[-1])} ms"
-    return Cause("node", f"{text}; of this one: {own.evidence}")
+    return Cause("node", f"{text}; this rank: {own.evidence}")
 
 
 def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> Cause:
@@ -141,22 +141,22 @@ def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device
     parts = {name: float(over[place, when].mean()) for name, over in lateness.parts_ns.items()}
     if parts["load"] >= MOST * late:
         return Cause(
-            "loader", f"its load stage takes {_ms(parts['load'])} ms longer, of {_ms(late)} ms lateness"
+            "loader", f"its load stage takes {_ms(parts['load'])} ms longer (lateness: {_ms(late)} ms)"
         )
     longest = max(parts, key=lambda name: parts[name])
     stage = f"its {longest} stage takes {_ms(parts[longest])} ms longer"
     if kernels is None:
         return Cause(
-            f"{device} or host", f"{stage}; a run of this point under a profiler (profile: torch) would tell"
+            f"{device} or host", f"{stage}; profile this configuration (profile: torch) to tell which"
         )
     # A rank that is late at times is slow at these times; which those are in another run is not known.
     over_ns, ratio = kernels.of(place, lateness.batch_index[when])
     behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
-    where = "in the profiled run of this point the" if kernels.borrowed else "the"
+    where = "in the profiled run of this configuration the" if kernels.borrowed else "the"
     which = "" if kernels.borrowed or when.all() else " in the batches in which it is late"
-    same = f"{where} same kernels take {ratio:.2f} times as long as on the others{which}"
+    same = f"{where} same kernels take {ratio:.2f} times as long as on the other ranks{which}"
     if over_ns >= MOST * behind:
-        return Cause(device, f"{same} (+{_ms(over_ns)} ms a batch), of {_ms(behind)} ms lateness")
+        return Cause(device, f"{same} (+{_ms(over_ns)} ms per batch; lateness: {_ms(behind)} ms)")
     return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
 
 

@@ -34,69 +34,71 @@ from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 from profiling.errors import UserError
 
-_NODE = Metric("node", "the host it ran on", text=True, key=True)
+_NODE = Metric("node", "host of the rank", text=True, key=True)
 METRICS = (
     RANK,
     _NODE,
     Metric(
         "told_by",
-        "collectives, or stages of the batches (see analysis/measures/lateness/lateness.py)",
+        "source of the lateness: collectives, or stages of the batches (see "
+        "analysis/measures/lateness/lateness.py)",
+        "measured\nfrom",
         text=True,
     ),
-    Metric("judged_batches", "how many batches tell", "batches"),
-    Metric("batch_ms", "median duration of a batch of the job"),
+    Metric("judged_batches", "number of batches used", "batches"),
+    Metric("batch_ms", "median batch duration of the job"),
     Metric(
         "lateness_ms",
-        "how long the others waited for it: median of the batches, with its interval inside the run; below "
-        "0: it waited",
+        "how long the other ranks waited for this one: median over batches, with an interval within the "
+        "run; negative: this rank waited",
         "lateness, ms\nmedian",
         IN_RUN,
     ),
     Metric(
         "mean_lateness_ms",
-        "the mean: a rank that is late only at times has a median near 0",
+        "mean lateness: a rank that is late only at times has a median near 0",
         "mean\nms",
         significant=3,
     ),
-    Metric("late_pct", "share of the batches in which it was late", places=0),
-    Metric("last_pct", "share in which it came last", places=0),
+    Metric("late_pct", "share of batches in which it was late", places=0),
+    Metric("last_pct", "share of batches in which it came last", places=0),
     Metric(
         "held_up_ms",
-        "how long it alone held up all others, a batch: the last less the second last",
+        "time per batch in which all other ranks waited for this one only",
         "alone\nms",
         significant=3,
     ),
-    Metric("chance", "how probable it is that some rank of equal ranks is late as often", significant=2),
+    Metric("chance", "probability that some rank of equally fast ranks is late as often", significant=2),
     Metric(
         "verdict",
         "straggler, may be chance, too few batches, nobody waited, clock, no: see "
-        "analysis/measures/lateness/verdicts.py; only stragglers are named",
+        "analysis/measures/lateness/verdicts.py",
         text=True,
     ),
     Metric(
         "cause",
-        "of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are), host (the same kernels "
-        "take as long, but come late), or what is not told apart",
+        "of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are late), host (the same "
+        "kernels take as long, but are launched late), or the candidates that cannot be separated",
         text=True,
     ),
-    Metric("evidence", "the figures that say so", text=True),
+    Metric("evidence", "measurements behind the cause", text=True),
 )
 BATCH_METRICS = (
     RANK,
     _NODE,
     BATCH,
-    Metric("lateness_ms", "how long the others waited for it", "lateness", significant=3),
-    Metric("behind_ms", "how far it was behind them, waited for or not", "behind", significant=3),
+    Metric("lateness_ms", "how long the other ranks waited for this one", "lateness", significant=3),
+    Metric("behind_ms", "how far it was behind them, whether they waited or not", "behind", significant=3),
     Metric(
         "late",
-        "whether they waited for 2 % of a batch or more",
+        "whether the others waited for 2 % of a batch or more",
         show=lambda late: "late" if late else "",
         text=True,
     ),
     *(
         Metric(
             f"{name}_longer_ms",
-            f"what its {name} stage took longer than the others'",
+            f"how much longer its {name} stage took than on the other ranks",
             f"{name}\nlonger",
             significant=3,
         )
@@ -117,7 +119,7 @@ def runs_of(study: Study) -> list[Source]:
     """
     runs = [source for source in study.of_kind("run", "trace") if source.ranks > 1]
     if not runs:
-        raise UserError(f"{study.path} holds no run of several ranks: nobody can be late where one works")
+        raise UserError(f"{study.path} holds no run of several ranks: a single rank has no stragglers")
     return runs
 
 
@@ -129,7 +131,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     """
     if source.job is not None and len(source.tables("batches")) < source.ranks:
         there = len(source.tables("batches"))
-        study.note(f"traces of {there} of {source.ranks} ranks: late ranks are not known", source)
+        study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
         return None
     series = series_of(study, source)
     lateness = None
@@ -140,7 +142,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
     lateness = lateness or of_stages(series)
     if lateness is None:
-        study.note("no steady batch after another, so who was late is not known", source)
+        study.note("no consecutive batches without warmup: lateness is not available", source)
     return lateness
 
 
@@ -157,7 +159,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
-        raise study.nothing(f"{study.path} holds no run of several ranks whose batches tell who was late")
+        raise study.nothing(f"{study.path} holds no run of several ranks whose batches show lateness")
     return answer
 
 
@@ -254,22 +256,23 @@ def sentences(rows: Rows) -> list[str]:
     if not named:
         late = [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
         if not late:
-            return ["No rank is named: none was late by its own doing and again and again."]
+            return ["No stragglers: no rank repeatedly delayed the others."]
         most = max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"])
         why = (
-            "so few batches do not show that it repeats"
+            "there are too few batches to tell whether it repeats"
             if most["verdict"] == TOO_FEW
-            else "equal ranks are late as often by chance"
+            else "this may be chance"
         )
         return [
-            f"No rank is named. {most['id']}: rank {most['rank']} ({most['node']}) was late by "
-            f"{digits(most['mean_lateness_ms'], 3)} ms a batch (mean of {most['judged_batches']}), but {why}."
+            f"No stragglers. Largest lateness in {most['id']}: rank {most['rank']} ({most['node']}), "
+            f"{digits(most['mean_lateness_ms'], 3)} ms per batch (mean of {most['judged_batches']}), but "
+            f"{why}."
         ]
     return [
-        f"{row['id']}: rank {row['rank']} ({row['node']}) is late by "
-        f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms "
-        f"a batch, in {row['late_pct']:.0f} % of the batches. "
-        f"Likely cause: {row['cause']}: {row['evidence']}."
+        f"{row['id']}: rank {row['rank']} ({row['node']}) is a straggler: "
+        f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
+        f"per batch, late in {row['late_pct']:.0f} % of the batches. Likely cause: {row['cause']}: "
+        f"{row['evidence']}."
         for row in named
     ]
 

@@ -9,18 +9,19 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from analysis.measures.batches.series import Series, all_series
 from analysis.measures.kernels.costs import Bound, bound_of, costs_of
+from analysis.measures.scaling import baselines
+from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
 from jobs.run import fields_of
 
-Scaling = Literal["weak", "strong"]
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 
@@ -29,8 +30,6 @@ TWO_RUNS_WIDER = 2.5
 # Runs of one point that differ by more (standard deviation of the logarithm) are worth a line.
 WIDE_SCATTER = 0.1
 NO_BOUND = Bound("", None, None)
-# In these a point may differ from its base: its size, and for how long it ran.
-NOT_ALIKE = fields_of("size", "length")
 POINT_FIELDS = fields_of("workload", "size", "length")
 
 
@@ -65,7 +64,7 @@ class Point:
 
     @property
     def world_size(self) -> int:
-        return _world_size(self.fields)
+        return world_size(self.fields)
 
     @property
     def images(self) -> float:
@@ -139,10 +138,6 @@ class Point:
         return estimates.of_resamples(self.paces, self.images_per_s, self.rate_resamples)
 
 
-def _world_size(fields: Mapping[str, Any]) -> int:
-    return int(fields["nodes"] * fields["gpus_per_node"])
-
-
 # --- points -------------------------------------------------------------------------------------------
 
 
@@ -166,12 +161,12 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
 
 def choose_scaling(points: Sequence[Point]) -> Scaling:
     """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
-    return _chosen([point.fields for point in points])
+    return baselines.choose([point.fields for point in points])
 
 
 def count_compared(points: Sequence[Point], scaling: Scaling) -> int:
     """How many of the points have a baseline of fewer ranks."""
-    return _compared([point.fields for point in points], scaling)
+    return baselines.count([point.fields for point in points], scaling)
 
 
 def _points(study: Study, scaling: Scaling | None) -> list[Point]:
@@ -187,7 +182,7 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
         by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
         by[PROFILED if _is_profiled(source) else UNPROFILED].append((source, series[source.id]))
     measured = [_measured(study, fields[key], by, costs) for key, by in runs.items()]
-    points = _with_baselines(measured, scaling or _chosen([point.fields for point in measured]))
+    points = _with_baselines(measured, scaling or baselines.choose([point.fields for point in measured]))
     _note_scatter(study, points)
     for point in points:
         if point.base.fields["grad"] != point.fields["grad"]:
@@ -233,7 +228,7 @@ def _measured(
 
 def _with_baselines(measured: Sequence[Point], scaling: Scaling) -> list[Point]:
     every = [point.fields for point in measured]
-    of = [_base(number, every, scaling) for number in range(len(every))]
+    of = [base_of(number, every, scaling) for number in range(len(every))]
     # The smallest points have none: they are what others are compared with.
     return [
         point if of[number] == number else replace(point, baseline=measured[of[number]])
@@ -286,51 +281,3 @@ def _mean_cost(costs: Sequence[Costs]) -> Costs | None:
         return None
     means = {name: float(np.mean([getattr(cost, name) for cost in costs])) for name in COSTS}
     return Costs(sum(cost.batches for cost in costs), **means)
-
-
-# --- baselines ----------------------------------------------------------------------------------------
-# Of points by their fields alone; what is returned are places among them.
-
-Fields = Mapping[str, Any]
-
-
-def _chosen(every: Sequence[Fields]) -> Scaling:
-    return "strong" if _compared(every, "strong") > _compared(every, "weak") else "weak"
-
-
-def _compared(every: Sequence[Fields], scaling: Scaling) -> int:
-    bases = (every[_base(number, every, scaling)] for number in range(len(every)))
-    return sum(_world_size(base) < _world_size(own) for base, own in zip(bases, every, strict=True))
-
-
-def _base(number: int, every: Sequence[Fields], scaling: Scaling) -> int:
-    """The smallest world size of the otherwise equal configuration.
-
-    One rank sends no gradients, so its precision of gradients is no matter: where a configuration has no
-    point of one rank with its own, the one with any other stands in.
-    """
-    own = every[number]
-    alike = [place for place, other in enumerate(every) if _key(other, scaling) == _key(own, scaling)]
-    base = min(
-        alike,
-        key=lambda place: (
-            _world_size(every[place]),
-            every[place]["nodes"],
-            every[place]["batches"] != own["batches"],
-        ),
-    )
-    if _world_size(every[base]) > 1:
-        ones = [
-            place
-            for place, other in enumerate(every)
-            if _world_size(other) == 1 and _key(other, scaling, "grad") == _key(own, scaling, "grad")
-        ]
-        if ones:
-            base = min(ones, key=lambda place: every[place]["grad"] != "fp32")
-    return base
-
-
-def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
-    if scaling == "strong":
-        fields = {**fields, "batch": fields["batch"] * _world_size(fields)}  # the global batch
-    return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))

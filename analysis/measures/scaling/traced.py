@@ -8,7 +8,7 @@ or the other, and is said.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import Series, series_of_traces
+from analysis.measures.scaling.baselines import Scaling
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 
-Scaling = Literal["weak", "strong"]
 # What a batch is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
 _SAME = math.log(1.2)  # computing by so much more or less than the assumption says is worth a line

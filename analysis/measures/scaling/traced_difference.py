@@ -24,20 +24,27 @@ from profiling.errors import UserError
 
 SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
-    Metric("job", "the two jobs that are compared, a and b", text=True, key=True),
+    Metric("job", "the two jobs compared, a and b", text=True, key=True),
     Metric(
         "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
     ),
-    Metric("figure", "ms per batch: median of batches and stages, mean of the rest", text=True, key=True),
-    Metric("a_ms", "of the first", interval=IN_RUN),
-    Metric("b_ms", "of the second", interval=IN_RUN),
-    Metric("difference_ms", "b less a"),
-    Metric("difference_pct", "of a", places=1),
     Metric(
-        "verdict", "of a batch: slower or faster if the intervals do not overlap, else not shown", text=True
+        "figure",
+        "quantity compared, ms per batch: median of batches and stages, mean of the others",
+        text=True,
+        key=True,
+    ),
+    Metric("a_ms", "value in a", interval=IN_RUN),
+    Metric("b_ms", "value in b", interval=IN_RUN),
+    Metric("difference_ms", "b minus a"),
+    Metric("difference_pct", "difference relative to a", places=1),
+    Metric(
+        "verdict",
+        "of a batch: slower or faster if the intervals do not overlap; otherwise not shown",
+        text=True,
     ),
 )
-COLUMNS = {"Of traces (a row a figure of two jobs):": METRICS}
+COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
 CAPTION = (
     "a, b: ms per batch, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
@@ -58,7 +65,8 @@ def pairs(a: Study, b: Study) -> list[tuple[Source, Source]]:
         if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
             return alike
     raise UserError(
-        f"no job of {a.path} is one of {b.path}, by name or by world size; give two folders of one job each"
+        f"no job of {a.path} matches one of {b.path}, by name or by world size; give two folders of one job "
+        "each"
     )
 
 
@@ -137,7 +145,7 @@ def regressed(found: Rows, threshold_pct: float) -> bool:
     return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
 
 
-_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "not shown to differ"}
+_SAID = {SLOWER: "slower in b", FASTER: "faster in b", NOT_SHOWN: "no difference shown"}
 
 
 def sentence(found: Rows) -> str:
@@ -158,9 +166,7 @@ def sentence(found: Rows) -> str:
             f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return (
-        "\n".join(lines) or "Durations of batches cannot be compared: those of one of the two are not known."
-    )
+    return "\n".join(lines) or "Durations of batches cannot be compared: one of the two has none."
 
 
 def shown(found: Rows) -> list[Column]:

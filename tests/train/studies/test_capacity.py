@@ -39,7 +39,7 @@ def test_sizes_are_read_with_their_units():
     read = [capacity.size(text) for text in ("2GiB", "512 MiB", "1.5gb", "4096", "1kb")]
     assert read == [2 << 30, 512 << 20, 1_500_000_000, 4096, 1000]
     for wrong in ("", "2 parsecs", "-1GiB", "0"):
-        with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
             capacity.size(wrong)
 
 

@@ -49,7 +49,7 @@ def test_a_counter_that_fails_costs_the_power_and_says_so():
     load, told = Load(), iter([1.0, float("nan")])
     meters = energy.Meters(lambda: next(told), None, load.clock)
     used = power.counted(meters, load, 1.0, settle_s=0, clock=load.clock)
-    assert used.watts is None and used.note == "NVML told no energy of this GPU after the batches"
+    assert used.watts is None and used.note == "NVML did not report the energy of this GPU after the batches"
 
 
 def test_power_is_metered_several_times_and_settles_before_the_first():
@@ -102,7 +102,7 @@ def test_energy_counters_that_wrap_around(tmp_path):
 def test_a_machine_without_a_meter_says_so(tmp_path):
     assert power.open_meter(torch.device("cpu"), tmp_path) == (
         None,
-        "RAPL is not on this machine (no /sys/class/powercap/intel-rapl:*)",
+        "RAPL is not available on this machine (no /sys/class/powercap/intel-rapl:*)",
     )
 
 
@@ -115,7 +115,7 @@ def test_a_gpus_power_comes_from_nvml(gpu, monkeypatch):
     millijoules = iter([5, 1_000_000, 1_123_400])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(millijoules))
     meter, told = power.open_meter(torch.device("cuda", 0))
-    assert asked == [b"GPU-1-2"] and told == "NVML's counter of energy, the whole board"
+    assert asked == [b"GPU-1-2"] and told == "NVML's energy counter, for the whole board"
     used = meter(lambda: None, 0, settle_s=0)
     assert used.watts * used.seconds == pytest.approx(123.4)
 
@@ -135,4 +135,7 @@ def test_an_older_gpu_is_asked_for_its_power(gpu, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", has_none)
     failed = meter(lambda: None, 0, settle_s=0)
     assert failed.watts is None and "more failed" in failed.note
-    assert power.open_meter(torch.device("cuda", 0)) == (None, "NVML tells no power here (Not Supported)")
+    assert power.open_meter(torch.device("cuda", 0)) == (
+        None,
+        "NVML does not report power here (Not Supported)",
+    )

@@ -1,0 +1,79 @@
+"""What is said of results beside an answer: which runs do not count and why, and notes on the others."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+FailureKind = Literal["failed", "excluded", "unreadable", "unfinished"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point that does not count: its id, why in one line, and in what way."""
+
+    point: str
+    reason: str
+    kind: FailureKind
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader of the figures should know, in one line; ``run`` is the id of the run that it is of."""
+
+    run: str | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.text}" if self.run else self.text
+
+
+@dataclass
+class Log:
+    """What is said beside an answer: the runs that do not count, and notes on the others, each once.
+
+    Those ``of_loading`` are true of the results, whatever is asked of them; others came with an answer.
+    """
+
+    failed: list[Failure] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    of_loading: set[Note] = field(default_factory=set)
+    unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
+
+    def note(self, text: str, run: str | None = None) -> None:
+        """Add a note, once; on a run, if its id is given."""
+        note = Note(run, text)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def leave_out(self, run: str, path: Path, reason: str) -> None:
+        """From now on the run, or the table, of this path does not count."""
+        if path not in self.unusable:
+            self.unusable.add(path)
+            self.failed.append(Failure(run, reason, "unreadable"))
+
+    def add(self, other: "Log", of_the_same: bool = False) -> None:
+        """Append what another set's log says, notes once.
+
+        Args:
+            of_the_same: it is of the same runs, so that what failed is in both; else runs of equal names are
+                two.
+        """
+        self.failed += [one for one in other.failed if not (of_the_same and one in self.failed)]
+        self.notes += [note for note in other.notes if note not in self.notes]
+        self.of_loading |= other.of_loading
+
+    def lines(self, of_loading: bool = True) -> list[str]:
+        """The notes in their order; what is said alike of several runs once: ``6 runs: ...``.
+
+        Args:
+            of_loading: those of the results themselves, too.
+        """
+        alike: dict[str, list[Note]] = {}
+        for note in self.notes:
+            if note in self.of_loading and not of_loading:
+                continue
+            alike.setdefault(note.text, []).append(note)
+        return [
+            str(notes[0]) if len(notes) == 1 else f"{len(notes)} runs: {text}"
+            for text, notes in alike.items()
+        ]
