@@ -98,7 +98,10 @@ class Running:
             return Ended(0)
         now = time.monotonic()
         if now - self._started > self._limits.time_s:
-            reason = f"did not end within its time limit of {self._limits.time_s:g} s"
+            self._have_stacks_written()
+            reason = (
+                f"did not end within its time limit of {self._limits.time_s:g} s; its log says where it was"
+            )
             return Ended(EXIT_TIME_LIMIT, reason, "time limit")
         return self._hang(now) if self._limits.hang_s else None
 
@@ -111,13 +114,16 @@ class Running:
             self._sign, self._last_sign = sign, now
         if now - self._last_sign <= self._limits.hang_s:
             return None
-        for child in self._children:
-            child.send_signal(STACKS_SIGNAL)
-        _wait(self._children, STACKS_S)
+        self._have_stacks_written()
         after = f"after batch {sign}" if sign else "not even the first"
         return Ended(
             EXIT_HANG, f"no batch for {self._limits.hang_s:g} s, {after}; the log shows where", "hang"
         )
+
+    def _have_stacks_written(self) -> None:
+        for child in self._children:
+            child.send_signal(STACKS_SIGNAL)
+        _wait(self._children, STACKS_S)
 
     def _death(self, index: int, code: int) -> str:
         who = f"rank {index}" if self._names[index] == "rank" else self._names[index]

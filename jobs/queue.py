@@ -142,7 +142,7 @@ class Queue:
             return False
         active.running.end()
         self._active.remove(active)
-        if ended.kind == "hang":
+        if ended.kind in ("hang", "time limit"):
             gather_stacks(active.directory)
         manifest = make_manifest(
             active.sweep_run.configuration, active.sweep_run.repetition, active.directory, ended,
@@ -228,9 +228,9 @@ class Queue:
 
 
 def gather_stacks(directory: Path) -> None:
-    """Put what hanging ranks wrote of where they are into the log, rank by rank."""
+    """Put what ranks wrote of where they were when they were ended into the log, rank by rank."""
     with (directory / store.LOG).open("a", encoding="utf-8") as log:
         for path in sorted(directory.glob("rank_*")):
             stacks = path / store.STACKS
             text = stacks.read_text(errors="replace") if stacks.exists() else ""
-            log.write(f"\n{path.name} hangs here:\n{text or '(it wrote nothing)'}")
+            log.write(f"\n{path.name} was here:\n{text or '(it wrote nothing)'}")

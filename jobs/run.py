@@ -272,6 +272,11 @@ def fields_of(*kinds: str) -> tuple[str, ...]:
 OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in ID_FIELDS)
 
 
+def is_default(name: str, value: Any) -> bool:
+    """Whether a field has the value that it has where nobody sets it."""
+    return name in Run.model_fields and bool(Run.model_fields[name].default == value)
+
+
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     """A validated Run.
 

@@ -31,7 +31,7 @@ NOT_SAID = {
     r"of no profiler known here": "unrecognised format",
     r"told apart": "separated, distinguished",
     r"honest": "95 % confidence interval",
-    r"warm up|warmed up|un-profiled": "warmup, unprofiled",
+    r"un-profiled|un-attributed": "unprofiled, unattributed",
     r"run the point again": "repeat the run",
     r"start-up": "startup",
     r"back-test": "backtest",
@@ -77,7 +77,7 @@ def shown(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-@pytest.mark.parametrize("package", ["analysis", "profiling"])
+@pytest.mark.parametrize("package", ["analysis", "profiling", "jobs", "train"])
 def test_strings_that_are_shown_say_the_glossarys_words(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {fault}"
@@ -115,7 +115,9 @@ def test_columns_say_the_glossarys_words() -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
-@pytest.mark.parametrize("page", ["docs/columns.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
 def test_pages_say_the_glossarys_words(page: str) -> None:
     assert not faults((ROOT / page).read_text())
 

@@ -220,10 +220,11 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if most == 0:
         of_answer = study.notes(of_loading=False)
+        others = len(study.notes()) - len(of_answer)
         counts = {
             "failed": len(bad),
             "left out": len(study.failed) - len(bad),
-            "notes on the results": len(study.notes()) - len(of_answer),
+            "note on the results" if others == 1 else "notes on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []

@@ -147,7 +147,7 @@ def _startup(study: Study, rows: Rows) -> str:
             starts = max(rank.startup_ns for rank in source.manifest.ranks) / 1e9
             shares.append(100 * min(1.0, starts / source.manifest.seconds))
     if not shares:
-        return line("7", "start-up", "not shown: no run recorded its wall time")
+        return line("7", "startup", "not shown: no run recorded its wall time")
     text = f"{span(shares, '{:.0f}', ' %')} of a run's wall time is before its first batch"
     before, after = [], []
     for row in tau.run_rows(study):
@@ -158,7 +158,7 @@ def _startup(study: Study, rows: Rows) -> str:
             after.append(same["scaling_efficiency_pct"])
     if before:
         text += f"; scaling efficiency {moves(before, after, '{:.1f}', ' %')} without it"
-    return line("7", "start-up", text)
+    return line("7", "startup", text)
 
 
 def _coverage(rows: Rows) -> str:

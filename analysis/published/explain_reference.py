@@ -171,7 +171,7 @@ def of_tau(study: Study) -> Lines:
     """The lines of TAU tables."""
     rows = tau.tau_rows(study)
     if not rows:
-        return [_not_50(study), line("7", "start-up", "not shown: no table of timed runs")]
+        return [_not_50(study), line("7", "startup", "not shown: no table of timed runs")]
     cut = sum(row["repetitions"] - row["repetitions_kept"] for row in rows)
     every = sum(row["repetitions"] for row in rows)
     bases = sorted({row["base_nodes"] * row["gpus_per_node"] for row in rows})
@@ -205,13 +205,13 @@ def _not_50(study: Study) -> str:
 def _startup(rows: Rows) -> Lines:
     parts = [row["batch_independent_pct"] for row in rows if row["batch_independent_pct"] is not None]
     if not parts:
-        return [line("7", "start-up", "not shown: it needs two batch sizes of one configuration")]
+        return [line("7", "startup", "not shown: it needs two batch sizes of one configuration")]
     text = (
         f"{np.median(parts):.1f} % of the duration (median of {len(parts)} configurations) does not depend "
         "on the batch size (intercept of a line through the batch sizes). It does not scale with the work, "
         "so this scaling efficiency says little about training"
     )
-    return [line("7", "start-up", text), *_grown(rows)]
+    return [line("7", "startup", text), *_grown(rows)]
 
 
 def _grown(rows: Rows) -> Lines:

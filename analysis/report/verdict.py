@@ -37,6 +37,7 @@ from analysis.report.causes import (
 )
 from analysis.report.forecast import forecast, was_measured
 from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
+from analysis.report.measured import measured_gain
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
@@ -95,6 +96,7 @@ def verdict(
         *(_on_fewer(judged) if judged is not worst else []),
         *why,
         *others,
+        *measured_gain(judged, called),
         *forecast(predicted or [], called),
     ]
 

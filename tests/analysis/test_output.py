@@ -252,7 +252,7 @@ def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_i
     try:
         counted = run("analysis.anatomy", results).out
         last = counted.rstrip().splitlines()[-1]
-        assert last == "1 failed, 1 left out, 1 notes on the results: list them with --notes"
+        assert last == "1 failed, 1 left out, 1 note on the results: list them with --notes"
         assert "its clock is late" not in counted and "more ranks than cores" not in counted
         for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
             assert "its clock is late" in said and "left out: 1 runs: more ranks than cores" in said

@@ -162,7 +162,7 @@ def test_explain_says_what_each_correction_moves(both: Ran) -> None:
     assert "69 % of the forward and 41 to 44 % of the backward" in line("11 FLOP coverage")
     assert "unattributed" in line("14 direction")
     assert "not shown" in line("1 swapped columns")
-    assert "does not depend on the batch size" in line("7 start-up")
+    assert "does not depend on the batch size" in line("7 startup")
     assert "47 of 800 repetitions" in line("9 2-sigma cut")
     # Each correction of docs/methods.md has its place, shown or not.
     said = {int(number) for text in lines for number in re.findall(r"\b\d+\b", text.partition(":")[0])}

@@ -314,3 +314,13 @@ def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     assert row["gflop_per_batch"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
     assert found["share_pct"].sum() == pytest.approx(100)
     assert set(kernels.table(study, direction="fprop")["direction"]) == {"fprop"}
+
+
+@pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA A100-SXM4-40GB", "GPU")])
+def test_a_node_has_gpus_and_without_any_it_has_ranks(tmp_path: Path, device: str, unit: str) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2)], Truth(device=device))
+    out = run("analysis.scaled", tmp_path).out
+    assert f" {unit}s/ " in out.splitlines()[2] + " " and f"(fixed per-{unit} batch size)" in out
+    assert f"images/s on 1 node x 1 {unit}," in out
+    (table, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
+    assert table.columns[0].header == f"{unit}s/node"

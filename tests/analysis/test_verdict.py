@@ -468,3 +468,22 @@ def test_a_faster_network_is_no_advice_where_there_is_none(nodes, advised):
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
     row |= {"nodes": nodes, "gpus_per_node": 8 // nodes}
     assert ("a faster network" in text(BASE, row)) is advised
+
+
+def with_rate(row: dict[str, Any], half: float) -> dict[str, Any]:
+    rate = row["images_per_s"]
+    return row | {"images_per_s_low": rate - half, "images_per_s_high": rate + half}
+
+
+def test_an_option_that_the_sweep_measured_to_be_faster_is_said_with_its_gain():
+    slow, fast = with_rate(point(4, 200.0), 20), with_rate(point(4, 160.0, grad="fp16"), 20)
+    assert (
+        "Measured on 4 ranks: fp16 gradients instead of fp32 gradients gives 800 images/s (+25 %)."
+        in text(BASE, slow, fast)
+    )
+    # Intervals that overlap tell nothing, nor does a run that differs in two options, or in what is learnt.
+    assert "Measured" not in text(BASE, with_rate(slow, 100), with_rate(fast, 100))
+    assert "Measured" not in text(BASE, slow, fast | {"workers": 7})
+    assert "Measured" not in text(BASE, slow, fast | {"grad": "fp32", "batch": 64})
+    # The synthetic loader is a bound, not a setting.
+    assert "Measured" not in text(BASE, slow, fast | {"grad": "fp32", "loader": "synthetic"})

@@ -4,6 +4,7 @@ Started by test_sweep.py in place of ``python -m train``, so that the sweep's ow
 imports nothing of the project's, and its batches it copies from $BATCHES_OF_RANKS.
 """
 
+import faulthandler
 import json
 import os
 import shutil
@@ -33,7 +34,11 @@ def main() -> None:
     if misbehave == "die" and rank == 0:
         os.kill(os.getpid(), signal.SIGSEGV)
     if misbehave == "hang":
-        time.sleep(60)
+        directory = Path(flag("--out", "")) / f"rank_{rank:04d}"
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "stacks.txt").open("w") as stacks:
+            faulthandler.register(signal.SIGUSR1, file=stacks)
+            time.sleep(60)
     done = 1 if misbehave == "few" else batches
     directory = Path(flag("--out", "")) / f"rank_{rank:04d}"
     directory.mkdir(parents=True, exist_ok=True)

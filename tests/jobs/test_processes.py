@@ -47,7 +47,7 @@ def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeyp
     ended = run_processes(ranks, tmp_path / "log", Limits(30), tmp_path)
     assert ended.exit_code == -signal.SIGKILL
     assert ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
-    assert not still_running(marker)
+    _until(lambda: not still_running(marker), "all have ended")
 
 
 def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, monkeypatch
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{SLEEP} # {marker}'])"
     ended = run_processes([python(child)], tmp_path / "log", Limits(1.5), tmp_path)
     assert (ended.exit_code, "time limit of 1.5 s" in ended.reason) == (EXIT_TIME_LIMIT, True)
-    assert not still_running(marker)
+    _until(lambda: not still_running(marker), "all have ended")
 
 
 DRIVER = """

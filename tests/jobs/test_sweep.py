@@ -116,7 +116,7 @@ def test_a_manifest_says_where_the_figures_come_from_and_holds_no_secret(tmp_pat
         ("error", 2, "no data folder nowhere; give --data"),
         ("traceback", 1, "RuntimeError: the arithmetic is off"),
         ("die", -11, "rank 0 was killed by signal 11 (SIGSEGV)"),
-        ("hang", 124, "time limit of 4 s"),
+        ("hang", 124, "time limit of 4 s; its log says where"),
         ("few", 1, "rank 0 did 1 of 3 batches"),
         ("nan", 1, "not finite"),
         ("diverge", 1, "ranks 0 and 1 ended with different parameters"),
@@ -135,6 +135,8 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
     assert [(m.exit_code, m.run.loader) for m in failed] == [(code, "pytorch")]
     assert reason in failed[0].reason
     assert [m.run.loader for m in manifests(work).values() if m.done] == ["synthetic"]
+    (log,) = (tmp_path / "s").glob(f"run_*_ret_{code}/log.txt")
+    assert ("in main" in log.read_text().partition("rank_0001 was here:")[2]) is (misbehave == "hang")
     said = capsys.readouterr().err
     assert reason in said and f"_ret_{code}/log.txt" in said.replace("\n", "")
 

@@ -89,7 +89,10 @@ def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, env
 
 
 def stage_errors(directory):
-    """How far each marker stands from where the batches' own clock saw it, as parts of the batch."""
+    """How far each marker's start and end, by batch, stand from where the batches' own clock saw them.
+
+    As parts of the batch: a series for each end of each marker.
+    """
     batches = pq.read_table(directory / "batches.parquet").to_pandas()
     batches = batches[batches["attributed"]].reset_index(drop=True)
     markers = pq.read_table(directory / "markers.parquet").to_pandas()
@@ -106,7 +109,7 @@ def stage_errors(directory):
         assert len(mine) == len(batches), (name, len(mine), len(batches))
         took = batches["end_ns"] - batches["start_ns"]
         errors += [(mine["start_ns"] - start).abs() / took, (mine["end_ns"] - end).abs() / took]
-    return np.concatenate(errors)
+    return errors
 
 
 @needs_nsys
@@ -115,7 +118,7 @@ def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, fi
     for directory in train_under("nsys", tmp_path / "run", first=first, ranks=ranks):
         errors = stage_errors(directory)
         # Where another process takes the core between two clock readings, that one reading is off.
-        assert np.median(errors) < 0.01 and np.mean(errors < 0.01) > 0.9, errors
+        assert max(np.median(one) for one in errors) < 0.01, errors
         assert pq.read_table(directory / "markers.parquet")["kind"].to_pylist().count("mark") == 6 - first
         report = directory / "raw" / "nsys.nsys-rep"
         assert recognise(report) == "nsys"

@@ -149,5 +149,5 @@ def test_a_full_file_system_is_one_line(tmp_path, narrow, monkeypatch):
         "TemporaryFile",
         lambda **given: Path("/dev/full").open("r+b", **given),  # noqa: SIM115
     )
-    with pytest.raises(UserError, match=r"cannot keep the recording's rows in .*TMPDIR"):
+    with pytest.raises(UserError, match=r"cannot write temporary rows to .*TMPDIR"):
         tables_of("torch", path)

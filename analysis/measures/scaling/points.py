@@ -20,7 +20,7 @@ from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import fields_of
+from jobs.run import fields_of, is_default
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -99,8 +99,12 @@ class Point:
 
     @property
     def seed(self) -> int:
-        """Of this point's resampling: points are resampled each for itself."""
-        return estimates.SEED + zlib.crc32(repr(sorted(self.fields.items(), key=str)).encode()) % 2**20
+        """Of this point's resampling: points are resampled each for itself.
+
+        Fields that have their default say nothing, so that a new field of Run moves no interval.
+        """
+        told = {name: value for name, value in self.fields.items() if not is_default(name, value)}
+        return estimates.SEED + zlib.crc32(repr(sorted(told.items(), key=str)).encode()) % 2**20
 
     @cached_property
     def scatter(self) -> estimates.Scatter:

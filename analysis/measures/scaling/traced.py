@@ -38,7 +38,7 @@ METRICS = (
         "exposed\ncomm.",
     ),
     Metric("idle_ms", "part of batch_ms in which nothing runs", "idle"),
-    Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speed-\nup"),
+    Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
         "scaling_efficiency_pct",
         "speedup divided by the increase in ranks",
