@@ -102,7 +102,7 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, said):
 
 def test_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
-    with pytest.raises(UserError, match="holds a result already"):
+    with pytest.raises(UserError, match="already contains a result"):
         make_directory("layers", "cpu", directory)
 
 

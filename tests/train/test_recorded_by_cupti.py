@@ -44,4 +44,4 @@ def test_the_stages_of_the_attributed_batches_lie_where_the_batches_have_them(da
     assert finished.wrong == "" and not api.enabled
     found = finished.report.findings
     assert any("its clock was aligned to the host's" in finding for finding in found)
-    assert "CUPTI: the recording is empty: nothing ran on a GPU while it was on" in found
+    assert "CUPTI: the recording is empty: nothing ran on a GPU during the recording" in found
