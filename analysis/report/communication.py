@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import Rows, columns, filled
+from analysis.display.metrics import TELLING, Rows, columns, filled
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
@@ -14,7 +14,6 @@ from analysis.report.base import Content, Context, SectionKind, content_or_why
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
-from jobs.run import Run
 
 HIDDEN = {"exposed": "#D55E00", "overlapped": "#56B4E9"}
 WAITED = {"transfer": "#0072B2", "wait": "#E69F00"}
@@ -104,7 +103,7 @@ def bars_of(rows: Rows, factors: Sequence[str]) -> pd.DataFrame:
     parts = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
     points: dict[tuple, Rows] = {}
     for row in rows:
-        points.setdefault(tuple(str(row.get(name)) for name in Run.model_fields), []).append(row)
+        points.setdefault(tuple(str(row.get(name)) for name in TELLING), []).append(row)
     summed = [
         {**of[0], **{name: None if any(row.get(name) is None for row in of) else sum(row[name] for row in of)
                      for name in parts}}

@@ -13,6 +13,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import TOOLS
 from analysis.measures.kernels.of_run import BY
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart
@@ -78,7 +79,12 @@ def _top_columns(several: bool) -> list[Column]:
 
 
 def _pair(context: Context) -> tuple[Source, Source] | None:
-    return smallest_and_largest(kernels.with_kernels(context.study))
+    sources = kernels.with_kernels(context.study)
+    traces = [source for source in sources if source.kind == "trace"]
+    runs = [source for source in sources if source.kind != "trace"]
+    groups = [runs, *programs(context.study, traces)]
+    pairs = [pair for group in groups if (pair := smallest_and_largest(group))]
+    return max(pairs, key=_ratio, default=None)
 
 
 def _sides(context: Context) -> list[kernel_difference.Side]:

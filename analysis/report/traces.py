@@ -115,12 +115,14 @@ def _scaling(context: Context) -> Content:
     found = context.once(_answer)
     parts = [traced.part(found), *([grown] if (grown := traced.grown(found)) else [])]
     views = [as_view(part, f"traced-scaling-{number}", ()) for number, part in enumerate(parts)]
+    # Bars of one label would be stacked.
+    sizes = [row["world_size"] for row in found.scales]
     bars = [
         {
-            "label": f"P = {row['world_size']}", "facts": {},
+            "label": f"P = {size}" if sizes.count(size) == 1 else f"P = {size}, {row['job']}", "facts": {},
             **{f"{name}_ms": value for name, value in _parts(row).items()},
         }
-        for row in found.rows
+        for size, row in zip(sizes, found.scales, strict=True)
     ]  # fmt: skip
     import pandas as pd
 
@@ -138,7 +140,7 @@ SCALING = SectionKind(
     "traced-scaling",
     "How does it scale?",
     _scaling,
-    lambda context: len({row["world_size"] for row in context.once(_answer).rows}) > 1,
+    lambda context: bool(context.once(_answer).scales),
 )
 
 
@@ -155,13 +157,14 @@ def opening(context: Context) -> list[Sentence]:
         *_late(context),
         *_collective(context, source),
         *_kernel(context, source),
+        *_not_compared(context),
         Sentence(NOT_KNOWN, "traces"),
     ]
 
 
 def _scales(context: Context) -> list[Sentence]:
-    rows = context.once(_answer).rows
-    if len({row["world_size"] for row in rows}) < 2:
+    rows = context.once(_answer).scales
+    if not rows:
         return []
     most, base = rows[-1], rows[0]
     grown = {name: most[f"grew_{name}_ms"] for name in traced.GREW if most[f"grew_{name}_ms"] > 0}
@@ -173,6 +176,13 @@ def _scales(context: Context) -> list[Sentence]:
         name = max(grown, key=lambda one: grown[one])
         text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per batch)"
     return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
+
+
+def _not_compared(context: Context) -> list[Sentence]:
+    """How to ask for scaling, where traces of several jobs do not show that they are one program's."""
+    found = context.once(_answer)
+    several = len({row["world_size"] for row in found.rows}) > 1
+    return [Sentence(found.assumed, "traces")] if several and not found.scales else []
 
 
 def _batch(context: Context, source: Source, several: str) -> list[Sentence]:

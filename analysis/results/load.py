@@ -70,7 +70,7 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
 
     Raises:
         UserError: as :func:`load`; or several folders are not named so, or one holds the traces of no job or
-            of several.
+            of several, or of a job that says another number of ranks.
     """
     sized = [_SIZED.match(path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
@@ -85,7 +85,7 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
         assert match is not None
         _add_sized(contents, int(match[1]), Path(match[2]))
     contents.log.of_loading = set(contents.log.notes)
-    return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks)
+    return Study(contents.path, tuple(contents.sources), contents.log, None, own_peaks, named=True)
 
 
 def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
@@ -100,8 +100,7 @@ def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
     name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
     name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
     if not job.world_size_from and job.world_size not in (None, ranks):
-        contents.note(f"{ranks}={path}: its traces have {job.world_size} ranks, which is used")
-        ranks = job.world_size or ranks
+        raise UserError(f"{ranks}={path}: its traces say that the job has {job.world_size} ranks")
     named = replace(
         source,
         id=name,

@@ -167,6 +167,7 @@ class Study:
         log: what was left out, then or since, and notes.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
+        named: the user gave each folder of traces its number of ranks, to compare them.
     """
 
     path: Path
@@ -174,6 +175,7 @@ class Study:
     log: Log = field(default_factory=Log)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
+    named: bool = False
     _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     def of_kind(self, *kinds: Kind) -> tuple[Source, ...]:

@@ -71,10 +71,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
     "a time missing": (a_time_missing, "batches without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
-    "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or of another release"),
+    "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
     "manifest of nothing": (
-        lambda run: (run / store.MANIFEST).write_text("{}"), "damaged or of another release"
+        lambda run: (run / store.MANIFEST).write_text("{}"), "damaged or from another release"
     ),
 }  # fmt: skip
 
@@ -236,7 +236,7 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
-    assert f"{broken.name}: attributed batches of rank_0000 that lack a time are left out: 2" in ran.err
+    assert f"{broken.name}: attributed batches of rank_0000 without times are left out: 2" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 
 

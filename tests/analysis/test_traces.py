@@ -12,6 +12,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced, traced_difference
 from analysis.report.build import build
+from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.results.load import load, load_named
 from profiling.convert import main as convert
@@ -178,11 +179,53 @@ def test_folders_without_their_ranks_are_one_clear_line(scaled):
         load_named([f"1={paths[1].parent}", f"2={paths[2]}"])
 
 
-def test_traces_that_say_other_ranks_than_the_user_are_believed(scaled):
+def test_other_ranks_than_the_traces_say_are_one_clear_line(scaled):
     _, paths = scaled
-    study = load_named([f"1={paths[1]}", f"8={paths[4]}"])
-    assert [source.world_size for source in study.sources] == [1, 4]
-    assert any("have 4 ranks, which is used" in note for note in study.notes())
+    with pytest.raises(UserError, match="its traces say that the job has 4 ranks"):
+        load_named([f"1={paths[1]}", f"8={paths[4]}"])
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Two jobs of other kernels, on two and on four ranks, in one folder; and each job's own folder."""
+    folder = tmp_path_factory.mktemp("unlike")
+    two = job(folder, Planted(ranks=2, batches=6), "two")
+    write_job(folder / "four", Planted(ranks=4, batches=6, transfer=300.0))
+    for path in (folder / "four").glob("*.json"):
+        path.write_text(
+            path.read_text().replace("ampere_bf16", "other_model").replace("multi_tensor", "single")
+        )
+    assert convert([str(folder / "four"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    return two, folder / "out" / "four"
+
+
+def test_jobs_of_other_kernels_are_compared_only_when_asked(unlike):
+    two, four = unlike
+    found = traced.answer(load(two.parent))
+    assert [row["world_size"] for row in found.rows] == [2, 4] and found.scales == []
+    assert all(row["scaling_efficiency_pct"] != row["scaling_efficiency_pct"] for row in found.rows)  # NaN
+    assert found.assumed.startswith("No scaling") and "1=DIR 8=DIR" in found.assumed
+    page = render(build(load(two.parent)))
+    assert "Scaling efficiency on" not in page and "in the kernels on more ranks" not in page
+    assert "1=DIR 8=DIR" in page
+    asked = traced.answer(load_named([f"2={two}", f"4={four}"]))
+    assert asked.scales[1]["scaling_efficiency_pct"] < 100
+
+
+def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
+    _, paths = scaled
+    study = load(paths[4].parent)
+    found = traced.answer(study)
+    assert [row["world_size"] for row in found.scales] == [2, 4]
+    assert "in the kernels on more ranks" in render(build(study))
+
+
+def test_a_bar_of_collectives_is_of_one_job(unlike):
+    two, _ = unlike
+    rows = communication.rows(load(two.parent))
+    bars = bars_of(rows, ["job"])
+    exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
+    assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
 
 
 def test_a_page_of_several_jobs_tells_them_apart(scaled):

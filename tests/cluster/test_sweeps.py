@@ -147,7 +147,7 @@ def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folde
     assert int(cluster.job(job)["Restarts"]) >= 1
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
     assert all(manifest.done for manifest in sweep.manifests().values())
-    assert "time is up" in sweep.said(job)
+    assert "time limit is reached" in sweep.said(job)
 
 
 @happening

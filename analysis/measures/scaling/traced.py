@@ -7,7 +7,7 @@ or the other, and is said.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from analysis.measures.anatomy.divide import PARTS, SPLIT, WITHIN
 from analysis.measures.anatomy.traces import anatomy_of, traces_of
 from analysis.measures.batches.series import Series, series_of_traces
 from analysis.measures.scaling.baselines import Scaling
+from analysis.measures.scaling.same_program import programs
 from analysis.results.study import Source, Study
 from analysis.statistics import inside_run
 
@@ -61,10 +62,16 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows, and what was assumed of the batch, in a sentence."""
+    """The rows, and what was assumed of the batch, in a sentence.
+
+    Attributes:
+        scales: the rows of one program on several numbers of ranks, the fewest first; of several programs
+            the one of most jobs. Empty: nothing can be said of scaling.
+    """
 
     rows: Rows
     assumed: str
+    scales: Rows = field(default_factory=list)
 
 
 def answer(study: Study, scaling: Scaling | None = None) -> Answer:
@@ -87,10 +94,36 @@ def answer(study: Study, scaling: Scaling | None = None) -> Answer:
     traces = traces_of(study, sized)
     parts = {row["id"]: row for one in traces for row in anatomy.means(one.source, anatomy_of(one), ())}
     rows = [_row(source, series[source.id], parts.get(source.id, {})) for source in sized]
-    kind = scaling or _suggested(rows)
-    for row in rows:
-        row |= _compared(row, rows[0], kind)
-    return Answer(rows, _assumed(rows, kind, scaling is not None))
+    by_job = {row["job"]: row for row in rows}
+    groups = [[by_job[source.id] for source in group] for group in programs(study, sized)]
+    lines = []
+    for group in groups:
+        kind = scaling or _suggested(group)
+        for row in group:
+            alone = len(groups) > 1 and not _several_sizes(group)
+            row |= _uncompared(row["world_size"]) if alone else _compared(row, group[0], kind)
+        if _several_sizes(group):
+            lines.append(_of_group(group, groups) + _assumed(group, kind, scaling is not None))
+    scales = max((group for group in groups if _several_sizes(group)), key=len, default=[])
+    return Answer(rows, "\n".join(lines) or _why_not(rows), scales)
+
+
+def _several_sizes(rows: Rows) -> bool:
+    return rows[0]["world_size"] < rows[-1]["world_size"]
+
+
+def _of_group(group: Rows, groups: Sequence[Rows]) -> str:
+    """Which jobs a sentence is about, where others are not compared with them."""
+    return f"{', '.join(row['job'] for row in group)}: " if len(groups) > 1 else ""
+
+
+def _why_not(rows: Rows) -> str:
+    if _several_sizes(rows):
+        return (
+            "No scaling: these jobs differ in device or kernels. To compare them as one program on several "
+            "numbers of ranks: analysis.scaled 1=DIR 8=DIR."
+        )
+    return "Traces of one number of ranks only: scaling needs several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
 
 
 def _row(source: Source, series: Series, parts: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +151,8 @@ def _suggested(rows: Rows) -> Scaling:
 
 def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[str, Any]:
     more = row["world_size"] / base["world_size"]
+    if row is not base and more == 1:
+        return _uncompared(row["world_size"])
     samples = more if kind == "weak" else 1.0
     same = row is base
 
@@ -137,13 +172,16 @@ def _compared(row: dict[str, Any], base: dict[str, Any], kind: Scaling) -> dict[
     }  # fmt: skip
 
 
+def _uncompared(ranks: int) -> dict[str, Any]:
+    """Of a job that has no baseline: of another program, or a second one on as many ranks as the first."""
+    names = ("speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
+    figures = (*names, *(f"grew_{name}_ms" for name in GREW))
+    return {"base_world_size": ranks, **dict.fromkeys(figures, math.nan)}
+
+
 def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
     """What is assumed of the batch, and what speaks for it or against it."""
     base, most = rows[0], rows[-1]
-    if len(rows) < 2 or most["world_size"] == base["world_size"]:
-        return (
-            "Traces of one number of ranks only: scaling needs several (analysis.scaled 1=DIR 2=DIR 4=DIR)."
-        )
     other = "strong" if kind == "weak" else "weak"
     constant = {"weak": "per-GPU batch size", "strong": "global batch size"}[kind]
     text = (
