@@ -119,7 +119,7 @@ class Bar:
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
-        self._bar.console.print(Text(text, style=style))
+        self._bar.console.print(Text(text, style=style), soft_wrap=True)
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:

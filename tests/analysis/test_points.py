@@ -323,3 +323,13 @@ def test_rows_without_gpus_are_named_by_their_ranks_per_node() -> None:
     row = {"gpus_per_node": 2, "loader": "synthetic", "use_note": "odd", "device_name": "cpu"}
     said = _use_notes([row, {**row, "device_name": "NVIDIA L4"}], who)
     assert said == ["ranks/node 2, loader synthetic: odd.", "GPUs/node 2, loader synthetic: odd."]
+
+
+def test_runs_of_other_lengths_are_not_averaged_and_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(batches=40)])
+    write_run(tmp_path, run_of(batches=60), Truth(), 1)
+    shown = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "ran with different numbers of batches (40, 60); such runs are not averaged" in shown
+    assert "Use of the device" not in shown
+    write_sweep(tmp_path / "same", [run_of(batches=40), run_of(batches=40, gpus_per_node=2)])
+    assert "numbers of batches" not in run("analysis.scaled", tmp_path / "same").out
