@@ -18,6 +18,7 @@ from analysis.display.terminal import Answer, Part
 from analysis.measures.anatomy.communication import CAPTION, COLUMNS, columns_of, rows, shown
 from analysis.measures.tau import messages
 from analysis.results.load import load
+from profiling.clocks import rounded
 from profiling.errors import run_command
 
 
@@ -42,7 +43,8 @@ def caption(rows: Rows) -> str:
     residuals = [row["clock_residual_us"] for row in rows if row.get("clock_residual_us") is not None]
     if not residuals:
         return CAPTION
-    return f"{CAPTION}\nThe ranks' clocks are aligned on their collectives to within {max(residuals):.3g} us."
+    within = rounded(1e3 * max(residuals))
+    return f"{CAPTION}\nThe ranks' clocks are aligned on their collectives to within {within}."
 
 
 if __name__ == "__main__":

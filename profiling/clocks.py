@@ -29,6 +29,7 @@ from profiling.tables import (
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
 _OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
+AGREES = "and step timings agree"  # of a finding: all is well
 
 Columns = Mapping[str, np.ndarray]
 
@@ -180,11 +181,7 @@ def set_clock(directory: Path, tool: str) -> list[str]:
         _shift(directory, placement.shift_ns)
     if len(kernels["start_ns"]) and (kernels["batch_index"] < 0).all():
         _place(directory, batches)
-    how = (
-        f"was aligned to the step timings by {placement.by}"
-        if placement.shift_ns
-        else "and step timings agree"
-    )
+    how = f"was aligned to the step timings by {placement.by}" if placement.shift_ns else AGREES
     return [f"{tool}: its clock {how}, to within {rounded(placement.residual_ns)}"]
 
 
@@ -225,7 +222,7 @@ def _place(directory: Path, batches: Columns) -> None:
     )
 
 
-def rounded(residual_ns: int) -> str:
+def rounded(residual_ns: float) -> str:
     """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
     steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
     micros = next(step for step in steps if step * 1000 >= residual_ns)

@@ -1,6 +1,7 @@
 """Is something that a user may want on this machine, which release of it, and how does one get it?"""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -43,7 +44,10 @@ def of_program(command: Sequence[str], remedy: str) -> Presence:
         why = lines[-1] if lines else f"exit code {answer.returncode}"
         return Presence(name, False, f"answers with an error: {why}", remedy)
     first = lines[0] if lines else "on the PATH"
-    return Presence(name, True, next((line for line in lines if any(c.isdigit() for c in line)), first)[:60])
+    # nvprof's first line with a digit is its copyright.
+    numbered = next((line for line in lines if re.search(r"\d+\.\d+", line)), "")
+    numbered = numbered or next((line for line in lines if re.search(r"\d", line)), first)
+    return Presence(name, True, numbered[:60])
 
 
 def is_importable(module: str) -> bool:

@@ -221,10 +221,11 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     if most == 0:
         of_answer = study.notes(of_loading=False)
         others = len(study.notes()) - len(of_answer)
+        further = "further " if of_answer else ""
         counts = {
             "failed": len(bad),
-            "left out": len(study.failed) - len(bad),
-            "note on the results" if others == 1 else "notes on the results": others,
+            "not part of the sweep": len(study.failed) - len(bad),
+            f"{further}note on the results" if others == 1 else f"{further}notes on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []

@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.display.metrics import Column, Metric, Rows, columns, fields, picked, telling
+from analysis.display.metrics import (
+    FIELDS,
+    RANKS_PER_NODE,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    picked,
+    telling,
+)
 from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy.divide import PARTS, WITHIN
@@ -12,6 +22,8 @@ from analysis.measures.scaling.points import UNPROFILED
 from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from jobs.run import Run
+
+_PER_NODE = FIELDS["gpus_per_node"].header
 
 _MOST_BASES = 8  # named below the table; the rest is counted
 
@@ -82,7 +94,9 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     lines += [f"  {base}" for base in list(bases)[:_MOST_BASES]]
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
-    lines.append("[>=95 %]: 95 % confidence interval. warmup: batches dropped at the start of the runs.")
+    lines.append(
+        "[>=95 %]: 95 % confidence interval. warmup: batches dropped at the start, sum over the runs."
+    )
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
     if any(row["timed_by"] != UNPROFILED for row in own):
@@ -160,7 +174,11 @@ def _use_notes(own: Rows, who: Sequence[Column]) -> list[str]:
     noted = [row for row in own if row.get("use_note")]
     lines = []
     for row in noted[:_MOST_BASES]:
-        named = (f"{column.header.replace(chr(10), ' ')} {column.value(row)}" for column in who)
+        of_cpu = row.get("device_name") == "cpu"
+        heads = (RANKS_PER_NODE if of_cpu and one.header == _PER_NODE else one.header for one in who)
+        # A heading broken behind a slash is one word: GPUs/node.
+        names = (head.replace("/\n", "/").replace("\n", " ") for head in heads)
+        named = (f"{name} {column.value(row)}" for name, column in zip(names, who, strict=True))
         lines.append(f"{', '.join(named)}: {row['use_note']}.")
     if len(noted) > _MOST_BASES:
         lines.append(f"and {len(noted) - _MOST_BASES} more (column use_note of the CSV)")

@@ -79,7 +79,7 @@ def late_ranks(rows: Rows) -> Late | None:
     told_by = often[first][0].get("told_by")
     return Late(
         tuple(ranks),
-        nodes.pop() if len(nodes) == 1 else "",
+        (nodes.pop() or "") if len(nodes) == 1 else "",
         float(np.median([row["mean_lateness_ms"] for row in measured[first]])),
         share_pct[first],
         all(row.get("told_by") == BY_COLLECTIVES for row in measured[first]),

@@ -18,7 +18,7 @@ def share_of_ideal(best: dict[str, Any], worst: dict[str, Any]) -> Sentence:
     if "[" in values:
         values += " (in brackets: 95 % confidence interval)"
     if _base_rate(worst) != bases:
-        bases += f" and {_base_rate(worst)}"
+        bases = f"{bases} for {best['called']}, and {_base_rate(worst)} for {worst['called']}"
     per = "rank" if worst.get("device_name") == "cpu" else "GPU"
     kind = "Strong scaling (fixed global" if is_strong(worst) else f"Weak scaling (fixed per-{per}"
     text = (

@@ -22,6 +22,7 @@ from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
+from profiling.clocks import AGREES
 from profiling.errors import UserError, did_you_mean
 from profiling.tables import rank_directory
 from profiling.traced_job import JOB, read_job
@@ -180,7 +181,9 @@ def _add_run(contents: Contents, directory: Path) -> None:
         contents.note("its manifest and its name give different configurations; the manifest is used", source)
     contents.sources.append(source)
     for finding in manifest.findings:
-        contents.note(finding, source)
+        # That all is well stays in the run's record: notes are what a reader has to mind.
+        if AGREES not in finding:
+            contents.note(finding, source)
     _note_missing_ranks(contents, source)
 
 

@@ -32,6 +32,8 @@ Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
 # In these the runs of one point may differ: how they were watched, and for how long.
 NOT_OF_POINT = fields_of("observation", "length")
 
+UNKNOWN_HOST = "unknown"
+
 _Answer = TypeVar("_Answer")
 
 
@@ -103,7 +105,7 @@ class Source:
         """The node of each rank: its host's name, or where nodes share one, their number."""
         if self.job is not None:
             known = {one.rank: one.host for one in self.job.ranks}
-            return [known.get(rank) or "unknown" for rank in range(self.ranks)]
+            return [known.get(rank) or UNKNOWN_HOST for rank in range(self.ranks)]
         ranks = self.manifest.ranks if self.manifest else []
         names = [report.hostname for report in sorted(ranks, key=lambda report: report.rank)]
         if len(names) == self.ranks and len(set(names)) == self.fields["nodes"]:

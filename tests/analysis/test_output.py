@@ -248,14 +248,21 @@ def test_zero_has_no_sign() -> None:
 def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_it(results: Path) -> None:
     manifest = next(results.glob("run_0_config_1_2*_torch_*/manifest.json"))
     record = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**record, "findings": ["its clock is late"]}))
+    manifest.write_text(
+        json.dumps(
+            {
+                **record,
+                "findings": ["its clock is late", "nsys: its clock and step timings agree, to within 5 us"],
+            }
+        )
+    )
     try:
         counted = run("analysis.anatomy", results).out
         last = counted.rstrip().splitlines()[-1]
-        assert last == "1 failed, 1 left out, 1 note on the results: list them with --notes"
+        assert last == "1 failed, 1 not part of the sweep, 1 note on the results: list them with --notes"
         assert "its clock is late" not in counted and "more ranks than cores" not in counted
         for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
             assert "its clock is late" in said and "left out: 1 runs: more ranks than cores" in said
-            assert "failed: run_0" in said and "--notes" not in said
+            assert "failed: run_0" in said and "--notes" not in said and "timings agree" not in said
     finally:
         manifest.write_text(json.dumps(record))

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.display.metrics import names_of
+from analysis.display.metrics import FIELDS, columns, names_of
 from analysis.measures.scaling import loss
 from analysis.measures.scaling.figures import figures
 from analysis.measures.scaling.points import points_of
 from analysis.published import by_method
+from analysis.published.scaled_parts import _use_notes
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
@@ -315,3 +316,10 @@ def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Pat
     ran = run("analysis.scaled", tmp_path, "--format", "json")
     assert [(row["world_size"], row["repetitions"]) for row in ran.json] == [(1, 2), (2, 1)]
     assert f"unreadable: {broken.name}" in ran.err
+
+
+def test_rows_without_gpus_are_named_by_their_ranks_per_node() -> None:
+    who = columns([FIELDS["gpus_per_node"], FIELDS["loader"]])
+    row = {"gpus_per_node": 2, "loader": "synthetic", "use_note": "odd", "device_name": "cpu"}
+    said = _use_notes([row, {**row, "device_name": "NVIDIA L4"}], who)
+    assert said == ["ranks/node 2, loader synthetic: odd.", "GPUs/node 2, loader synthetic: odd."]

@@ -358,3 +358,10 @@ def test_64_ranks_by_many_batches_stay_small():
     assert narrow[7, 2] == np.median(late[7, 100:150])
     figure = heat_map(narrow / 1e6, index.tolist(), [str(rank) for rank in range(64)], "", "ms", 1.0, {})
     assert len(json.dumps(figure)) < 80_000
+
+
+def test_a_rank_of_an_unknown_host_is_named_without_one():
+    row = {"id": "job", "rank": 7, "mean_lateness_ms": 3.0, "batch_ms": 100.0, "judged_batches": 2,
+           "verdict": CHANCE}  # fmt: skip
+    assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
+    assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]

@@ -218,7 +218,10 @@ def test_each_of_best_and_worst_is_named_with_its_own_base():
     other = {"base": "1 node x 1, pytorch", "base_images_per_s": 280.0}
     rows = [BASE, point(4, 110.0), point(4, 160.0, loader="pytorch", **other)]
     said = " ".join(s.text for s in verdict(rows, ["base", "good", "bad"]))
-    assert "relative to 1 node x 1 (320 images/s) and 1 node x 1, pytorch (280 images/s)." in said
+    assert (
+        "relative to 1 node x 1 (320 images/s) for good, and 1 node x 1, pytorch (280 images/s) for bad."
+        in said
+    )
 
 
 def late(

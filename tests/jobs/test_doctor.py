@@ -9,6 +9,7 @@ import pytest
 from jobs import doctor
 from jobs.doctor import Finding, examine
 from jobs.machine import Machine
+from profiling.presence import of_program
 from profiling.tools import cupti
 
 WITH_DALI = frozenset({"nvidia.dali"})
@@ -60,6 +61,16 @@ def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch
     finding = next(f for f in examine(HERE) if f.name == "srun")
     assert not finding.present and finding.detail == "answers with an error: srun: fatal: no cluster"
     assert "node of a Slurm cluster" in finding.remedy
+
+
+def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
+    nvprof = tmp_path / "nvprof"
+    nvprof.write_text(
+        "#!/bin/sh\necho 'Copyright (c) 2012 - 2022 NVIDIA'\necho 'Release version 11.8.86 (21)'\n"
+    )
+    nvprof.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert of_program(["nvprof", "--version"], "").detail == "Release version 11.8.86 (21)"
 
 
 def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):

@@ -42,7 +42,7 @@ METRICS = (
     Metric(
         "busbw_of_measured_pct",
         "busbw divided by the bus bandwidth measured at the start of the sweep",
-        "of the\nmeasured, %",
+        "busbw, %\nof measured",
     ),
     Metric(
         "clock_residual_us",
@@ -246,7 +246,7 @@ def _bandwidth(
 
 CAPTION = (
     "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
-    "the model runs.\nbusbw: bus bandwidth as nccl-tests defines it."
+    "the model runs.\nalgbw: bytes over transfer time; busbw: bus bandwidth, as in nccl-tests."
 )
 
 

@@ -21,6 +21,7 @@ from analysis.measures.anatomy.timeline_rows import Tracks
 from analysis.results.matching import Ahead, Matched, match
 from analysis.results.study import Source, Study
 from profiling import tables
+from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.traced_job import listed
 
@@ -307,7 +308,7 @@ def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> 
     print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)
     if timeline.clock_residual_ns is not None:
         print(
-            f"the ranks' clocks are aligned to within {timeline.clock_residual_ns / 1e3:.3g} us",
+            f"the ranks' clocks are aligned to within {rounded(timeline.clock_residual_ns)}",
             file=sys.stderr,
         )
     for note in timeline.notes:

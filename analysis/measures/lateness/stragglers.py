@@ -1,6 +1,6 @@
 """Who is slow?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from analysis.measures.lateness.lateness import (
     of_stages,
 )
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
-from analysis.results.study import Source, Study
+from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
@@ -189,7 +189,7 @@ def rows_by_batch(source: Source, lateness: Lateness) -> Rows:
     return [
         {
             "rank": rank,
-            "node": nodes[rank],
+            "node": _host(nodes[rank]),
             "batch_index": int(index),
             "lateness_ms": lateness.late_ns[rank, place] / 1e6,
             "behind_ms": lateness.behind_ns[rank, place] / 1e6,
@@ -219,7 +219,7 @@ def rows_of(
     devices = [report.device for report in reports]
     ranks = []
     for rank, (verdict, probability) in enumerate(judged):
-        row = {"rank": rank, "node": nodes[rank], **_figures(lateness, rank)}
+        row = {"rank": rank, "node": _host(nodes[rank]), **_figures(lateness, rank)}
         row |= {"chance": probability, "verdict": verdict, "cause": None, "evidence": None}
         if verdict == STRAGGLER:
             node = _late_node(rank, nodes, named)
@@ -228,6 +228,16 @@ def rows_of(
             row |= {"cause": cause.cause, "evidence": cause.evidence}
         ranks.append(row)
     return ranks
+
+
+def _host(name: str) -> str | None:
+    """The host's name; None where the traces do not say it."""
+    return None if name == UNKNOWN_HOST else name
+
+
+def _rank_in_words(row: Mapping[str, Any]) -> str:
+    """``rank 3 (node0)``, and ``rank 3`` where its host is not known."""
+    return f"rank {row['rank']} ({row['node']})" if row["node"] else f"rank {row['rank']}"
 
 
 def _late_node(rank: int, nodes: Sequence[str], named: Sequence[int]) -> list[int]:
@@ -268,12 +278,12 @@ def sentences(rows: Rows) -> list[str]:
             else "this may be chance"
         )
         return [
-            f"No stragglers. Largest lateness in {most['id']}: rank {most['rank']} ({most['node']}), "
+            f"No stragglers. Largest lateness in {most['id']}: {_rank_in_words(most)}, "
             f"{digits(most['mean_lateness_ms'], 3)} ms per batch (mean of {most['judged_batches']}), but "
             f"{why}."
         ]
     return [
-        f"{row['id']}: rank {row['rank']} ({row['node']}) is a straggler: "
+        f"{row['id']}: {_rank_in_words(row)} is a straggler: "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
         f"per batch, late in {row['late_pct']:.0f} % of the batches. Likely cause: {row['cause']}: "
         f"{row['evidence']}."

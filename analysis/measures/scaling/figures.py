@@ -44,7 +44,7 @@ _SCALING = (
     Metric("base_images_per_s", "images/s of the baseline"),
 )
 _STARTED = (
-    Metric("warmup_dropped", "warmup batches left out at the start of these runs", "warmup"),
+    Metric("warmup_dropped", "warmup batches left out at the start, sum over these runs", "warmup"),
     *(
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
         for stage in STAGES
