@@ -10,6 +10,7 @@ from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.stragglers import rows, sentences
 from analysis.measures.lateness.verdicts import (
     CHANCE,
