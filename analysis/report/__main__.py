@@ -12,6 +12,7 @@ from pathlib import Path
 from analysis.display import output
 from analysis.measures.anatomy import timeline
 from analysis.report.render import Page, render
+from analysis.results.log import in_counts
 from analysis.results.raw import load_or_convert
 from jobs.flags import make_parser
 from jobs.store import write_text
@@ -59,7 +60,7 @@ def main() -> int:
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
-        print(f"{len(failed)} runs failed; the report lists them", file=sys.stderr)
+        print(f"{in_counts(failed)}; the report lists them", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 
