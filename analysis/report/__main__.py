@@ -60,7 +60,8 @@ def main() -> int:
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
-        print(f"{in_counts(failed)}; the report lists them", file=sys.stderr)
+        what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
+        print(f"{in_counts(failed, what)}; the report says why", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from analysis.results import load_reference
 from analysis.results.log import Failure
 from analysis.results.study import Contents, Source, Study
+from analysis.results.unconverted import how_to_convert
 from jobs import store
 from jobs.run import parse_id
 from jobs.store import Calibration, Manifest
@@ -36,7 +37,7 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     path = Path(path)
     contents = Contents(path)
     if path.is_file():
-        load_reference.add_file(contents, path)
+        _add_one_file(contents, path)
     elif not path.is_dir():
         raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
@@ -51,8 +52,15 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     contents.log.of_loading = set(contents.log.notes)
     study = Study(path, tuple(contents.sources), contents.log, contents.calibration, own_peaks)
     if not study.loaded:
-        raise UserError(no_result(study))
+        raise UserError((None if study.failed else how_to_convert(path)) or no_result(study))
     return study
+
+
+def _add_one_file(contents: Contents, path: Path) -> None:
+    try:
+        load_reference.add_file(contents, path)
+    except UserError as error:
+        raise UserError(how_to_convert(path) or str(error)) from None
 
 
 def _near(path: Path) -> str:

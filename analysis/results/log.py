@@ -23,12 +23,12 @@ _IN_WORDS: dict[FailureKind, str] = {
 }  # fmt: skip
 
 
-def in_counts(failures: Sequence[Failure]) -> str:
+def in_counts(failures: Sequence[Failure], what: str = "run") -> str:
     """How many runs do not count, and in what way: ``1 run failed, 3 not run yet``."""
     counts = Counter(failure.kind for failure in failures)
     (first, *more) = [(count, _IN_WORDS[kind]) for kind, count in counts.items()]
     rest = "".join(f", {count} {word}" for count, word in more)
-    return f"{first[0]} run{'' if first[0] == 1 else 's'} {first[1]}{rest}"
+    return f"{first[0]} {what}{'' if first[0] == 1 else 's'} {first[1]}{rest}"
 
 
 @dataclass(frozen=True)

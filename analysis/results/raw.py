@@ -7,9 +7,9 @@ from pathlib import Path
 
 from analysis.results.load import load
 from analysis.results.study import Study
+from analysis.results.unconverted import first_trace
 from profiling import convert
 from profiling.errors import UserError
-from profiling.tools import tool
 
 BESIDE = "-converted"
 
@@ -25,7 +25,7 @@ def load_or_convert(paths: Sequence[Path], own_peaks: Path | None = None) -> Stu
     try:
         return load(paths[0], own_peaks)
     except UserError:
-        if not _holds_traces(paths[0]):
+        if first_trace(paths[0]) is None:
             raise
     return load(_converted(paths), own_peaks)
 
@@ -35,21 +35,6 @@ def target_of(paths: Sequence[Path]) -> Path:
     first = paths[0].resolve()
     folder = first if first.is_dir() else convert.target_of(first, None)
     return folder.with_name(folder.name + BESIDE)
-
-
-def _holds_traces(path: Path) -> bool:
-    """Whether a file, or one in a folder, is a trace of a job."""
-    if not path.exists():
-        return False
-    return any(_is_trace(file) for file in convert.files_of([path]))
-
-
-def _is_trace(path: Path) -> bool:
-    try:
-        name = convert.recognise(path)
-        return name is not None and tool(name).facts(path) is not None
-    except UserError:
-        return False
 
 
 def _converted(paths: Sequence[Path]) -> Path:

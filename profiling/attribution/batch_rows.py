@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
+from profiling.attribution.batch_times import NAMED, PERIOD, WHOLE, BatchTimes
 from profiling.attribution.classes import COMMUNICATION, MEMCPY, MEMSET
 from profiling.attribution.passes import BPROP, FPROP, LOADING, UPDATING
+from profiling.errors import UserError
 from profiling.tables import as_table
 
 # What the table's metadata say of its batches: see BatchTimes.
@@ -85,7 +86,11 @@ class BatchRows:
             )
 
     def table(self, rank: int) -> pa.Table:
-        """The table ``batches``, numbered from 0; stages are null where they are not known."""
+        """The table ``batches``, numbered from 0; stages are null where they are not known.
+
+        Raises:
+            UserError: ranges that the user named hold no work of their own, so that they are no batches.
+        """
         times, known = self.batches, [self._known.get(int(one), _Batch()) for one in self.batches.index]
         count = len(known)
         first = np.array([one.first_ns for one in known])
@@ -96,6 +101,7 @@ class BatchRows:
             end = np.maximum(end, reach)
             start = np.maximum(start, np.concatenate([[_UNKNOWN], reach[:-1]])[:count])
         start = np.minimum(start, end)
+        _refuse_empty(times.source, int((start == end).sum()), count)
         whole = self._whole(known)
         self._say(known, whole)
         slow = _warmup(end - start, whole)
@@ -145,6 +151,14 @@ class BatchRows:
                 f"no markers separate its batches: using {PERIOD}; "
                 f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
+
+
+def _refuse_empty(source: str, empty: int, count: int) -> None:
+    if empty and source.startswith(NAMED):
+        raise UserError(
+            f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {count} ranges have no time of their "
+            "own on the GPU, so they are no batches: name ranges that each hold a whole step"
+        )
 
 
 def _warmup(lasted_ns: np.ndarray, whole: np.ndarray) -> int:

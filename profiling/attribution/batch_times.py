@@ -12,11 +12,13 @@ import numpy as np
 
 from profiling.attribution.events import Columns, contained, find_ranges
 from profiling.attribution.period import Period
+from profiling.errors import UserError
 from profiling.tables import END_OF_BATCH
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,9})$")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 PROFILER_STEP, OPTIMIZER_STEP, PERIOD = "ProfilerStep", "Optimizer.step", "a period of the kernels"
+NAMED = "ranges like "  # then the user's regular expression
 WHOLE = "the whole recording"  # where nothing tells batches apart
 _FIRST = np.iinfo(np.int64).min
 
@@ -84,13 +86,17 @@ def find_batches(
             ``End of Batch``; None: a file, in which PyTorch's own step numbers are preferred.
         marker: a regular expression; ranges of such names are the batches, if there are any.
         period: finds a period of the kernels, where nothing marks batches.
+
+    Raises:
+        UserError: ranges like ``marker`` overlap, so that they are no batches.
     """
     if marker:
         ranges = find_ranges(names, host, lambda name: re.search(marker, name) is not None)
         start, end = host["start_ns"][ranges], host["end_ns"][ranges]
         outer = ~contained(start, end)
         if outer.any():
-            return _within(start[outer], end[outer], np.arange(int(outer.sum())), f"ranges like {marker}")
+            _refuse_overlaps(start[outer], end[outer], marker)
+            return _within(start[outer], end[outer], np.arange(int(outer.sum())), f"{NAMED}{marker}")
     marks = find_ranges(names, host, lambda name: name == END_OF_BATCH)
     steps = find_ranges(names, host, lambda name: bool(_STEP.match(name)))
     if len(marks) and (first is not None or not len(steps)):
@@ -110,6 +116,15 @@ def find_batches(
         return _within(edges[:-1], edges[1:] - 1, whole, PERIOD, recurring.confidence)
     none = np.empty(0, np.int64)
     return BatchTimes(lambda times: np.full(len(times), -1), "", none, none, none, none)
+
+
+def _refuse_overlaps(start: np.ndarray, end: np.ndarray, marker: str) -> None:
+    overlapping = int((start[1:] < end[:-1]).sum())
+    if overlapping:
+        raise UserError(
+            f"--batch-marker {marker}: {overlapping} of {len(start)} ranges overlap the one before; "
+            "batches follow one another: name ranges that do not overlap"
+        )
 
 
 def _ended_by(ends: np.ndarray, first: int, source: str) -> BatchTimes:

@@ -10,6 +10,8 @@ NumPy, not DuckDB: a recording is split in a fifth of the time that DuckDB takes
 and a window is joined in a tenth (benchmarks.joins).
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,11 +22,12 @@ from profiling.attribution.batch_times import find_batches, tells_batch
 from profiling.attribution.checks import MARKED_ONCE
 from profiling.attribution.classes import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of
 from profiling.attribution.coding import distinct
-from profiling.attribution.events import OPERATOR, Events, Trace, name_flags
+from profiling.attribution.events import OPERATOR, RANGE, Events, Trace, name_flags
 from profiling.attribution.period import Period, find_period
 from profiling.attribution.spill import Columns, Split, joined
 
 ROWS = 1 << 18  # of its largest table that a window should hold
+_MOST_NAMED = 5  # ranges that a line names
 _MOST_DISPUTED = 1 << 20  # numbers of launches; more, and they do not rise with time
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -71,8 +74,23 @@ class Windows:
         self.marks = trace.events(self._groups(host=joined(host.types, pieces))).host
         period = self._period if alone else lambda: None
         batches = find_batches(trace.names, self.marks, first_batch, marker, period)
+        if marker and not any(re.search(marker, name) for name in self._names_of(self.marks)):
+            trace.findings.append(self._unmatched(marker))
         self.batches = batches.or_whole(self._last_ns()).from_0() if alone else batches
         self.by_launch = any((piece["correlation"] >= 0).any() for piece in trace.tables["launches"].pieces())
+
+    def _names_of(self, host: Columns) -> list[str]:
+        """The name of each range."""
+        return [self._trace.names[name] for name in host["name"][host["kind"] == RANGE].tolist()]
+
+    def _unmatched(self, marker: str) -> str:
+        """That no range is like the marker, and which ranges there are."""
+        counts = Counter(
+            name for piece in self._trace.tables["host"].pieces() for name in self._names_of(piece)
+        )
+        most = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_MOST_NAMED))
+        ranges = f"{counts.total()} ranges" + (f"; the most frequent are {most}" if most else "")
+        return f"--batch-marker {marker} matches none of {ranges}"
 
     def _last_ns(self) -> int:
         """When the last of its work ended."""

@@ -253,9 +253,10 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
         table = tables.read(path.parent, "kernels").to_pydict()
         table["group_size"] = [2 if size == 1 else size for size in table["group_size"]]
         tables.write(tables.as_table("kernels", table), path.parent, "kernels")
-    by_kind = {(row["collective"], row["group_size"]): row for row in communication.rows(study)}
-    assert by_kind["barrier", 4]["wait_ms"] == pytest.approx(0)
-    assert by_kind["allreduce", 2]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
+    of = {(row["collective"], row["group_ranks"]): row for row in communication.rows(study)}
+    assert of["barrier", "0-3"]["wait_ms"] == pytest.approx(0)
+    assert of["allreduce", "0,1"]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
+    assert of["allreduce", "2"]["group_size"] == 2 and "transfer_ms" not in of["allreduce", "2"]
     assert any("1 of the 2 ranks of its group recorded it" in said for said in study.notes())
 
 

@@ -281,6 +281,34 @@ def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
     assert "Are there stragglers?" in render(build(study))
 
 
+def test_a_job_without_markers_is_not_taken_out_of_the_other_sections(tmp_path):
+    planted = Planted(ranks=2, batches=1)
+    write_job(tmp_path / "mine", planted, marker="")
+    for path in (tmp_path / "mine").glob("*.json"):
+        path.write_text(path.read_text().replace("Optimizer.step#", "its "))
+    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    done = run("report", tmp_path / "out")
+    assert done.code == 0, done.err
+    study = load(tmp_path / "out")
+    build(study)
+    assert [source.id for source in study.sources] == ["mine"] and study.failed == []
+
+
+def test_a_collective_is_of_its_group_though_one_rank_was_recorded(tmp_path):
+    trace_of(Planted(ranks=8, batches=4), 0).write(tmp_path / "rank0.json")
+    convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out")])
+    (row,) = communication.rows(load(tmp_path / "out"))
+    assert (row["collective"], row["group_size"]) == ("allreduce", 8)
+
+
+@pytest.mark.parametrize("named", ["folder", "file"])
+def test_raw_traces_are_not_results_and_the_line_says_what_to_do(tmp_path, named):
+    folder = write_job(tmp_path / "raw", Planted(ranks=2, batches=4))
+    path = folder if named == "folder" else folder / "rank0.json"
+    done = run("anatomy", path)
+    assert done.code == 2 and f"python -m profiling.convert {path} --out DIR" in " ".join(done.err.split())
+
+
 # --- two jobs, and raw traces ---------------------------------------------------------------------------
 
 

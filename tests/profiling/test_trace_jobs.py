@@ -73,6 +73,34 @@ def test_batches_are_told_by_what_marks_them(tmp_path, marker, options, told):
     assert len(batches_of(out / "one")) == 5
 
 
+def test_a_marker_that_matches_nothing_says_which_ranges_there_are(tmp_path):
+    trace_of(Planted(ranks=1, batches=5), 0, marker="train step").write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json", options=("--batch-marker", "epoch"))
+    (said,) = [text for text in read_job(out / "one").findings if "epoch" in text]
+    assert "matches none of 10 ranges" in said and "train step (5)" in said
+
+
+def test_ranges_that_overlap_are_no_batches(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=5), 0, marker="train step {}")
+    for event in trace.events:
+        if event["name"] == "train step 4":
+            event["dur"] += 500  # into step 5
+    trace.write(tmp_path / "one.json")
+    with pytest.raises(UserError, match="1 of 5 ranges overlap the one before"):
+        main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "train step"])
+
+
+def test_ranges_that_hold_no_work_are_no_batches(tmp_path):
+    trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
+    for number in range(5):  # three short ranges a batch; the device works on long after the last
+        for part in range(3):
+            at = START_US + number * Planted(ranks=1).batch + 10 * part
+            trace.range(f"part {part}", at, at + 5)
+    trace.write(tmp_path / "one.json")
+    with pytest.raises(UserError, match="5 of 15 ranges have no time of their own on the GPU"):
+        main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "part"])
+
+
 def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
     trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
     cut = START_US + 29  # its forward and backward passes came before

@@ -120,6 +120,8 @@ def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> Ro
             if (by_rank and not first.batches) or (shape and not groups):
                 continue  # it recorded nothing, or is in no such group
             row = {"collective": kind, **_described(groups)} | ({"rank": first.rank} if by_rank else {})
+            if groups:
+                row["group_size"] = _size(ranks, masks, groups, trace.source.ranks)
             figures = _figures(ranks, masks, trace.matched, of_row)
             made.append(row | figures | _bandwidth(kind, row["group_size"], figures, measured))
     return made
@@ -176,6 +178,12 @@ def _members(ranks: Sequence[Calls]) -> dict[str, Members]:
     # More ranks than it has: several groups of one size, whose names are not recorded.
     known |= {name: () for name, members in found.items() if 0 < sizes[name] < len(members)}
     return {name: known.get(name, tuple(members)) for name, members in found.items()}
+
+
+def _size(ranks: Sequence[Calls], masks: Sequence[np.ndarray], shape: Shape, of_job: int) -> int:
+    """How many ranks a group has: as recorded; one of all ranks that are there is of all of the job."""
+    sizes = (one.group_size[mask].max(initial=0) for one, mask in zip(ranks, masks, strict=True))
+    return int(max(sizes)) or (of_job if len(shape[0]) == len(ranks) else len(shape[0]))
 
 
 def _described(shape: Shape) -> dict[str, Any]:

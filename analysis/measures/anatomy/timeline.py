@@ -23,6 +23,7 @@ from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
+from profiling.traced_job import listed
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -65,7 +66,11 @@ def choose(study: Study, run: str | None = None) -> Source:
         if not named:
             raise UserError(f"--run: no usable run {run!r}{did_you_mean(run, [s.id for s in sources])}")
         return named[0]
-    return max(sources, key=lambda source: (_kernels(source) > 0, source.world_size or 1, _kernels(source)))
+    # Of a job of which some ranks were recorded there is only these to draw.
+    return max(
+        sources,
+        key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source)),
+    )
 
 
 def _kernels(source: Source) -> int:
@@ -159,14 +164,22 @@ def _extent(ranks: Sequence[tuple[int, Path, "pa.Table"]]) -> str:
 def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table"]]:
     """Of each rank that has batches: its number, its directory, its batches."""
     ranks = []
+    absent = []
     for rank in range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
+        if not tables.table_path(directory, "batches").exists():
+            absent.append(rank)
+            continue
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
             if len(batches):
                 ranks.append((rank, directory, batches))
         except UserError as error:
             timeline.notes.append(f"rank {rank} is left out: {error}")
+    if absent:
+        timeline.notes.append(
+            f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
+        )
     if not ranks:
         raise UserError(f"{source.id}: no rank has batches; repeat the run")
     return ranks

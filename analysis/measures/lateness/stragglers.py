@@ -32,6 +32,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
+from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 
 _NODE = Metric("node", "host of the rank", text=True, key=True)
@@ -132,6 +133,9 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
     if source.job is not None and len(source.tables("batches")) < source.ranks:
         there = len(source.tables("batches"))
         study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
+        return None
+    if source.job is not None and source.job.batches_from == WHOLE:
+        study.note("no markers separate its batches: lateness is not available", source)
         return None
     series = series_of(study, source)
     lateness = None

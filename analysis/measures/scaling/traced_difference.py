@@ -103,7 +103,9 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
 
     def add(family: str, figure: str, value: Any) -> None:
         if value is not None and not math.isnan(value):
-            found[family, figure] = (float(value), math.nan, math.nan)
+            # Groups of one size of which some were recorded in part are rows of their own.
+            so_far = found.get((family, figure), (0.0,))[0]
+            found[family, figure] = (so_far + float(value), math.nan, math.nan)
 
     traces = traces_of(study, [source])
     for row in [row for one in traces for row in anatomy.means(source, anatomy_of(one), ())]:

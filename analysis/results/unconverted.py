@@ -1,0 +1,32 @@
+"""Is a file, or one in a folder, a raw trace that profiling.convert makes results of?"""
+
+from pathlib import Path
+
+from profiling import convert
+from profiling.errors import UserError
+from profiling.tools import tool
+
+
+def first_trace(path: Path) -> tuple[Path, str] | None:
+    """The first file that is the trace of a job, and the tool that wrote it; None: there is none."""
+    if not path.exists():
+        return None
+    return next(((file, name) for file in convert.files_of([path]) if (name := _tool_of(file))), None)
+
+
+def how_to_convert(path: Path) -> str | None:
+    """In a line that traces have to be converted first; None: there are none."""
+    found = first_trace(path)
+    if found is None:
+        return None
+    file, name = found
+    held = "is a raw trace" if file == path else f"holds raw traces ({file.name})"
+    return f"{path} {held} of tool {name}; convert it first: python -m profiling.convert {path} --out DIR"
+
+
+def _tool_of(path: Path) -> str | None:
+    try:
+        name = convert.recognise(path)
+        return name if name is not None and tool(name).facts(path) is not None else None
+    except UserError:
+        return None
