@@ -34,7 +34,7 @@ def main() -> int:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"also write the timeline of all ranks of a run, for Perfetto [DIR/{timeline.FILE}]",
+        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
     )
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
@@ -56,7 +56,8 @@ def main() -> int:
     path = study.path
     _write(arguments.output or beside(path, "report.html"), build(study))
     if arguments.trace:
-        own = arguments.trace if arguments.trace != _BESIDE else beside(path, timeline.FILE)
+        folder = arguments.output.parent if arguments.output else path
+        own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:

@@ -81,7 +81,7 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     work = execution(tmp_path / "nodes[dim]2")
     assert run_all(work) == 0
     # Without a terminal the bar is a line a run.
-    assert [line.split()[0] for line in capsys.readouterr().err.splitlines() if " run_" in line] == [
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines() if "(run_" in line] == [
         "[1/4]", "[2/4]", "[3/4]", "[4/4]"
     ]  # fmt: skip
     first = manifests(work)
