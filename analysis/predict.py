@@ -37,6 +37,7 @@ from analysis.prediction.predictions import (
     NO_TRACE,
     caption,
     fields_of,
+    first_of,
     of_study,
     shown,
     wanted_ranks,
@@ -58,7 +59,7 @@ def main(words: list[str] | None = None) -> int:
         series = extrapolate.read_table(arguments.path)
         made, untold = extrapolate.rows(series, wanted_ranks(arguments.ranks, series))
         if not made:
-            raise UserError("; ".join(untold))
+            raise UserError(first_of(untold))
         made = believed.judged(made)
     else:
         study = load(arguments.path, arguments.peaks)

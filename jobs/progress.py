@@ -11,17 +11,42 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.run import Run
+from jobs.run import ROLES, Run, is_default
 from jobs.sweep_file import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
+# Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
+_OF_ALL_RUNS = (
+    "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
+    "data", "data_format", "workers", "threads", "image_size", "network",
+)  # fmt: skip
 _BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
 
 
-def describe(run: Run) -> str:
-    """A run in the few words that tell it from its neighbours: ``2 x 2 dali-gpu batch 32 fp16 torch``."""
-    parts = [f"P={run.world_size}", run.model, run.loader, f"batch {run.batch}", run.grad]
-    return " ".join(parts + ([] if run.profile == "none" else [f"({run.profile})"]))
+def describe(run: Run, varied: Sequence[str] = ()) -> str:
+    """A run in a few words: ``1 node x 2, resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch``.
+
+    Nodes x GPUs per node, and what is not as usual of the fields that most sweeps leave alone.
+
+    Args:
+        varied: fields that are named whatever they are.
+    """
+    words = [f"{run.nodes} node{'s' if run.nodes > 1 else ''} x {run.gpus_per_node}", run.model, run.loader]
+    words.append(f"batch {run.batch}")
+    if run.world_size > 1:
+        words.append(f"{run.grad} gradients")
+    for name, role in ROLES.items():
+        value = getattr(run, name)
+        if name in varied or (name not in _OF_ALL_RUNS and not is_default(name, value)):
+            words.append(role.label.format(value) if role.label != "{}" else f"{name}: {value}")
+    return ", ".join(words)
+
+
+def in_words(seconds: float) -> str:
+    """``about 40 s``, ``about 12 min``, ``about 3.5 h``."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
 class Bar:
@@ -42,6 +67,7 @@ class Bar:
         )
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
         self._total, self._done = total, done
+        self._done_before, self._since = done, time.monotonic()
         self._shown, self._last = "", 0.0
 
     def __enter__(self) -> "Bar":
@@ -56,21 +82,34 @@ class Bar:
         """Name the run that is under way, and the batch that ``log`` says it is at."""
         if not self._bar.console.is_terminal:
             if log is None:
-                self.say(f"[{self._done + 1}/{self._total}] {sweep_run.id}")
+                place = f"[{self._done + 1}/{self._total}]"
+                told = (
+                    f"{describe(sweep_run.configuration, sweep_run.outside)}{self._left()} ({sweep_run.id})"
+                )
+                self.say(f"{place} {told}")
             return
         if log and time.monotonic() - self._last < _REDRAW_S:
             return
         self._last = time.monotonic()
         batch = last_batch(log) if log else ""
         description = (
-            describe(sweep_run.configuration)
+            describe(sweep_run.configuration, sweep_run.outside)
             + f" #{sweep_run.repetition}"
             + (f"  batch {batch}" if batch else "")
+            + self._left()
         )
         if description != self._shown or not log:
             self._bar.update(self._task, description=description)
             self._shown = description
         self._bar.refresh()
+
+    def _left(self) -> str:
+        """How long the rest will take if its runs take as long as those done here; "" before the first."""
+        done = self._done - self._done_before
+        if not done:
+            return ""
+        each = (time.monotonic() - self._since) / done
+        return f"; {in_words(each * (self._total - self._done))} left"
 
     def advance(self) -> None:
         self._done += 1
@@ -80,7 +119,7 @@ class Bar:
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
-        self._bar.console.print(Text(text, style=style))
+        self._bar.console.print(Text(text, style=style), soft_wrap=True)
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:

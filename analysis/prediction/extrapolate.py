@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.display.metrics import Rows
+from analysis.display.metrics import Rows, telling
 from analysis.display.numbers import digits
 from analysis.prediction import curve
 from analysis.prediction.configurations import Configuration, Nodes, error_of
@@ -78,6 +78,7 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
         raise UserError(NOTHING)
     answer: Rows = []
     reasons: list[str] = []
+    differing = telling([one.fields for one in usable], usable[0].fields)
     for one in usable:
         missed = 0.0
         for place in range(2, len(one.ranks)):
@@ -95,16 +96,22 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
                 reasons.append(why)
                 break  # neither are links of more ranks known
             row = _row(one, ranks, missed)
-            low, high = row["images_per_s_low"], row["images_per_s_high"]
-            if high > WIDEST * low:
-                reasons.append(
-                    f"throughputs on {row['measured_on']} ranks do not determine those on {ranks}: the "
-                    f"curves that fit give {digits(low, 3)} to {digits(high, 3)} images/s; measure more "
-                    "numbers of ranks"
-                )
+            if row["images_per_s_high"] > WIDEST * row["images_per_s_low"]:
+                reasons.append(_undetermined(row, [str(one.fields[name]) for name in differing]))
             else:
                 answer.append(row)
     return answer, list(dict.fromkeys(reasons))
+
+
+def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
+    """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
+    measured_on = row["measured_on"].replace(" ", ", ")
+    low, high = digits(row["images_per_s_low"], 3), digits(row["images_per_s_high"], 3)
+    return (
+        f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks do not "
+        f"determine those on {row['ranks']}: the curves that fit give {low} to {high} images/s; measure "
+        "more numbers of ranks"
+    )
 
 
 def doublings(measured: int, wanted: int) -> float:

@@ -141,10 +141,15 @@ def of_study(
 
 
 def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
-    """Why there is neither a curve nor a simulation; a reason of both once."""
+    """Why there is neither a curve nor a simulation: the first reason of each, and how many there are."""
     own = [reason for reason in reasons if reason not in untold]
-    also = f"; no simulation: {'; '.join(own)}" if own else "; no simulation"
-    return "; ".join(untold) + also
+    also = f"; no simulation: {first_of(own)}" if own else "; no simulation"
+    return first_of(untold) + also
+
+
+def first_of(reasons: Sequence[str]) -> str:
+    """The first reason, and how many there are: one line."""
+    return reasons[0] + (f" (the first of {len(reasons)} reasons)" if len(reasons) > 1 else "")
 
 
 def wanted_ranks(text: str, series: Sequence[Series]) -> list[int]:

@@ -102,9 +102,10 @@ def _too_wide(row: dict[str, Any]) -> str:
     low, high = row["images_per_s_low"], row["images_per_s_high"]
     if high <= WIDEST * low:
         return ""
+    measured_on = row["measured_on"].replace(" ", ", ")
     return (
-        f"the profiles on {row['measured_on']} ranks do not determine {row['ranks']}: what fits them gives "
-        f"{digits(low, 3)} to {digits(high, 3)} images/s; profile more ranks"
+        f"the profiles on {measured_on} ranks do not determine {row['ranks']}: what fits them "
+        f"gives {digits(low, 3)} to {digits(high, 3)} images/s; profile more ranks"
     )
 
 

@@ -11,6 +11,7 @@ from analysis.display.metrics import (
     Rows,
     columns,
     fields,
+    filled,
     picked,
     telling,
 )
@@ -25,6 +26,13 @@ from jobs.run import Run
 
 _PER_NODE = FIELDS["gpus_per_node"].header
 
+_SHARES = (
+    "flops_efficiency_of_kernels",
+    "flops_efficiency_of_batch",
+    "bandwidth_efficiency_of_kernels",
+    "bandwidth_efficiency_of_batch",
+    "mfu",
+)
 _MOST_BASES = 8  # named below the table; the rest is counted
 
 
@@ -37,7 +45,10 @@ def parts(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> l
     if own:
         tables.append(_time_part(own, group_by))
         tables += [lost] if with_loss and (lost := loss_part(own, group_by)) else []
-        tables.append(_use_part(own, group_by))
+        used = _use_part(own, group_by)
+        # Without a profiled run it would be dashes, and its notes what is missing for want of one.
+        if filled(used.columns[len(_who(own, group_by)) :], own):
+            tables.append(used)
     if counted:
         tables.append(_counted_part(counted, group_by))
     timed = [row for row in published if row.get("application_s") is not None]
@@ -151,17 +162,10 @@ _TRANSFER = "Wait: until the last rank enters the collective; transfer: after th
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     # A CPU has no datasheet to stand beside.
     both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
-    shares = (
-        "flops_efficiency_of_kernels",
-        "flops_efficiency_of_batch",
-        "bandwidth_efficiency_of_kernels",
-        "bandwidth_efficiency_of_batch",
-        "mfu",
-    )
     exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
     shown = [
         *columns(_who(own, group_by)),
-        *(_peaks_beside(name, both) for name in shares),
+        *(_peaks_beside(name, both) for name in _SHARES),
         *columns([exposed, perturbation.alone]),
     ]
     of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"

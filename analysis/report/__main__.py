@@ -12,6 +12,7 @@ from pathlib import Path
 from analysis.display import output
 from analysis.measures.anatomy import timeline
 from analysis.report.render import Page, render
+from analysis.results.log import in_counts
 from analysis.results.raw import load_or_convert
 from jobs.flags import make_parser
 from jobs.store import write_text
@@ -33,7 +34,7 @@ def main() -> int:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"also write the timeline of all ranks of a run, for Perfetto [DIR/{timeline.FILE}]",
+        help=f"also write the timeline of a run, for Perfetto [{timeline.FILE} beside the report]",
     )
     timeline.add_flags(parser)
     output.add_peaks_flag(parser)
@@ -55,13 +56,13 @@ def main() -> int:
     path = study.path
     _write(arguments.output or beside(path, "report.html"), build(study))
     if arguments.trace:
-        own = arguments.trace if arguments.trace != _BESIDE else beside(path, timeline.FILE)
+        folder = arguments.output.parent if arguments.output else path
+        own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
         timeline.write_of(study, own, arguments.run, arguments.batches)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
-        several = f"{what}s are" if len(failed) > 1 else f"{what} is"
-        print(f"{len(failed)} {several} not used; the report says why", file=sys.stderr)
+        print(f"{in_counts(failed, what)}; the report says why", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

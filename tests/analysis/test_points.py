@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import FIELDS, columns, names_of
-from analysis.measures.scaling import loss
+from analysis.measures.scaling import loss, use
 from analysis.measures.scaling.figures import figures
 from analysis.measures.scaling.points import points_of
 from analysis.published import by_method
-from analysis.published.scaled_parts import _use_notes
+from analysis.published.scaled_parts import _use_notes, parts
 from analysis.report.build import build
 from analysis.results.load import load
 from profiling import tables
@@ -323,3 +323,25 @@ def test_rows_without_gpus_are_named_by_their_ranks_per_node() -> None:
     row = {"gpus_per_node": 2, "loader": "synthetic", "use_note": "odd", "device_name": "cpu"}
     said = _use_notes([row, {**row, "device_name": "NVIDIA L4"}], who)
     assert said == ["ranks/node 2, loader synthetic: odd.", "GPUs/node 2, loader synthetic: odd."]
+
+
+def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(batches=40)])
+    write_run(tmp_path, run_of(batches=60), Truth(), 7)
+    shown = " ".join(run("analysis.scaled", tmp_path).out.split())
+    assert "ran with different numbers of batches (40, 60); such runs are not averaged" in shown
+    write_sweep(tmp_path / "same", [run_of(batches=40), run_of(batches=40, gpus_per_node=2)])
+    assert "numbers of batches" not in run("analysis.scaled", tmp_path / "same").out
+
+
+def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
+    (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
+    row["tables"] = None
+    titles = [part.title for part in parts([row])]
+    assert (
+        titles[-1].startswith("Use of the device") and len(parts([row | _NOTHING_KNOWN])) == len(titles) - 1
+    )
+
+
+_NOTHING_KNOWN = dict.fromkeys(names_of(use.METRICS)) | {"device_name": "cpu"}

@@ -106,7 +106,15 @@ def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("gpus,images_per_s\n1,100\n2,150\n")
     said = one_line_error(run("analysis.predict", table, "--ranks", "16"))
-    assert "throughputs on 1 2 ranks do not determine those on 16" in said
+    assert "throughputs on 1, 2 ranks do not determine those on 16" in said and "reasons" not in said
+
+
+def test_where_nothing_can_be_predicted_one_reason_stands_for_all_and_names_its_configuration(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("loader,gpus,images_per_s\na,1,100\na,2,150\nb,1,100\nb,2,140\n")
+    said = one_line_error(run("analysis.predict", table, "--ranks", "16,32"))
+    assert "a: throughputs on 1, 2 ranks do not determine those on 16" in said
+    assert "b: throughputs" not in said and "(the first of 4 reasons)" in said
 
 
 def test_a_point_that_was_missed_widens_what_lies_ahead():

@@ -56,6 +56,11 @@ def parsed(path: Path):
     return trace
 
 
+def test_the_trace_lies_beside_the_report_wherever_that_is(sweep, tmp_path):
+    assert run("analysis.report.__main__", sweep, "--trace", "--output", tmp_path / "d.html").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.html", timeline.FILE]
+
+
 # --- in Perfetto ----------------------------------------------------------------------------------------
 
 

@@ -194,7 +194,7 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
                 f"one rank sends no gradients: configurations with {point.fields['grad']} gradients are "
                 f"compared with the one-rank run labelled {point.base.fields['grad']}"
             )
-    for text in other_devices(points):
+    for text in (*other_devices(points), *other_lengths(points)):
         study.note(text)
     alone = [series for point in points if point.timed_by == PROFILED for _, series in point.timed]
     if any(one.attributed[one.steady].any() for one in alone):
@@ -254,6 +254,26 @@ def other_devices(points: Sequence[Point]) -> list[str]:
                 f"{' and '.join(base)}: this scaling efficiency also compares the devices"
             )
     return list(dict.fromkeys(notes))
+
+
+def other_lengths(points: Sequence[Point]) -> list[str]:
+    """What is to be said where configurations differ in nothing but how long they ran.
+
+    They are two, not repetitions: a longer run is past more of its warmup, and its clocks are others, so that
+    the spread of such runs would be no spread of identical ones.
+    """
+    alike: dict[tuple, set[int]] = {}
+    for point in points:
+        key = tuple(str(value) for name, value in point.fields.items() if name != "batches")
+        alike.setdefault(key, set()).add(point.fields["batches"])
+    differ = [sorted(lengths) for lengths in alike.values() if len(lengths) > 1]
+    if not differ:
+        return []
+    lengths = ", ".join(str(one) for one in differ[0])
+    return [
+        f"{len(differ)} configurations ran with different numbers of batches ({lengths}); such runs are not "
+        "averaged: give all the same number (--batches)"
+    ]
 
 
 def _devices(point: Point) -> list[str]:

@@ -1,0 +1,41 @@
+"""What does the user of a sweep see while it runs?"""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from jobs.progress import Bar, describe, in_words
+from jobs.run import Run
+from jobs.sweep_file import SweepRun
+
+
+def test_a_run_is_named_in_words():
+    run = Run(gpus_per_node=2, loader="dali-cpu", batch=4, grad="fp16", profile="torch", channels_last=True)
+    said = "1 node x 2, resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch, channels_last: True"
+    assert describe(run) == said
+    assert describe(Run(nodes=2)) == "2 nodes x 1, resnet50, synthetic, batch 32, fp32 gradients"
+    assert describe(Run(threads=3)) == describe(Run())
+    assert describe(Run(threads=3), ["threads"]) == f"{describe(Run())}, 3 threads"
+    assert describe(Run()) == "1 node x 1, resnet50, synthetic, batch 32"  # one rank sends no gradients
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(41.3, "41 s"), (600, "10 min"), (3 * 3600, "3.0 h")])
+def test_a_time_is_said_in_words(seconds: float, said: str):
+    assert in_words(seconds) == f"about {said}"
+
+
+def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    shown = Console(file=io.StringIO(), width=300)
+    run = SweepRun(Run(), 0)
+    with Bar(shown, total=5, done=1) as bar:
+        bar.show(run)
+        now[0] += 300  # one run, of which three more are to come
+        bar.advance()
+        bar.show(run)
+    first, second = (line for line in shown.file.getvalue().splitlines() if line.startswith("["))
+    assert first == f"[2/5] {describe(run.configuration)} ({run.id})"
+    assert second == f"[3/5] {describe(run.configuration)}; about 15 min left ({run.id})"
