@@ -15,8 +15,8 @@ setup $(VENV): $(VENV)/.ready
 
 # A second call does nothing: the report exists.
 demo: $(REPORT)
-	@echo "Nothing left to do. Table:   $(BIN)/python -m analysis.scaled $(RESULTS)"
-	@echo "                    Report:  $(REPORT)"
+	@echo "The study is complete.  Table:   $(BIN)/python -m analysis.scaled $(RESULTS)"
+	@echo "                        Report:  $(REPORT)"
 
 $(REPORT): configs/quick.yaml | $(VENV)/.ready data/demo/.ready
 	$(BIN)/python -m jobs.sweep configs/quick.yaml

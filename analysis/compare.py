@@ -181,7 +181,8 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     figures = traced_difference.rows(a, b)
     a.log.add(b.log, a.path.resolve() == b.path.resolve())
     part = traced_difference.part(figures, f"{arguments.b.name} (b) against {arguments.a.name} (a)")
-    notes = [traced_difference.sentence(figures)]
+    same = traced_difference.same_traces(figures)
+    notes = [traced_difference.SAME if same else traced_difference.sentence(figures)]
     code = output.emit(Answer(figures, traced_difference.METRICS, [part], notes=notes), a, arguments)
     return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
 
@@ -201,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
 
 _CAPTION = (
     "Medians over runs. p: Mann-Whitney test, corrected over the rows of a family (Holm). 95 % confidence "
-    "intervals\nof each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
+    "intervals of each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
     "those that differ."
 )
 

@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         action="append",
         default=[],
-        metavar="FIELD=VALUE,...",
+        metavar="FIELD=VALUE[,VALUE]",
         help="measure the first configuration with these values",
     )
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")

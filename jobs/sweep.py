@@ -28,6 +28,7 @@ from jobs.site import CHOOSE, Site, check_network, find_site, why_no_modules
 from jobs.sweep_file import Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
+AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (slurm/sweep.sh)
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 
@@ -42,11 +43,14 @@ def main() -> int:
     sweep_runs = select(sweep_runs, parse_only(arguments.only))
     if not sweep_runs:
         raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
+    # Here, too, for scripts that submit jobs: a job would find it after its time in the queue.
+    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
     directory = arguments.out / sweep.name
     if arguments.print:
         print_for_scripts(arguments.print, directory, sweep_runs)
         return EXIT_DONE
-    check_site(site, sweep_runs)
+    if why := why_no_modules(site, os.environ):
+        raise UserError(why)
     for line in (without, which_site(site, os.environ)):
         if line:
             print(line, file=sys.stderr)
@@ -74,19 +78,8 @@ class Interrupted(UserError):
 
 
 def this_command(words: Sequence[str]) -> str:
-    """The command that was given, as one can paste it into a shell."""
-    return shlex.join(["python", "-m", "jobs.sweep", *words])
-
-
-def check_site(site: Site, sweep_runs: Sequence[SweepRun]) -> None:
-    """Refuse a sweep whose site lacks what it asks for, before any of its runs.
-
-    Raises:
-        UserError: the site's modules cannot be loaded, or it has no network of that name.
-    """
-    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
-    if why := why_no_modules(site, os.environ):
-        raise UserError(why)
+    """The command that was given, as one can paste it into a shell; a batch job says its own."""
+    return os.environ.get(AS_SUBMITTED) or shlex.join(["python", "-m", "jobs.sweep", *words])
 
 
 def which_site(site: Site, environment: Mapping[str, str]) -> str:
@@ -113,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         action="append",
         default=[],
-        metavar="FIELD=VALUE,...",
+        metavar="FIELD=VALUE[,VALUE]",
         help="run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable",
     )
     add("--order", choices=get_args(Order), help="order in which runs start [as in the sweep file]")

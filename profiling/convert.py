@@ -198,6 +198,7 @@ def convert(
     out: Path | None = None,
     jobs: int | None = None,
     batch_marker: str = "",
+    suggest: bool = True,
 ) -> tuple[int, int] | None:
     """Convert files; how many were, and how many were not, which is said on stderr.
 
@@ -205,6 +206,7 @@ def convert(
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
         jobs: processes; None: as many as there are cores, where that is worth it.
         batch_marker: see :class:`profiling.readers.origin.Origin`.
+        suggest: say which command to call next.
 
     Returns:
         None on a rank of an MPI job that only helped.
@@ -244,7 +246,7 @@ def convert(
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
         print(directory)
-    if line := _next(placed, tables, out):
+    if suggest and (line := _next(placed, tables, out)):
         print(f"scaleprof: next: {line}", file=sys.stderr)
     failed = sum(bool(outcome.error) for outcome in outcomes)
     return len(outcomes) - failed, failed

@@ -4,7 +4,8 @@
 #   sbatch slurm/sweep.sh                                            configs/resnet50.yaml on 32 nodes
 #   sbatch --nodes=4 --time=2:00:00 slurm/sweep.sh configs/mine.yaml --only loader=dali-gpu
 #
-# Options before the script are sbatch's and override the lines below. Arguments after it are those of jobs.sweep, the
+# Options before the script are sbatch's and override the lines below; the partition and account of the site file are
+# used by slurm/submit.sh, not here (sbatch $(python -m jobs.site --sbatch) slurm/sweep.sh does). Arguments after it are those of jobs.sweep, the
 # sweep file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
 # When the time limit is close or nodes were lost, the job requeues itself and resumes later. A job that is submitted
 # again resumes too. See docs/cluster.md.
@@ -33,6 +34,9 @@ eval "$site"
 
 config=${1:-configs/resnet50.yaml}
 shift || true
+# What a user types to resume, should the job be cancelled.
+SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" slurm/sweep.sh "$config" "$@")
+export SCALEPROF_SUBMIT
 # In the background: a shell receives the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
 sweep=$!

@@ -12,6 +12,7 @@ from pathlib import Path
 from analysis.display import output
 from analysis.measures.anatomy import timeline
 from analysis.report.render import Page, render
+from analysis.results.log import in_counts
 from analysis.results.raw import load_or_convert
 from jobs.flags import make_parser
 from jobs.store import write_text
@@ -61,8 +62,7 @@ def main() -> int:
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"
-        several = f"{what}s are" if len(failed) > 1 else f"{what} is"
-        print(f"{len(failed)} {several} not used; the report says why", file=sys.stderr)
+        print(f"{in_counts(failed, what)}; the report says why", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

@@ -24,6 +24,7 @@ from analysis.report.render import Filter, Page
 from analysis.report.sentences import Sentence
 from analysis.report.verdict import verdict
 from analysis.report.views import called
+from analysis.results.log import in_counts
 from analysis.results.study import Study
 from jobs.store import Manifest
 
@@ -105,7 +106,8 @@ def _model(study: Study) -> str:
 
 def _subtitle(study: Study) -> str:
     manifests = [source.manifest for source in study.sources if source.manifest]
-    bad = sum(failure.kind != "excluded" for failure in study.failed)
+    failed = [failure for failure in study.failed if failure.kind != "excluded"]
+    bad = len(failed)
     jobs = study.of_kind("trace")
     if jobs and not manifests:
         return f"{traces.counted(jobs)}; {bad} unreadable"
@@ -113,7 +115,7 @@ def _subtitle(study: Study) -> str:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
-    counted = f"{len(study.sources)} runs used, {bad} failed or unusable"
+    counted = f"{len(study.sources)} runs used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"

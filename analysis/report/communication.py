@@ -72,8 +72,9 @@ def _collectives(context: Context) -> Content:
         )
     text = (
         "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
-        "last rank enters the collective; transfer is the time after that. busbw is the bus bandwidth as "
-        "nccl-tests defines it."
+        "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
+        "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
+        "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
     part = Part("", rows, communication.shown(rows))
     return Content(text, charts, [as_view(part, "communication-table", context.factors)])

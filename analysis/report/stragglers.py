@@ -57,21 +57,31 @@ def _stragglers(context: Context) -> Content:
     judged = context.once(late_runs)
     if not judged:
         raise UserError("the batches of no run show which rank was late")
-    # Collectives tell the whole lateness, stages a lower bound of it; the opening has its figure from them.
-    shown = min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
+    shown = _shown(judged)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
     figure = _figure(source, lateness, facts(source.fields, context.factors))
     chart = Chart("lateness", figure, _label(lateness, most))
     rows = [{**source.fields, **row} for row in shown.rows]
     part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
+    called_so = "" if name == source.id else f" ({name})"
+    others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
     text = (
-        f"Run {source.id} ({name}), one of {len(judged)} on {most} ranks, the most measured. Above 0: the "
+        f"Run {source.id}{called_so}{others}. Above 0: the "
         "other ranks waited for this one; below 0: it waited. A straggler delays the others by "
         f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
     return Content(text, [chart], [view], stragglers.sentences(rows_of(judged)))
+
+
+def _shown(judged: Sequence[Judged]) -> Judged:
+    """The run that is drawn: the one that the sentences are about, so that both show the same rank."""
+    late = stragglers.foremost(rows_of(judged))
+    if late is not None:
+        return next(run for run in judged if run.source.id == late["id"])
+    # Collectives tell the whole lateness, stages a lower bound of it.
+    return min(judged, key=lambda run: run.lateness.told_by != BY_COLLECTIVES)
 
 
 STRAGGLERS = SectionKind(

@@ -48,6 +48,7 @@ LIMITING_SHARE = 0.25
 UNATTRIBUTED_SHARE = 0.5
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
+_UNSURE = "Not enough data to say what limits scaling: identical runs differ too much"
 
 
 def verdict(
@@ -88,8 +89,12 @@ def verdict(
     if any(sentence.cause in ("waits", "communication") for sentence in why):
         why += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
+    # Who reads one sentence has to know that the figure in the next one says little.
+    unsure = [sentence for sentence in why if sentence.text.startswith(_UNSURE)]
+    why = [sentence for sentence in why if sentence not in unsure]
     return [
         *first,
+        *unsure,
         share_of_ideal(best, worst),
         *unrepeated(best, worst),
         *superlinear(scaled),
@@ -181,7 +186,7 @@ def _why(
     width = number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")
     if width > WIDEST_INTERVAL_PCT:
         text = (
-            f"Not enough data to say what limits scaling: identical runs differ too much (the confidence "
+            f"{_UNSURE} (the confidence "
             f"interval spans {width:.0f} percentage points). Repeat them (repetitions) with more batches on "
             "an otherwise idle machine."
         )

@@ -253,7 +253,7 @@ def _read_sweep(contents: Contents, path: Path) -> None:
     known = {_attempted(source.id) for source in contents.sources}
     known |= {_attempted(failure.point) for failure in contents.log.failed}
     contents.log.failed += [
-        Failure(point, "not run yet; start jobs.sweep again", "unfinished")
+        Failure(point, "not run yet; run the same command again (jobs.sweep, or the batch job)", "unfinished")
         for point in order
         if point not in known
     ]

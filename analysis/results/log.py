@@ -1,5 +1,7 @@
 """What is said of results beside an answer: which runs do not count and why, and notes on the others."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,19 @@ class Failure:
     point: str
     reason: str
     kind: FailureKind
+
+
+_IN_WORDS: dict[FailureKind, str] = {
+    "failed": "failed", "unreadable": "unusable", "unfinished": "not run yet", "excluded": "left out",
+}  # fmt: skip
+
+
+def in_counts(failures: Sequence[Failure], what: str = "run") -> str:
+    """How many runs do not count, and in what way: ``1 run failed, 3 not run yet``."""
+    counts = Counter(failure.kind for failure in failures)
+    (first, *more) = [(count, _IN_WORDS[kind]) for kind, count in counts.items()]
+    rest = "".join(f", {count} {word}" for count, word in more)
+    return f"{first[0]} {what}{'' if first[0] == 1 else 's'} {first[1]}{rest}"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def _converted(paths: Sequence[Path]) -> Path:
     out = target_of(paths)
     # Standard output is the answer's: where tables went is said beside it.
     with redirect_stdout(sys.stderr):
-        done = convert.convert(paths, out=out)
+        done = convert.convert(paths, out=out, suggest=False)
     if not done or not done[0]:
         raise UserError(f"nothing in {', '.join(map(str, paths))} is a result or a readable trace")
     return out

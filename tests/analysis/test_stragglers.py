@@ -10,6 +10,7 @@ from analysis.measures.anatomy.collectives import calls_of
 from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import lateness as of
+from analysis.measures.lateness import stragglers
 from analysis.measures.lateness.stragglers import rows, sentences
 from analysis.measures.lateness.verdicts import (
     CHANCE,
@@ -365,3 +366,15 @@ def test_a_rank_of_an_unknown_host_is_named_without_one():
            "verdict": CHANCE}  # fmt: skip
     assert "in job: rank 7, 3.00 ms" in sentences([{**row, "node": None}])[0]
     assert "in job: rank 7 (node0), 3.00 ms" in sentences([{**row, "node": "node0"}])[0]
+
+
+def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
+    def row(name, verdict, late_ms, batch_ms):
+        return {"id": name, "verdict": verdict, "mean_lateness_ms": late_ms, "batch_ms": batch_ms}
+
+    on_time = row("a", "no", 90.0, 100.0)
+    small, large = row("b", stragglers.TOO_FEW, 30.0, 1000.0), row("c", stragglers.CHANCE, 20.0, 100.0)
+    assert stragglers.foremost([on_time]) is None
+    assert stragglers.foremost([on_time, small, large]) is large
+    named = row("d", stragglers.STRAGGLER, 3.0, 100.0)
+    assert stragglers.foremost([small, large, named]) is named

@@ -15,7 +15,7 @@ from analysis.measures.scaling.points import points_of
 from analysis.results import attributed
 from analysis.results.attributed import Groups, Question, groups_of_each
 from analysis.results.load import load
-from analysis.results.log import Failure, Log
+from analysis.results.log import Failure, Log, in_counts
 from analysis.results.study import Source, Study, Unusable
 from tests.analysis.synthetic import PYPROF_NAME, run_of, write_pyprof, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
@@ -159,3 +159,9 @@ def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_sai
 
 def asked(study: Study, sql: str) -> Iterator[tuple[Source, Groups]]:
     return groups_of_each(study, study.sources, Question(sql))
+
+
+def test_runs_that_do_not_count_are_counted_by_why():
+    failures = [Failure("a", "", "failed"), Failure("b", "", "unfinished"), Failure("c", "", "unfinished")]
+    assert in_counts(failures) == "1 run failed, 2 not run yet"
+    assert in_counts(failures[1:]) == "2 runs not run yet"

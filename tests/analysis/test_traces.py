@@ -338,7 +338,8 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert slower.code == 1 and "slower in b; largest change: exposed" in " ".join(slower.out.split())
     assert run("compare", b, a).code == 0
     assert run("compare", a, b, "--threshold", "50").code == 0
-    assert run("compare", a, a).code == 0
+    same = run("compare", a, a)
+    assert same.code == 0 and "are the same traces" in same.out + same.err
 
 
 def test_jobs_that_are_none_of_each_other_are_one_line(pair, scaled):
@@ -353,6 +354,7 @@ def test_the_report_takes_raw_traces_and_converts_them_beside(tmp_path):
     done = run("report", folder)
     assert done.code == 0, done.err
     assert done.out.strip() == str(tmp_path / "raw-converted" / "report.html")
+    assert "next:" not in done.err  # the report is what would come next
     again = run("report", folder / "rank0.json", folder / "rank1.json", "--output", tmp_path / "r.html")
     assert again.code == 0, again.err
     assert (tmp_path / "r.html").is_file()

@@ -201,6 +201,8 @@ def test_runs_that_differ_too_much_explain_nothing():
     wild = point(4, 160.0, **lost(LOST_PCT, compute=30.0), scaling_efficiency_pct_high=140.0)
     said = text(BASE, wild)
     assert "identical runs differ too much" in said and "What to try" not in said
+    # Before the efficiency of which it is said that it means little.
+    assert said.index("differ too much") < said.index("Scaling efficiency on")
 
 
 def test_the_base_of_fp16_gradients_may_be_said_to_be_fp32():

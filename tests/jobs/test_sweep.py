@@ -19,6 +19,7 @@ from jobs.launchers.local import Local
 from jobs.machine import Machine
 from jobs.run import make_run
 from jobs.store import Manifest
+from jobs.sweep import AS_SUBMITTED, this_command
 from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from profiling.errors import UserError
@@ -270,11 +271,16 @@ run_command(sweep.main)
 """
 
 
-def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_path, root):
+def heed_ctrl_c():
+    """A shell's background processes, and all that they start, ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_path, root, monkeypatch):
     (tmp_path / "my sweep.yaml").write_text("run: {batches: 3, batch: 2, loader: pytorch, data: .}\nname: s")
     words = [str(tmp_path / "my sweep.yaml"), "--out", str(tmp_path)]
     sweep = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *words], cwd=root, stderr=subprocess.PIPE,
-                             text=True)  # fmt: skip
+                             text=True, preexec_fn=heed_ctrl_c)  # fmt: skip
     deadline = time.monotonic() + 60
     while not any((tmp_path / "s").glob("run_*/log.txt")):
         assert time.monotonic() < deadline and sweep.poll() is None
@@ -283,6 +289,9 @@ def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_pa
     said = [line for line in sweep.communicate(timeout=60)[1].splitlines() if "interrupted" in line]
     assert sweep.returncode == 130
     resume = f"python -m jobs.sweep '{tmp_path}/my sweep.yaml' --out {tmp_path}"
+    assert this_command(words) == resume
+    monkeypatch.setenv(AS_SUBMITTED, "sbatch slurm/sweep.sh mine.yaml")
+    assert this_command(words) == "sbatch slurm/sweep.sh mine.yaml"
     assert said == [
         "interrupted: ending runs ...", f"scaleprof: error: interrupted; to resume: {resume}"
     ]  # fmt: skip

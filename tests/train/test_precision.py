@@ -59,8 +59,9 @@ def test_what_a_cpu_cannot_do_is_one_line(compute):
 
 
 @pytest.mark.parametrize("compute", ["fp32", "tf32", "bf16"])
-def test_fp32_products_use_tf32_only_where_it_is_asked(compute):
+def test_fp32_products_use_tf32_only_where_it_is_asked(compute, monkeypatch):
     """A library's default would give TF32 under the name of fp32."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     torch.backends.cudnn.allow_tf32 = True
     Precision(run_of(compute), torch.device("cuda"))
     allowed = compute == "tf32"

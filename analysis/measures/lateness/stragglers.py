@@ -264,14 +264,20 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
     }
 
 
+def foremost(rows: Rows) -> dict[str, Any] | None:
+    """Of several runs' ranks the one to show: a straggler, else the latest; None: nobody is late."""
+    named = [row for row in rows if row["verdict"] == STRAGGLER]
+    late = named or [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
+    return max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"], default=None)
+
+
 def sentences(rows: Rows) -> list[str]:
     """The named ranks in words, a line each; one line if there is none, and what speaks against late ones."""
     named = [row for row in rows if row["verdict"] == STRAGGLER]
     if not named:
-        late = [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
-        if not late:
+        most = foremost(rows)
+        if most is None:
             return ["No stragglers: no rank repeatedly delayed the others."]
-        most = max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"])
         why = (
             "there are too few batches to tell whether it repeats"
             if most["verdict"] == TOO_FEW
@@ -293,9 +299,8 @@ def sentences(rows: Rows) -> list[str]:
 
 CAPTION = (
     "Lateness: how long the others (their median) waited for this rank; negative: it waited. Alone: how "
-    "long\n"
-    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
-    "on collectives where a\nprofiler recorded them, otherwise on the stages of the batches (which do not "
+    f"long all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
+    "on collectives where a profiler recorded them, otherwise on the stages of the batches (which do not "
     "show a slow backward pass)."
 )
 

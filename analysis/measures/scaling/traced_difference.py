@@ -142,6 +142,14 @@ def _row(name: str, key: tuple[str, str], a: _Figure | None, b: _Figure | None) 
     }  # fmt: skip
 
 
+SAME = "A and B are the same traces, so nothing can differ. Compare two separate results."
+
+
+def same_traces(found: Rows) -> bool:
+    """Whether both sides have the same figures, which two recordings never have."""
+    return all(row["difference_ms"] == 0 or math.isnan(row["difference_ms"]) for row in found)
+
+
 def regressed(found: Rows, threshold_pct: float) -> bool:
     """Whether a batch became slower by more than a threshold."""
     return any(row["verdict"] == SLOWER and row["difference_pct"] > threshold_pct for row in found)
