@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
 
 _CAPTION = (
     "Medians over runs. p: Mann-Whitney test, corrected over the rows of a family (Holm). 95 % confidence "
-    "intervals\nof each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
+    "intervals of each row alone: effects that the test does not reject; from 4 runs per side. Kernels: "
     "those that differ."
 )
 

@@ -28,7 +28,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
 
 def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(prog=prog, description=description, formatter_class=argparse.RawTextHelpFormatter)
+    return _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 FORMATS = ("table", "csv", "json", "parquet")

@@ -128,6 +128,11 @@ def read_sweep(path: Path) -> Sweep:
     """
     if not path.exists():
         raise UserError(f"no sweep file {path}{_near(path)}")
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder; expected a sweep file (results: python -m analysis.report {path}, or "
+            f"analysis.hotspots {path})"
+        )
     document = yaml_text.read(path, "sweep file")
     if not isinstance(document.content, dict):
         raise UserError(f"{path} is not a sweep file: it should contain `run:` with fields and values")

@@ -5,6 +5,7 @@ the list in ``--help``, the columns of the terminal's and the report's tables wi
 docs/columns.md.
 """
 
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,12 @@ UNITS = {
     "_pct": "%", "_ms": "ms", "_us": "us", "_ns": "ns", "_gb_per_s": "GB/s", "tflops_per_s": "TFLOP/s",
     "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_w": "W",
 }  # fmt: skip
-_WIDTH = 110  # of the list in --help
+_WIDEST = 110  # of the list in --help
+
+
+def _width() -> int:
+    """Of the list in --help: the terminal's, as argparse has it for the flags."""
+    return max(60, min(_WIDEST, shutil.get_terminal_size((_WIDEST + 2, 24)).columns - 2))
 
 
 @dataclass(frozen=True)
@@ -234,22 +240,21 @@ def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
 
 def help_of(groups: Mapping[str, Sequence[Metric]]) -> str:
     """The columns as ``--help`` lists them, each group below what it is of, then what intervals are."""
-    listed = [f"{textwrap.fill(of, _WIDTH)}\n\n{_listed(metrics)}" for of, metrics in groups.items()]
+    width = _width()
+    listed = [f"{textwrap.fill(of, width)}\n\n{_listed(metrics, width)}" for of, metrics in groups.items()]
     used = {metric.interval for metrics in groups.values() for metric in metrics}
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used)
     if kinds:
-        listed.append(
-            textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", _WIDTH)
-        )
+        listed.append(textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", width))
     return "\n\n".join(listed)
 
 
-def _listed(metrics: Sequence[Metric]) -> str:
+def _listed(metrics: Sequence[Metric], whole: int) -> str:
     heads = [metric.label for metric in metrics]
-    width = min(max(map(len, heads), default=0), 34)
+    width = min(max(map(len, heads), default=0), 34, whole // 3)
     lines = []
     for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.description, _WIDTH - width - 6, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(metric.description, whole - width - 6, break_on_hyphens=False) or [""]
         lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
         rest = rest if len(head) <= width else [first, *rest]
         lines += [f"    {'':<{width}}  {line}" for line in rest]

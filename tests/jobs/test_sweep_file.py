@@ -179,3 +179,8 @@ def test_alexnet_is_the_product_of_gpus_batches_and_two_ways_to_exchange_gradien
     grid = {(gpus, batch, by) for gpus in (1, 2, 4) for batch in (8, 16, 32, 128) for by in ("ddp", "dp")}
     assert sorted(found) == sorted(grid)
     assert {p.model for p in runs} == {"alexnet"}
+
+
+def test_a_folder_is_no_sweep_file(tmp_path):
+    with pytest.raises(UserError, match=r"is a folder; expected a sweep file .*analysis.hotspots"):
+        read_sweep(tmp_path)

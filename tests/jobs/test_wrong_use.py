@@ -15,7 +15,7 @@ MISTAKES = {
     "jobs.sweep configs/quik.yaml": "no sweep file configs/quik.yaml; did you mean 'configs/quick.yaml'?",
     "jobs.sweep quick": "no sweep file quick; did you mean 'configs/quick.yaml'?",
     "jobs.sweep {here}/tabs.yaml": "tabs.yaml, line 2: not YAML: indented with a tab",
-    "jobs.sweep {here}": "cannot read the sweep file",
+    "jobs.sweep {here}": "is a folder; expected a sweep file",
     "jobs.sweep": "missing argument: config",
     "jobs.sweep configs/quick.yaml --only loder=x": "unknown field 'loder'; did you mean 'loader'?",
     "jobs.sweep configs/quick.yaml --only loader=dali_cpu": "invalid loader 'dali_cpu'; did you",

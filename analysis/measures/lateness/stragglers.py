@@ -299,9 +299,8 @@ def sentences(rows: Rows) -> list[str]:
 
 CAPTION = (
     "Lateness: how long the others (their median) waited for this rank; negative: it waited. Alone: how "
-    "long\n"
-    f"all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
-    "on collectives where a\nprofiler recorded them, otherwise on the stages of the batches (which do not "
+    f"long all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
+    "on collectives where a profiler recorded them, otherwise on the stages of the batches (which do not "
     "show a slow backward pass)."
 )
 
