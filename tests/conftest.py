@@ -1,6 +1,7 @@
 """What tests of every package share: where reference data is, and when a skip is a failure."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
     # What tests write need not outlive the machine: waiting for the disk took a tenth of their time.
     os.fsync = lambda _file: None
+    # In the background of a script Ctrl-C is ignored, also by all that is started there; tests send it.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".pytest_cache" / "hypothesis"))
 
 

@@ -257,6 +257,8 @@ def _passes(rows: _Rows, events: Events, context: Context) -> tuple[np.ndarray, 
     copied_in = name_flags(events.names, lambda name: "HtoD" in name or "HOST_TO_DEVICE" in name)[rows.name]
     # The next batch is copied to the GPU beside the forward pass, not in it; maybe by a loader's own thread.
     stray = alone | ((rows.host >= 0) & ((direction == NONE) | pick(context.guessed, rows.host, False)))
+    # Where nothing tells batches apart, nothing says that there is a next one, or a loader.
+    stray &= context.batches.source != WHOLE
     direction[(kind == CLASS["loader"]) | (copied_in & stray)] = LOADING
     # An elementwise kernel's name does not say for whom it works; its place does.
     kind[(direction == UPDATING) & (kind == CLASS["pointwise"])] = CLASS["optimizer"]

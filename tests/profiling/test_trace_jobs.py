@@ -101,6 +101,18 @@ def test_ranges_that_hold_no_work_are_no_batches(tmp_path):
         main([str(tmp_path / "one.json"), "--out", str(tmp_path / "out"), "--batch-marker", "part"])
 
 
+@pytest.mark.parametrize(("marker", "direction"), [("ProfilerStep#{}", "loader"), ("", "none")])
+def test_copies_to_the_gpu_are_the_loaders_only_where_there_are_batches(tmp_path, marker, direction):
+    planted = Planted(ranks=1, batches=1)
+    trace = trace_of(planted, 0, marker=marker)
+    trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer.step")]
+    trace.kernel("Memcpy HtoD (Pageable -> Device)", START_US + 21, START_US + 810, START_US + 820, thread=9)
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json")
+    rows = read(out / "one" / "rank_0000", "kernels").to_pylist()
+    assert [row["direction"] for row in rows if "HtoD" in row["name"]] == [direction]
+
+
 def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
     trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
     cut = START_US + 29  # its forward and backward passes came before
