@@ -36,7 +36,7 @@ def still_running(marker: str) -> list[int]:
 
 def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
     ranks = [python("import os; print('rank', os.environ['RANK'])", RANK=str(r)) for r in range(2)]
-    assert run_processes(ranks, tmp_path / "log", Limits(30), tmp_path).exit_code == 0
+    assert run_processes(ranks, tmp_path / "log", Limits(600), tmp_path).exit_code == 0
     assert sorted((tmp_path / "log").read_text().split("\n")) == ["", "rank 0", "rank 1"]
 
 
@@ -44,7 +44,7 @@ def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeyp
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ranks = [python(f"{SLEEP} # {marker}"), python("import os; os.kill(os.getpid(), 9)")]
-    ended = run_processes(ranks, tmp_path / "log", Limits(30), tmp_path)
+    ended = run_processes(ranks, tmp_path / "log", Limits(600), tmp_path)
     assert ended.exit_code == -signal.SIGKILL
     assert ended.reason == "rank 1 was killed by signal 9 (SIGKILL)"
     _until(lambda: not still_running(marker), "all have ended")

@@ -244,7 +244,7 @@ def test_a_killed_sweep_resumes_at_its_first_unfinished_run(tmp_path, root):
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=root,
                               stderr=subprocess.DEVNULL)  # fmt: skip
     work = execution(tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not any("pytorch" in d.name and "_ret_" not in d.name for d in (tmp_path / "s").glob("run_*")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -281,12 +281,12 @@ def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_pa
     words = [str(tmp_path / "my sweep.yaml"), "--out", str(tmp_path)]
     sweep = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *words], cwd=root, stderr=subprocess.PIPE,
                              text=True, preexec_fn=heed_ctrl_c)  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not any((tmp_path / "s").glob("run_*/log.txt")):
         assert time.monotonic() < deadline and sweep.poll() is None
         time.sleep(0.05)
     sweep.send_signal(signal.SIGINT)
-    said = [line for line in sweep.communicate(timeout=60)[1].splitlines() if "interrupted" in line]
+    said = [line for line in sweep.communicate(timeout=600)[1].splitlines() if "interrupted" in line]
     assert sweep.returncode == 130
     resume = f"python -m jobs.sweep '{tmp_path}/my sweep.yaml' --out {tmp_path}"
     assert this_command(words) == resume

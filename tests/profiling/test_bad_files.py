@@ -250,7 +250,7 @@ def test_the_other_ranks_are_still_read(tmp_path):
     broken.write_bytes(broken.read_bytes()[:9000])
     answer = subprocess.run(
         [sys.executable, "-m", "profiling.convert", str(tmp_path), "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert answer.returncode == 1
     (job,) = (tmp_path / "out").iterdir()

@@ -28,7 +28,7 @@ def ranks(tmp_path_factory, root):
         for rank in (0, 1)
     ]  # fmt: skip
     try:
-        printed = [process.communicate(timeout=120)[0] for process in started]
+        printed = [process.communicate(timeout=600)[0] for process in started]
     finally:
         for process in started:
             process.kill()

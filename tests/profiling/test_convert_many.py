@@ -67,7 +67,7 @@ def test_ranks_of_mpi_share_the_files(alone, tmp_path):
         "profiling.convert",
     ]
     answer = subprocess.run(
-        [*command, str(alone / "raw"), "--out", str(tmp_path)], capture_output=True, text=True, timeout=120
+        [*command, str(alone / "raw"), "--out", str(tmp_path)], capture_output=True, text=True, timeout=600
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("\n") == len(SAMPLES)  # said once, by the first rank

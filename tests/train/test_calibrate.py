@@ -75,7 +75,7 @@ def test_two_ranks_as_a_sweep_starts_them(tmp_path):
     run = make_run({"gpus_per_node": 2, "device": "cpu"})
     out, log = tmp_path / "calibration.json", tmp_path / "log.txt"
     command = [sys.executable, "-m", "train.calibrate", "--out", str(out), "--device", "cpu"]
-    ended = run_processes(Local().processes(run, command, tmp_path), log, Limits(100), ROOT)
+    ended = run_processes(Local().processes(run, command, tmp_path), log, Limits(600), ROOT)
     assert ended.exit_code == 0, log.read_text()
     found = read_record(out, Calibration)
     assert set(found.gemm_flops_per_s) == set(found.copy_bytes_per_s) == {1, 2}

@@ -37,7 +37,7 @@ def by_mpirun(fields: dict, out: Path) -> None:
     command = [str(MPIRUN), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable]
     done = subprocess.run(
         [*command, "-m", "train", *flags, "--out", str(out)],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -71,7 +71,7 @@ def by_gloo(data_set, tmp_path_factory) -> dict[str, Path]:
     jobs.write_text(json.dumps([[to_flags(run), str(folder / name)] for name, run in runs.items()]))
     command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
     processes = Local().processes(runs["ddp fp32"], command, folder)
-    ended = run_processes(processes, folder / "log.txt", Limits(200), ROOT)
+    ended = run_processes(processes, folder / "log.txt", Limits(600), ROOT)
     assert ended.exit_code == 0, (folder / "log.txt").read_text()
     return {name: folder / name for name in runs}
 
@@ -110,7 +110,7 @@ def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(tmp_path):
     flags = to_flags(make_run({**TINY, "gpus_per_node": 1, "loader": "synthetic", "backend": "horovod"}))
     done = subprocess.run(
         [sys.executable, "-m", "train", *flags, "--out", str(tmp_path / "run")],
-        cwd=ROOT, env=without_horovod(tmp_path), capture_output=True, text=True, timeout=200, check=False,
+        cwd=ROOT, env=without_horovod(tmp_path), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and NO_HOROVOD in done.stderr
     assert backends_of(tmp_path / "run") == {"ddp/gloo"}

@@ -83,7 +83,7 @@ def trained(data_set, tmp_path_factory) -> Trained:
 
     command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
     processes = Local().processes(pair_of(data_set), command, folder)
-    ended = run_processes(processes, log, Limits(200), ROOT, kill_rank_1_once_it_trains_without_end)
+    ended = run_processes(processes, log, Limits(600), ROOT, kill_rank_1_once_it_trains_without_end)
     assert killed, f"{ended.reason}\n{log.read_text()}"
     return Trained({name: folder / name for name in VARIANTS}, ended, log.read_text())
 
@@ -236,7 +236,7 @@ def train_alone(*flags: str) -> subprocess.CompletedProcess:
     environment = {name: value for name, value in os.environ.items() if name not in launched}
     return subprocess.run(
         [sys.executable, "-m", "train", *TINY, *flags],
-        cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
+        cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 
