@@ -22,6 +22,7 @@ from analysis.measures.anatomy.traces import trace_of
 from analysis.measures.batches.series import series_of
 from analysis.measures.lateness import causes as late_causes
 from analysis.measures.lateness.lateness import (
+    BY_COLLECTIVES,
     BY_STAGES,
     LATE_SHARE,
     PARTS,
@@ -32,9 +33,12 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
+from jobs.run import fields_of
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 
+# What two runs' rows of one rank, in one configuration on as many ranks, agree in.
+_OF_A_RANK = ("rank", *fields_of("workload", "size"))
 _NODE = Metric("node", "host of the rank", text=True, key=True)
 METRICS = (
     RANK,
@@ -265,10 +269,23 @@ def _figures(lateness: Lateness, rank: int) -> dict[str, Any]:
 
 
 def foremost(rows: Rows) -> dict[str, Any] | None:
-    """Of several runs' ranks the one to show: a straggler, else the latest; None: nobody is late."""
+    """Of several runs' ranks the one to show: a straggler, else the latest; None: nobody is late.
+
+    Of a rank's runs in one configuration that whose collectives tell the whole lateness: stages give a lower
+    bound of it, which in a long run may be the larger number.
+    """
     named = [row for row in rows if row["verdict"] == STRAGGLER]
     late = named or [row for row in rows if row["verdict"] in (CHANCE, TOO_FEW)]
-    return max(late, key=lambda row: row["mean_lateness_ms"] / row["batch_ms"], default=None)
+    latest = max(late, key=_share, default=None)
+    if latest is None:
+        return None
+    ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW)]
+    its = [row for row in ever if all(row.get(name) == latest.get(name) for name in _OF_A_RANK)]
+    return max([row for row in its if row.get("told_by") == BY_COLLECTIVES] or [latest], key=_share)
+
+
+def _share(row: dict[str, Any]) -> float:
+    return float(row["mean_lateness_ms"] / row["batch_ms"])
 
 
 def sentences(rows: Rows) -> list[str]:
