@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
+from jobs.cluster import cluster_name
 from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
@@ -87,7 +88,7 @@ def which_site(site: Site, environment: Mapping[str, str]) -> str:
     if site.file is not None:
         here = Path.cwd()
         return f"site file: {site.file.relative_to(here) if site.file.is_relative_to(here) else site.file}"
-    cluster = environment.get("SLURM_CLUSTER_NAME")
+    cluster = cluster_name(environment)
     return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
 
 

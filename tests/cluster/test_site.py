@@ -135,13 +135,16 @@ def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text("cluster: mine")
     with pytest.raises(
-        UserError, match=r"for the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); choose one with --site"
+        UserError, match=r"the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); choose one: export SCALEPROF_SITE=a"
     ):
         find_site(None, {"SLURM_CLUSTER_NAME": "mine"})
     assert find_site("b", {"SLURM_CLUSTER_NAME": "mine"}).file == tmp_path / "b.yaml"
 
 
-def test_what_sbatch_is_told():
+def test_what_sbatch_is_told(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("reservation: tests\nqos: high")
+    assert sbatch_words(read_site(path)) == ["--qos=high", "--reservation=tests"]
     assert sbatch_words(find_site("example", {})) == [
         "--partition=gpu",
         "--account=my-project",
