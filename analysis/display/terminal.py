@@ -62,14 +62,14 @@ class Answer:
     Attributes:
         rows: the data.
         columns: of the data, in order.
-        parts: the terminal's tables; by default one with all columns that are not empty.
+        parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
     rows: Rows
     columns: Sequence[Metric]
-    parts: Sequence[Part] = ()
+    parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
     notes: Sequence[str] = ()
@@ -87,7 +87,7 @@ def as_terminal(
     colours = terminal and "NO_COLOR" not in os.environ
     width = _width(terminal)
     console = Console(file=buffer, width=width, force_terminal=colours, highlight=False)
-    parts = [by_repetition(part) for part in answer.parts] or [_whole(answer)]
+    parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
     for number, part in enumerate(parts):
