@@ -220,21 +220,29 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if most == 0:
         of_answer = study.notes(of_loading=False)
-        others = len(study.notes()) - len(of_answer)
+        # Combinations that the sweep leaves out count as notes: no run is missing.
+        others = len(study.notes()) - len(of_answer) + len(not_in_sweep(study.failed))
         further = "further " if of_answer else ""
         counts = {
             "failed": len(bad),
-            "not part of the sweep": len(study.failed) - len(bad),
             f"{further}note on the results" if others == 1 else f"{further}notes on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []
         return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
-    reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
-    lines += _first([f"left out: {count} runs: {reason}" for reason, count in reasons.items()], most)
+    lines += _first(not_in_sweep(study.failed), most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
     return _printable(lines)
+
+
+def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
+    """The combinations that the sweep leaves out, a line for each reason."""
+    reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
+    return [
+        f"not in the sweep: {count} run{'s' if count > 1 else ''}: {reason}"
+        for reason, count in reasons.items()
+    ]
 
 
 def _printable(lines: Sequence[str]) -> list[str]:
