@@ -26,7 +26,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser)
 
 
-def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
     return _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 

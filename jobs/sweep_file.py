@@ -201,6 +201,8 @@ def _problems_of_factor(name: str, values: Any) -> list[Problem]:
         return [Problem(("run", name), f"{name} has no value; give at least one")]
     problems = []
     for index, value in enumerate(_as_list(values)):
+        if value in _as_list(values)[:index]:
+            problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
         try:
             Run.model_validate({name: value})
         except ValidationError as error:

@@ -19,6 +19,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **named: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **named})
 
+    @property
+    def flags(self) -> frozenset[str]:
+        """``--help`` and all others."""
+        return frozenset(self._option_string_actions)
+
     def error(self, message: str) -> NoReturn:
         if unknown := _UNKNOWN.search(message):
             message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
