@@ -32,7 +32,7 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
-from train.device import choose_device, set_kernels
+from train.device import choose_device, device_name, set_kernels
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
 from train.precision import Precision
@@ -187,7 +187,7 @@ def share_of_peak(run: Run, device: torch.device, images_per_s: float) -> float 
     """MFU by the datasheet's peak; None where it is not known."""
     from analysis.measures.kernels import peaks
 
-    peak = peaks.find(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    peak = peaks.find(device_name(device)) if device.type == "cuda" else None
     if peak is None or run.compute not in peak.flops_per_s:
         return None
     return (

@@ -79,7 +79,10 @@ def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
     count = torch.cuda.device_count()
     if arguments.devices and arguments.devices > count:
         raise UserError(f"--devices {arguments.devices}: there is no second GPU here; use --devices 1")
-    return [torch.cuda.get_device_name(number) for number in range(min(count, arguments.devices or 2))]
+    return [
+        common.device_name(torch.device("cuda", number))
+        for number in range(min(count, arguments.devices or 2))
+    ]
 
 
 def _sized(arguments: argparse.Namespace, gpu: bool) -> None:

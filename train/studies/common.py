@@ -113,9 +113,9 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
 
 def device_name(device: "torch.device") -> str:
     """What tables call a device: "cpu", or the GPU's name."""
-    import torch
+    from train.device import device_name as name_of
 
-    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return name_of(device)
 
 
 def time_cases(
