@@ -32,11 +32,13 @@ from profiling.errors import UserError
 from profiling.markers import open_markers
 from profiling.tools import open_capture
 from train import loop, timing
-from train.device import choose_device, device_name, set_kernels
+from train.device import choose_device, set_kernels
+from train.device_name import device_name
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
 from train.precision import Precision
 from train.rank import _bare_model, compiled, make_optimizer
+from train.step import make_step
 from train.studies.memory import is_out_of_memory
 from train.world import World
 
@@ -379,11 +381,9 @@ def host(part: Part) -> None:
     batches = build_loader(run, 0, 1, part.device)
     model = compiled(_bare_model(run, part.device), run)
     clock = HostCost(timing.open_clock(part.device.type))
-    optimizer, precision = make_optimizer(model, run, part.device), Precision(run, part.device)
+    step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
     capture = open_capture("none", part.out, 0)
-    loop.train(
-        run, model, optimizer, batches, precision, open_markers(), clock, capture, lambda index, loss: None
-    )
+    loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)
     ticks = np.array(clock.used_ns).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
     stages = np.diff(ticks, axis=1)
     rows = part.table("stage", "ms of processor time a step")

@@ -18,7 +18,8 @@ from jobs.run import make_run
 from jobs.store import Calibration, write_record
 from profiling.workers import cores
 from train.backends import Backend, open_backend
-from train.device import choose_device, device_name
+from train.device import choose_device
+from train.device_name import device_name
 from train.ending import run_and_leave
 from train.precision import Precision
 from train.world import World, read_world

@@ -1,6 +1,5 @@
 """Where does a rank compute, and in how many threads?"""
 
-import math
 import os
 
 import torch
@@ -28,6 +27,8 @@ def choose_device(run: Run, world: World) -> torch.device:
             raise UserError(f"loader {run.loader} needs a GPU, and torch sees none here; use {instead}")
         if run.device == "gpu":
             raise UserError("device gpu needs a GPU, and torch sees none here; use --device cpu")
+        if run.graph:
+            raise UserError("graph true needs a GPU, and torch sees none here; use --graph=false")
         return torch.device("cpu")
     # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
     index = world.local_rank if gpus > 1 or world.local_size == 1 else 0
@@ -43,20 +44,6 @@ def choose_device(run: Run, world: World) -> torch.device:
         raise UserError(why)
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def device_name(device: torch.device) -> str:
-    """What results call a device: "cpu", or the GPU's name, with its memory where several boards share it.
-
-    "NVIDIA H100" is what SXM5 boards of 64, 94 and 96 GB are called; that of 80 GB names its memory itself.
-    """
-    if device.type != "cuda":
-        return "cpu"
-    name = torch.cuda.get_device_name(device)
-    if name != "NVIDIA H100":
-        return name
-    # What ECC and the driver keep for themselves is not told: some hundred MB.
-    return f"{name} {math.ceil(torch.cuda.get_device_properties(device).total_memory / 2**30)}GB"
 
 
 def set_kernels(run: Run, device: torch.device) -> None:

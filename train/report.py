@@ -13,7 +13,8 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
-from train.device import device_name, driven
+from train.device import driven
+from train.device_name import device_name
 from train.energy import Used
 from train.locality import Place
 from train.loop import Recorded

@@ -19,7 +19,8 @@ from train import rank
 from train.backends import ddp
 from train.backends.dp import autocast_in_threads
 from train.backends.gpus import Gpu, check_gpus, exchange
-from train.device import choose_device, device_name, set_kernels
+from train.device import choose_device, set_kernels
+from train.device_name import device_name
 from train.precision import Precision
 from train.world import World
 
@@ -153,6 +154,7 @@ def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monk
     ("fields", "kind", "said"),
     [({"compile": "reduce-overhead", "profile": "torch"}, "cuda", True),
      ({"compile": "max-autotune", "profile": "cupti"}, "cuda", True),
+     ({"graph": True, "profile": "torch"}, "cuda", True), ({"graph": True}, "cuda", False),
      ({"compile": True, "profile": "torch"}, "cuda", False), ({"compile": "reduce-overhead"}, "cuda", False),
      ({"compile": "reduce-overhead", "profile": "torch"}, "cpu", False)],
 )  # fmt: skip
