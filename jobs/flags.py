@@ -7,7 +7,7 @@ from typing import get_args
 
 from jobs.run import Run, as_text, make_run, parse_value
 from jobs.validation import literal_options
-from profiling.arguments import Parser
+from profiling.arguments import Help, Parser
 
 
 class _Parser(Parser):
@@ -28,7 +28,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
 
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return _Parser(prog=prog, description=description, formatter_class=Help)
 
 
 FORMATS = ("table", "csv", "json", "parquet")
