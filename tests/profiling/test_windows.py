@@ -22,7 +22,7 @@ def tables_of(tool, path):
         rows.setdefault(name, []).extend(piece.to_pylist())
         pieces += name == "kernels"
     orders = {"kernels": "start_ns stream correlation name", "markers": "start_ns end_ns name",
-              "memory": "time_ns"}  # fmt: skip
+              "memory": "time_ns", "synchronizations": "start_ns thread"}  # fmt: skip
     for name, some in rows.items():
         some.sort(key=lambda row, name=name: [str(row[key]).zfill(20) for key in orders[name].split()])
     return rows, findings, pieces
