@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.cluster import count_gpus
 from profiling.errors import UserError
 from profiling.slurm_text import expand_counts, expand_nodes
 
@@ -73,8 +74,7 @@ def read_gpus(details: str) -> int | None:
     A line for nodes that are alike: ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3),shard:8``.
     """
     lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
-    counts = [sum(map(int, re.findall(r"\bgpu(?::[^:,()]+)*?:(\d+)(?=[(,\s]|$)", line))) for line in lines]
-    return min(counts, default=None)
+    return min(map(count_gpus, lines), default=None)
 
 
 def _ask_slurm(job: str) -> list[str] | None:

@@ -163,7 +163,7 @@ def print_refused(console: Console, refused: int) -> None:
 def print_end(console: Console, directory: Path, done: int, result: Result, refused: int) -> None:
     """How a sweep ended; the failed runs by name, with the reason and where their log is."""
     failures = result.failed
-    text = f"{done} runs of {directory} are done"
+    text = f"{done} {'run' if done == 1 else 'runs'} of {directory} {'is' if done == 1 else 'are'} done"
     console.print(Text(text, style="" if failures else "green"), soft_wrap=True)
     if result.elsewhere:
         console.print(f"{len(result.elsewhere)} runs are being done by another sweep")

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
+from jobs.cluster import cluster_name
 from jobs.flags import make_parser
 from jobs.validation import problems_of
 from profiling import yaml_text
@@ -93,6 +94,8 @@ class Site(_Part):
     modules: list[Word] = Field(default=[], description="modules to load before all else")
     partition: Word | None = Field(default=None, description="of sbatch")
     account: Word | None = Field(default=None, description="of sbatch")
+    qos: Word | None = Field(default=None, description="of sbatch")
+    reservation: Word | None = Field(default=None, description="of sbatch")
     sbatch: list[Word] = Field(default=[], description="more flags of sbatch")
     srun: list[Word] = Field(default=[], description="more flags of srun")
     gpus_per_node: Annotated[int, Field(ge=0, le=64)] | None = Field(
@@ -112,6 +115,14 @@ class Site(_Part):
     @property
     def file(self) -> Path | None:
         return self._file
+
+    @property
+    def where(self) -> str:
+        """The file as a user would write it here; of a site without one, its name."""
+        if self._file is None:
+            return self.name
+        here = Path.cwd()
+        return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
 
 
 def read_site(path: Path) -> Site:
@@ -135,7 +146,7 @@ def read_site(path: Path) -> Site:
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
-    """The site that ``--site`` says, else $SCALEPROF_SITE, else the one with this Slurm cluster's name.
+    """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name.
 
     Raises:
         UserError: there is no such site, or there are two files for this cluster.
@@ -147,15 +158,16 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
             path = SITES / f"{name}.yaml"
         if not path.is_file():
             names = sorted(file.stem for file in SITES.glob("*.yaml"))
-            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or give a file: --site FILE.yaml)")
+            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or a path, FILE.yaml)")
         return read_site(path)
-    cluster = environment.get("SLURM_CLUSTER_NAME")
+    cluster = cluster_name(environment)
     sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []
     fitting = [site for site in sites if site.cluster == cluster]
     if len(fitting) > 1:
         files = ", ".join(str(site.file) for site in fitting)
         raise UserError(
-            f"several site files are for the cluster {cluster!r} ({files}); choose one with --site"
+            f"several site files are for the cluster {cluster!r} ({files}); "
+            f"choose one: export {CHOOSE}={fitting[0].name}"
         )
     return fitting[0] if fitting else Site()
 
@@ -224,9 +236,9 @@ def _quoted(value: str) -> str:
 
 
 def sbatch_words(site: Site) -> list[str]:
-    """What sbatch must be told at this site."""
-    flags = {"--partition": site.partition, "--account": site.account}
-    return [f"{flag}={value}" for flag, value in flags.items() if value] + site.sbatch
+    """The options of sbatch at this site."""
+    values = {name: getattr(site, name) for name in ("partition", "account", "qos", "reservation")}
+    return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
 
 def main() -> None:

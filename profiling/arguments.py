@@ -2,11 +2,12 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean
 
-_UNKNOWN = re.compile(r"unrecognized arguments: (-[^\s=]+)")
+_FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
 _CHOICE = re.compile(
     r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)"
 )
@@ -19,14 +20,33 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **named: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **named})
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """``--help`` and all others."""
+        return tuple(self._option_string_actions)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments, mistakes = self.parse_all(args, namespace)
+        if mistakes:
+            raise Mistakes(mistakes)
+        return arguments
+
+    def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """What is known of the arguments, and what is wrong with the others, in lines."""
+        arguments, rest = self.parse_known_args(args, namespace)
+        return arguments, self._mistakes(rest)
+
+    def _mistakes(self, rest: Sequence[str]) -> list[str]:
+        flags = [match[0] for match in map(_FLAG.match, rest) if match]
+        unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags)}" for flag in flags]
+        return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
+
     def error(self, message: str) -> NoReturn:
-        if unknown := _UNKNOWN.search(message):
-            message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
-        elif choice := _CHOICE.search(message):
+        if choice := _CHOICE.search(message):
             choices = [word.strip().strip("'") for word in choice["choices"].split(",")]
             raise UserError(
                 f"invalid {choice['name']} {choice['given']!r}{did_you_mean(choice['given'], choices)}"
             )
-        elif message.startswith(_REQUIRED):
+        if message.startswith(_REQUIRED):
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")

@@ -4,9 +4,11 @@
 #   sbatch slurm/sweep.sh                                            configs/resnet50.yaml on 32 nodes
 #   sbatch --nodes=4 --time=2:00:00 slurm/sweep.sh configs/mine.yaml --only loader=dali-gpu
 #
-# Options before the script are sbatch's and override the lines below; the partition and account of the site file are
-# used by slurm/submit.sh, not here (sbatch $(python -m jobs.site --sbatch) slurm/sweep.sh does). Arguments after it are those of jobs.sweep, the
-# sweep file first. Environment: SCALEPROF_SITE (jobs/sites), LAUNCHER=mpirun, PYTHON, REPORT=no.
+# Options before the script are sbatch's and override the lines below. sbatch itself does not read the site file: for
+# its partition, account, QOS and reservation, submit with
+#   sbatch $(python -m jobs.site --sbatch) slurm/sweep.sh ...        (slurm/submit.sh does so by itself)
+# Arguments after the script are those of jobs.sweep, the sweep file first. Environment: SCALEPROF_SITE (jobs/sites),
+# LAUNCHER=mpirun, PYTHON, REPORT=no.
 # When the time limit is close or nodes were lost, the job requeues itself and resumes later. A job that is submitted
 # again resumes too. See docs/cluster.md.
 #
@@ -29,11 +31,10 @@ die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 cd "$SLURM_SUBMIT_DIR"
 [[ -f jobs/sweep.py ]] || die "submit it from the project's folder, not from $SLURM_SUBMIT_DIR"
 source slurm/common.sh
-site=$("$PYTHON" -m jobs.site --shell) || exit
-eval "$site"
-
 config=${1:-configs/resnet50.yaml}
 shift || true
+site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
+eval "$site"
 # What a user types to resume, should the job be cancelled.
 SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" slurm/sweep.sh "$config" "$@")
 export SCALEPROF_SUBMIT

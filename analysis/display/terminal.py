@@ -62,14 +62,14 @@ class Answer:
     Attributes:
         rows: the data.
         columns: of the data, in order.
-        parts: the terminal's tables; by default one with all columns that are not empty.
+        parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
         title, caption: above and below that one.
         notes: lines below the tables, or on standard error beside data (explanations).
     """
 
     rows: Rows
     columns: Sequence[Metric]
-    parts: Sequence[Part] = ()
+    parts: Sequence[Part] | None = None
     title: str = ""
     caption: str = ""
     notes: Sequence[str] = ()
@@ -87,7 +87,7 @@ def as_terminal(
     colours = terminal and "NO_COLOR" not in os.environ
     width = _width(terminal)
     console = Console(file=buffer, width=width, force_terminal=colours, highlight=False)
-    parts = [by_repetition(part) for part in answer.parts] or [_whole(answer)]
+    parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
     for number, part in enumerate(parts):
@@ -220,21 +220,29 @@ def plain_notes(study: "Results", most: int | None = None) -> list[str]:
     bad = [failure for failure in study.failed if failure.kind != "excluded"]
     if most == 0:
         of_answer = study.notes(of_loading=False)
-        others = len(study.notes()) - len(of_answer)
+        # Combinations that the sweep leaves out count as notes: no run is missing.
+        others = len(study.notes()) - len(of_answer) + len(not_in_sweep(study.failed))
         further = "further " if of_answer else ""
         counts = {
             "failed": len(bad),
-            "not part of the sweep": len(study.failed) - len(bad),
             f"{further}note on the results" if others == 1 else f"{further}notes on the results": others,
         }
         totals = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         counted = [f"{totals}: list them with --notes"] if totals else []
         return _printable([*(f"note: {note}" for note in of_answer), *counted])
     lines = _first([f"{failure.kind}: {failure.point}: {failure.reason}" for failure in bad], most)
-    reasons = Counter(failure.reason for failure in study.failed if failure.kind == "excluded")
-    lines += _first([f"left out: {count} runs: {reason}" for reason, count in reasons.items()], most)
+    lines += _first(not_in_sweep(study.failed), most)
     lines += _first([f"note: {finding}" for finding in study.notes()], most)
     return _printable(lines)
+
+
+def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
+    """The combinations that the sweep leaves out, a line for each reason."""
+    reasons = Counter(failure.reason for failure in failed if failure.kind == "excluded")
+    return [
+        f"not in the sweep: {count} run{'s' if count > 1 else ''}: {reason}"
+        for reason, count in reasons.items()
+    ]
 
 
 def _printable(lines: Sequence[str]) -> list[str]:

@@ -172,7 +172,8 @@ class Mpirun(Launcher):
         nodes, what = self._nodes()
         if run.nodes > max(1, len(nodes)):
             return f"{run.nodes} nodes requested, but {what}"
-        return why_node_cannot(run, self.machine, self.site.container is not None)
+        outside = self.site.container is None
+        return why_node_cannot(run, self.machine, sees_data=outside, sees_programs=outside)
 
     def _nodes(self) -> tuple[tuple[str, ...], str]:
         """The nodes there are, and the words for how many these are."""

@@ -48,7 +48,7 @@ def test_standard_output_is_the_data_and_nothing_else(results: Path, command: st
     for ran in (csv, rows):
         assert "failed: run_0" in ran.err
         assert "killed" in ran.err
-        assert "left out: 1 runs: more ranks than cores" in ran.err
+        assert "not in the sweep: 1 run: more ranks than cores" in ran.err
         assert "Traceback" not in ran.err
 
 
@@ -259,10 +259,10 @@ def test_below_a_table_one_line_counts_what_the_results_are_like_and_notes_say_i
     try:
         counted = run("analysis.anatomy", results).out
         last = counted.rstrip().splitlines()[-1]
-        assert last == "1 failed, 1 not part of the sweep, 1 note on the results: list them with --notes"
+        assert last == "1 failed, 2 notes on the results: list them with --notes"
         assert "its clock is late" not in counted and "more ranks than cores" not in counted
         for said in (run("analysis.anatomy", results, "--notes").out, run("analysis.scaled", results).out):
-            assert "its clock is late" in said and "left out: 1 runs: more ranks than cores" in said
+            assert "its clock is late" in said and "not in the sweep: 1 run: more ranks than cores" in said
             assert "failed: run_0" in said and "--notes" not in said and "timings agree" not in said
     finally:
         manifest.write_text(json.dumps(record))

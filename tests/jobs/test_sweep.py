@@ -178,7 +178,7 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
     assert "needs tau_python on the PATH" in (why_node_cannot(run, HERE) or "")
-    assert why_node_cannot(run, HERE, contained=True) is None
+    assert why_node_cannot(run, HERE, sees_programs=False) is None
 
 
 def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tmp_path, capsys):

@@ -70,7 +70,13 @@ _PARTS = {
 }  # fmt: skip
 METRICS = (
     Metric("attributed_batches", "number of batches averaged, over all ranks", "batches"),
-    Metric("wall_ms", "duration of the batch: sum of the parts", "wall"),
+    Metric(
+        "wall_ms",
+        "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "
+        "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of steps "
+        "that were not recorded)",
+        "wall",
+    ),
     *(Metric(f"{name}_ms", meaning, head) for name, (head, meaning) in _PARTS.items()),
 )
 COLUMNS = {
@@ -166,8 +172,9 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
 
 _CAPTION = (
-    "The parts sum to the wall time of a batch while the profiler records it; overlapped times are not "
-    "among them."
+    "The parts sum to the wall time of a recorded step, mean over steps and ranks; overlapped times are not "
+    "among them. analysis.batches and analysis.scaled show another number: the median over steps of the "
+    "slowest rank, of runs without the recorded steps."
 )
 
 

@@ -69,11 +69,16 @@ METRICS = (
     Metric("last_pct", "share of batches in which it came last", places=0),
     Metric(
         "held_up_ms",
-        "time per batch in which all other ranks waited for this one only",
-        "alone\nms",
+        "time per step in which all other ranks waited for this one only",
+        "all wait,\nms",
         significant=3,
     ),
-    Metric("chance", "probability that some rank of equally fast ranks is late as often", significant=2),
+    Metric(
+        "chance",
+        "probability that some rank of equally fast ranks is late as often (empty: the verdict needs none)",
+        "p (by\nchance)",
+        significant=2,
+    ),
     Metric(
         "verdict",
         "straggler, may be chance, too few batches, nobody waited, clock, no: see "
@@ -315,10 +320,11 @@ def sentences(rows: Rows) -> list[str]:
 
 
 CAPTION = (
-    "Lateness: how long the others (their median) waited for this rank; negative: it waited. Alone: how "
-    f"long all others waited for this rank only. Late: by {100 * LATE_SHARE:g} % of a batch or more. Based "
-    "on collectives where a profiler recorded them, otherwise on the stages of the batches (which do not "
-    "show a slow backward pass)."
+    "Lateness: how long the others (their median) waited for this rank; negative: it waited. Late: by "
+    f"{100 * LATE_SHARE:g} % of a step or more. Last: it came last. All wait: how long all others waited for "
+    "this rank only. p: probability that equally fast ranks are late as often by chance. Based on "
+    "collectives where a profiler recorded them, otherwise on the stages of the steps (which do not show a "
+    "slow backward pass)."
 )
 
 

@@ -17,7 +17,7 @@ from analysis.statistics import estimates
 
 _SCALING = (
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
-    Metric("repetitions", "runs that give the durations", "runs"),
+    Metric("repetitions", "runs that give the durations (of a group: of all its configurations)", "runs"),
     Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
     Metric(
         "batch_ms",
@@ -83,7 +83,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
     rate = _rate([point.rate_resamples for point in points], points)
     notes = dict.fromkeys(point.batch.note for point in points if point.batch.note)
     row: dict[str, Any] = {
-        "repetitions": min(len(point.timed) for point in points),
+        "repetitions": sum(len(point.timed) for point in points),
         "timed_by": ", ".join(dict.fromkeys(point.timed_by for point in points)),
         "batch_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
         "p95_ms": estimates.percentile(pooled, 95),

@@ -1,0 +1,59 @@
+"""What Slurm says of its cluster is read on login nodes too, where no job's variables are."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.cluster import Partition, cluster_name, count_gpus, partition, read_partition
+from jobs.site import find_site
+from profiling.errors import UserError
+
+ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100:2\n"
+
+
+@pytest.fixture
+def slurm(tmp_path) -> dict[str, str]:
+    """The environment of a login node of the cluster `virtual`, whose Slurm prints ROWS."""
+    for name, printed in (("scontrol", "Configuration data\nClusterName   = virtual\n"), ("sinfo", ROWS)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
+        (tmp_path / name).chmod(0o755)
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+
+def test_a_login_node_knows_its_clusters_site(slurm):
+    assert cluster_name({"SLURM_CLUSTER_NAME": "of-the-job"}) == "of-the-job"
+    assert cluster_name(slurm) == "virtual"
+    assert find_site(None, slurm).partition == "main"
+
+
+def test_without_an_answer_there_is_no_cluster(tmp_path):
+    assert cluster_name({"PATH": str(tmp_path)}) is None
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'slurm_load: Unable to contact' >&2\nexit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    assert cluster_name({"PATH": str(tmp_path)}) is None
+
+
+def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
+    assert partition(None, slurm) == Partition("main", nodes=4, cpus=2, gpus=0)
+    assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
+
+
+def test_a_partition_that_is_not_there_is_named_with_the_nearest():
+    with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
+        read_partition(ROWS, "gpux")
+    with pytest.raises(UserError, match="no default partition: set `partition` in the site file"):
+        read_partition(ROWS.replace("*", ""), None)
+
+
+def test_slurms_last_words_are_the_reason(tmp_path: Path):
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    with pytest.raises(UserError, match="Slurm does not answer: Unable to contact slurm controller"):
+        partition(None, {"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"), [("(null)", 0), ("gpu:2", 2), ("gpu:a:1,gpu:b:3(S:0)", 4), ("shard:8", 0)]
+)
+def test_gpus_are_counted_among_the_resources(resources, gpus):
+    assert count_gpus(resources) == gpus
