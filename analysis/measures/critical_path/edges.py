@@ -169,7 +169,7 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
 
 
 def _latency(start: np.ndarray, called: np.ndarray, streamed: np.ndarray) -> int:
-    """How long a kernel takes to start on an idle stream, ns: the lower quartile, since some wait for more."""
+    """How long a kernel takes to start on an idle stream, ns: a quartile, since some wait for more."""
     idle = (start - called)[(streamed <= called) & (called >= 0)]
     return min(int(np.percentile(idle, 25, method="lower")), LATENCY_NS) if len(idle) else LATENCY_NS
 
