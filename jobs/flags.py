@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from jobs.run import Run, as_text, make_run, parse_value, wrong_values
 from jobs.validation import literal_options
-from profiling.arguments import Parser
+from profiling.arguments import Help, Parser
 from profiling.errors import Mistakes, UserError
 
 
@@ -30,7 +30,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
 
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return _Parser(prog=prog, description=description, formatter_class=Help)
 
 
 FORMATS = ("table", "csv", "json", "parquet")
