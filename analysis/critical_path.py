@@ -1,4 +1,4 @@
-"""What would shorten the step? The longest chain of host, kernels, copies and collectives in it.
+"""What would shorten the step? What is on its critical path, and how long would it be without that?
 
     python -m analysis.critical_path DIR                       one row per run and part of the path
     python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, batch_index,
