@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from jobs.run import Run
@@ -134,7 +133,7 @@ def _run_rank(
     clock, markers = timing.open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     backend.barrier()
-    startup_ns = _since_process_start_ns()
+    startup_ns = timing.process_age_ns()
     meters.start()
     recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
     used = meters.stop()
@@ -230,16 +229,6 @@ def _write_batches(run: Run, world: World, directory: Path, recorded: loop.Recor
         recorded.instants_ns, world.rank, run.rank_batch, recorded.losses, recordings
     )
     tables.write(tables.as_table("batches", columns), directory, "batches")
-
-
-def _since_process_start_ns() -> int:
-    """How long this process has lived, to a hundredth of a second."""
-    try:
-        # Field 22, in ticks since the machine started; psutil adds that start's date, in whole seconds.
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
-    except (OSError, AttributeError):  # not Linux
-        return int((time.time() - psutil.Process().create_time()) * 1e9)
 
 
 def _rate(run: Run, recorded: loop.Recorded) -> float:
