@@ -44,7 +44,7 @@ LAYERS = {
     "profiling": ("cost", "attribution", "readers", "tools", "traces"),
 }
 # The layers of analysis/measures, from the bottom up, by the same rule.
-MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
+MEASURES = ("tau", "batches", "kernels", "anatomy", "critical_path", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
