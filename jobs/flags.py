@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import get_args
 
+from pydantic.fields import FieldInfo
+
 from jobs.run import Run, as_text, make_run, parse_value
 from jobs.validation import literal_options
 from profiling.arguments import Parser
@@ -42,9 +44,17 @@ def add_format_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# What our own training loop has no flag for: it is no program of a user's.
+_NO_FLAGS = ("program",)
+
+
+def _flags() -> dict[str, FieldInfo]:
+    return {name: info for name, info in Run.model_fields.items() if name not in _NO_FLAGS}
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
-    for name, info in Run.model_fields.items():
+    for name, info in _flags().items():
         options = literal_options(info.annotation)
         text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
         default = "" if info.default is None else f" [{as_text(info.default)}]"
@@ -60,9 +70,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_from_flags(arguments: argparse.Namespace) -> Run:
     """The Run that parsed flags say."""
-    given = {
-        name: getattr(arguments, name) for name in Run.model_fields if getattr(arguments, name) is not None
-    }
+    given = {name: getattr(arguments, name) for name in _flags() if getattr(arguments, name) is not None}
     return make_run({name: parse_value(name, text) for name, text in given.items()})
 
 

@@ -155,7 +155,9 @@ def test_what_a_rank_is_bound_to_is_in_its_report(data_set, tmp_path, monkeypatc
 
 
 def test_the_age_of_a_process_is_what_its_parent_sees():
-    code = "from time import time_ns as now; from train.rank import _since_process_start_ns as age"
+    code = (
+        "from time import time_ns as now; from profiling.process_facts import since_process_start_ns as age"
+    )
     begun = time.time_ns()
     child = subprocess.Popen(
         [sys.executable, "-c", code + "; print(now(), age(), now())"], stdout=subprocess.PIPE, text=True

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from profiling import tables
-from train.timing import INSTANTS, DeviceClock, HostClock, batch_columns
+from profiling.step_clock import DeviceClock, HostClock
+from train.timing import INSTANTS, batch_columns
 
 
 def test_stages_lie_between_a_batchs_instants_and_what_is_between_batches_in_none():
