@@ -88,7 +88,8 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     printed = watch("--out", out, PROGRAMS / "ddp.py", "--fail", code=1)
     assert "ValueError: no more data" in printed and "profiling/watch" not in printed.split("ValueError")[0]
     manifest = manifest_of(out)
-    assert manifest.exit_code == 1 and manifest.reason.endswith("the program failed: ValueError: no more data")
+    assert manifest.exit_code == 1
+    assert manifest.reason.endswith("the program failed: ValueError: no more data")
     assert len(batches_of(out)) == 16
 
 
