@@ -180,10 +180,12 @@ def _of_traces(a: Study, b: Study, arguments: argparse.Namespace) -> int:
     """Two jobs' traces beside each other."""
     figures = traced_difference.rows(a, b)
     a.log.add(b.log, a.path.resolve() == b.path.resolve())
-    part = traced_difference.part(figures, f"{arguments.b.name} (b) against {arguments.a.name} (a)")
-    same = traced_difference.same_traces(figures)
-    notes = [traced_difference.SAME if same else traced_difference.sentence(figures)]
-    code = output.emit(Answer(figures, traced_difference.METRICS, [part], notes=notes), a, arguments)
+    if traced_difference.same_traces(figures):
+        parts, said = [], traced_difference.SAME
+    else:
+        title = f"{arguments.b.name} (b) compared with {arguments.a.name} (a)"
+        parts, said = [traced_difference.part(figures, title)], traced_difference.sentence(figures)
+    code = output.emit(Answer(figures, traced_difference.METRICS, parts, notes=[said]), a, arguments)
     return EXIT_FAILED if traced_difference.regressed(figures, arguments.threshold) else code
 
 

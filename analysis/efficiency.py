@@ -74,8 +74,9 @@ def _caption(study: Study, method: str) -> str:
     if method == "published":
         return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {', '.join(devices)}."
     return (
-        "The model's kernels in attributed batches, by launch, without the loader's kernels, collectives "
-        f"and copies. Peaks: datasheet of {', '.join(devices)}."
+        "The model's kernels in attributed steps, by launch, without the loader's kernels, collectives "
+        f"and copies. Peaks: datasheet of {', '.join(devices)}.\nKernel times are those under the profiler: "
+        "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
     )
 
 

@@ -149,7 +149,7 @@ def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
         return median_rate(train, run.batch, device, seconds, steps)
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise UserError("memory does not hold it") from None
+            raise UserError("not enough memory") from None
         raise
     finally:
         loader.close()

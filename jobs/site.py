@@ -116,6 +116,14 @@ class Site(_Part):
     def file(self) -> Path | None:
         return self._file
 
+    @property
+    def where(self) -> str:
+        """The file as a user would write it here; of a site without one, its name."""
+        if self._file is None:
+            return self.name
+        here = Path.cwd()
+        return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
+
 
 def read_site(path: Path) -> Site:
     """A site from its YAML file.

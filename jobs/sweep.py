@@ -15,6 +15,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -24,9 +25,11 @@ from jobs.execute import print_plan, run_sweep
 from jobs.execution import Execution
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
+from jobs.launchers.base import Launcher
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.site import CHOOSE, Site, check_network, find_site, why_no_modules
-from jobs.sweep_file import Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
+from jobs.site import CHOOSE, Site, check_network, find_site, shell_commands, why_no_modules
+from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, expand, parse_only, read_sweep, select
+from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, run_command
 
 AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted (slurm/sweep.sh)
@@ -34,34 +37,24 @@ EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     site = find_site(arguments.site, os.environ)
-    sweep = at_site(read_sweep(arguments.config), site)
-    sweep, without = without_horovod(sweep, site)
-    overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
-    sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
-    sweep_runs, excluded = expand(sweep, str(arguments.config))
-    sweep_runs = select(sweep_runs, parse_only(arguments.only))
-    if not sweep_runs:
-        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
-    # Here, too, for scripts that submit jobs: a job would find it after its time in the queue.
-    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
-    directory = arguments.out / sweep.name
-    if arguments.print:
-        print_for_scripts(arguments.print, directory, sweep_runs)
+    if arguments.print == "shell":
+        print("\n".join(shell_commands(site)))
         return EXIT_DONE
-    if why := why_no_modules(site, os.environ):
-        raise UserError(why)
-    for line in (without, which_site(site, os.environ)):
-        if line:
-            print(line, file=sys.stderr)
+    asked = read_request(arguments, site)
+    if arguments.print == "directory":
+        print(asked.directory)
+        return EXIT_DONE
+    check_modules(site)
+    announce(asked, site)
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
-    execution = Execution(sweep, directory, launcher, arguments.keep_raw, arguments.pack)
     if arguments.dry_run:
-        return EXIT_FAILED if print_plan(execution, sweep_runs, excluded) else EXIT_DONE
+        plan = asked.execution(launcher.planned(), arguments)
+        return EXIT_FAILED if print_plan(plan, asked.sweep_runs, asked.excluded) else EXIT_DONE
     try:
         with stopped_in_order():
-            outcome = run_sweep(execution, sweep_runs, excluded)
+            outcome = run_sweep(asked.execution(launcher, arguments), asked.sweep_runs, asked.excluded)
     except TimeIsUp:
         print(
             "the job's time limit is reached: the remaining runs are left for the next job", file=sys.stderr
@@ -70,6 +63,58 @@ def main() -> int:
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for: a sweep as it is at a site, its chosen runs, and where their results go.
+
+    Attributes:
+        note: what is not as the sweep file has it, in one line; "" if nothing.
+    """
+
+    sweep: Sweep
+    sweep_runs: list[SweepRun]
+    excluded: list[Excluded]
+    directory: Path
+    note: str
+
+    def execution(self, launcher: Launcher, arguments: argparse.Namespace) -> Execution:
+        return Execution(self.sweep, self.directory, launcher, arguments.keep_raw, arguments.pack)
+
+
+def read_request(arguments: argparse.Namespace, site: Site) -> Request:
+    """The request that parsed flags make.
+
+    Raises:
+        UserError: a wrong sweep file or --only, or a network that the site does not have.
+    """
+    sweep, note = without_horovod(at_site(read_sweep(arguments.config), site), site)
+    overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
+    sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
+    sweep_runs, excluded = expand(sweep, str(arguments.config))
+    sweep_runs = select(sweep_runs, parse_only(arguments.only))
+    if not sweep_runs:
+        raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
+    check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
+    return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
+
+
+def check_modules(site: Site) -> None:
+    """Refuse a site whose modules cannot be loaded here.
+
+    Raises:
+        UserError: it says why.
+    """
+    if why := why_no_modules(site, os.environ):
+        raise UserError(why)
+
+
+def announce(asked: Request, site: Site) -> None:
+    """Say which site file is in use, and what is not as the sweep file has it."""
+    for line in (asked.note, which_site(site, os.environ)):
+        if line:
+            print(line, file=sys.stderr)
 
 
 class Interrupted(UserError):
@@ -86,15 +131,15 @@ def this_command(words: Sequence[str]) -> str:
 def which_site(site: Site, environment: Mapping[str, str]) -> str:
     """Which site file is in use, in one line; "" where there is none, and no batch system either."""
     if site.file is not None:
-        here = Path.cwd()
-        return f"site file: {site.file.relative_to(here) if site.file.is_relative_to(here) else site.file}"
+        return f"site file: {site.where}"
     cluster = cluster_name(environment)
     return f"no site file for the cluster {cluster!r}: using Slurm's defaults" if cluster else ""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("python -m jobs.sweep", __doc__)
-    add = parser.add_argument
+def parser() -> Parser:
+    """The flags of ``python -m jobs.sweep``."""
+    flags = make_parser("python -m jobs.sweep", __doc__)
+    add = flags.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
     add(
@@ -120,21 +165,13 @@ def _parser() -> argparse.ArgumentParser:
         "--pack", action="store_true", help="run small runs at the same time, which disturbs the measurements"
     )
     add("--dry-run", action="store_true", help="print the commands without starting anything")
-    add("--print", choices=("directory", "node-counts"), help="for scripts: print this and exit")
+    add(
+        "--print",
+        choices=("directory", "shell"),
+        help="for scripts: print the results' folder, or the site's modules and variables as shell commands",
+    )
     add("--keep-raw", action="store_true", help="also keep the profilers' own files")
-    return parser
-
-
-def print_for_scripts(what: str, directory: Path, sweep_runs: Sequence[SweepRun]) -> None:
-    """What a batch script must know of a sweep: where its results go, and its numbers of nodes."""
-    if what == "directory":
-        print(directory)
-    else:
-        print(
-            "\n".join(
-                str(count) for count in sorted({sweep_run.configuration.nodes for sweep_run in sweep_runs})
-            )
-        )
+    return flags
 
 
 def at_site(sweep: Sweep, site: Site) -> Sweep:

@@ -42,7 +42,7 @@ def torch_versions(on_gpu: bool) -> dict[str, str]:
     return versions
 
 
-def since_process_start_ns() -> int:
+def process_age_ns() -> int:
     """How long this process has lived, to a hundredth of a second."""
     try:
         # Field 22, in ticks since the machine started; psutil adds that start's date, in whole seconds.

@@ -31,11 +31,10 @@ die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 cd "$SLURM_SUBMIT_DIR"
 [[ -f jobs/sweep.py ]] || die "submit it from the project's folder, not from $SLURM_SUBMIT_DIR"
 source slurm/common.sh
-site=$("$PYTHON" -m jobs.site --shell) || exit
-eval "$site"
-
 config=${1:-configs/resnet50.yaml}
 shift || true
+site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
+eval "$site"
 # What a user types to resume, should the job be cancelled.
 SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" slurm/sweep.sh "$config" "$@")
 export SCALEPROF_SUBMIT

@@ -44,7 +44,7 @@ LAYERS = {
     "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
 }
 # The layers of analysis/measures, from the bottom up, by the same rule.
-MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
+MEASURES = ("tau", "batches", "kernels", "anatomy", "critical_path", "scaling", "lateness")
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
 # A program that is watched leaves what a rank of ours leaves, so this command lies above ``jobs``, and is
 # imported by nobody.

@@ -14,7 +14,7 @@ from profiling import tables
 from profiling.clocks import set_clock
 from profiling.errors import UserError
 from profiling.markers import open_markers
-from profiling.process_facts import since_process_start_ns
+from profiling.process_facts import process_age_ns
 from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop, timing
@@ -135,7 +135,7 @@ def _run_rank(
     clock, markers = open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     backend.barrier()
-    startup_ns = since_process_start_ns()
+    startup_ns = process_age_ns()
     meters.start()
     recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
     used = meters.stop()

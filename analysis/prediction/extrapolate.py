@@ -109,8 +109,7 @@ def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
     low, high = digits(row["images_per_s_low"], 3), digits(row["images_per_s_high"], 3)
     return (
         f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks do not "
-        f"determine those on {row['ranks']}: the curves that fit give {low} to {high} images/s; measure "
-        "more numbers of ranks"
+        f"determine those on {row['ranks']} ({low} to {high} images/s fit): measure more numbers of ranks"
     )
 
 

@@ -48,7 +48,7 @@ METRICS = (
         text=True,
     ),
     Metric("believed", "false: the other method is preferred, for a reason given below the table"),
-    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE),
+    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("batch_ms", "duration of a batch of the job", interval=RANGE),
     Metric(
         "scaling_efficiency_pct",
@@ -141,10 +141,8 @@ def of_study(
 
 
 def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
-    """Why there is neither a curve nor a simulation: the first reason of each, and how many there are."""
-    own = [reason for reason in reasons if reason not in untold]
-    also = f"; no simulation: {first_of(own)}" if own else "; no simulation"
-    return first_of(untold) + also
+    """Why there is neither a curve nor a simulation, in one line."""
+    return f"no prediction: {first_of(list(dict.fromkeys([*untold, *reasons])))}"
 
 
 def first_of(reasons: Sequence[str]) -> str:

@@ -104,8 +104,8 @@ def _too_wide(row: dict[str, Any]) -> str:
         return ""
     measured_on = row["measured_on"].replace(" ", ", ")
     return (
-        f"the profiles on {measured_on} ranks do not determine {row['ranks']}: what fits them "
-        f"gives {digits(low, 3)} to {digits(high, 3)} images/s; profile more ranks"
+        f"profiles on {measured_on} ranks do not determine {row['ranks']} ranks ({digits(low, 3)} to "
+        f"{digits(high, 3)} images/s fit): profile more numbers of ranks"
     )
 
 

@@ -1,6 +1,7 @@
 """How is the answer of analysis.scaled laid out in a terminal? Three kinds of tables that fit 110 columns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from analysis.display.metrics import (
@@ -106,7 +107,8 @@ def _bases(own: Rows, group_by: Sequence[str]) -> str:
     if len(bases) > _MOST_BASES:
         lines.append(f"  and {len(bases) - _MOST_BASES} more (columns base, base_images_per_s of the CSV)")
     lines.append(
-        "[>=95 %]: 95 % confidence interval. warmup: batches dropped at the start, sum over the runs."
+        "[>=95 %]: confidence interval that holds the true value in at least 95 % of cases. warmup: "
+        "steps dropped at the start, summed over the runs."
     )
     notes = dict.fromkeys(row["interval_note"] for row in own if row.get("interval_note"))
     lines += [f"No interval: {note}." for note in notes]
@@ -165,7 +167,7 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
     shown = [
         *columns(_who(own, group_by)),
-        *(_peaks_beside(name, both) for name in _SHARES),
+        *(_marked(_peaks_beside(name, both), name) for name in _SHARES),
         *columns([exposed, perturbation.alone]),
     ]
     of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"
@@ -173,8 +175,15 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     return Part(f"Use of the device: {of_what}", own, shown, "\n".join(lines))
 
 
+def _marked(column: Column, name: str) -> Column:
+    """A share of the kernels with an asterisk where it is too low (``use_note``); others as they are."""
+    if not name.endswith("_of_kernels"):
+        return column
+    return replace(column, printed=lambda row: column.text(row) + ("*" if row.get("use_note") else ""))
+
+
 def _use_notes(own: Rows, who: Sequence[Column]) -> list[str]:
-    """What is to be said of single rows, each named by what tells it apart."""
+    """What is to be said of the rows that have an asterisk, each named by what tells it apart."""
     noted = [row for row in own if row.get("use_note")]
     lines = []
     for row in noted[:_MOST_BASES]:
@@ -183,7 +192,7 @@ def _use_notes(own: Rows, who: Sequence[Column]) -> list[str]:
         # A heading broken behind a slash is one word: GPUs/node.
         names = (head.replace("/\n", "/").replace("\n", " ") for head in heads)
         named = (f"{name} {column.value(row)}" for name, column in zip(names, who, strict=True))
-        lines.append(f"{', '.join(named)}: {row['use_note']}.")
+        lines.append(f"* {', '.join(named)}: {row['use_note']}.")
     if len(noted) > _MOST_BASES:
         lines.append(f"and {len(noted) - _MOST_BASES} more (column use_note of the CSV)")
     return lines

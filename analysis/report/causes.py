@@ -138,6 +138,17 @@ def of_loss(row: Mapping[str, Any], late: Late | None) -> list[Cause]:
     return sorted(causes, key=lambda cause: -cause.cost_pct)
 
 
+def lowest_of(row: Mapping[str, Any], cause: Cause) -> float:
+    """The lower end of the interval of a cause's cost, percentage points; infinite where it has none.
+
+    What late ranks take off a part moves its interval as it moves the part.
+    """
+    part, low = (row.get(f"loss_{cause.kind}_pct{end}") for end in ("", "_low"))
+    if not isinstance(part, int | float) or not isinstance(low, int | float) or np.isnan(low):
+        return np.inf
+    return float(low + cause.cost_pct - part)
+
+
 def _without(parts: Mapping[str, float], late: Late, ranks: int) -> dict[str, float]:
     """The parts without what the late ranks cost: the others wait for it, their own batch holds it."""
     own = len(late.ranks) / ranks

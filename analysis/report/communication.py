@@ -132,7 +132,7 @@ def _mpi(context: Context) -> Content:
         "number of messages, and their bytes, summed over ranks. Bars show the central 95 % of repetitions "
         "(the spread of runs, not a confidence interval)."
     )
-    (part,) = messages.answer(context.study).parts
+    (part,) = messages.answer(context.study).parts or ()
     return Content(text, charts, [as_view(part, "mpi-table", fields)])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.display.terminal import Part
+from analysis.display.terminal import Part, not_in_sweep
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.views import as_view
@@ -38,15 +38,10 @@ def _left_out(context: Context) -> Content:
     study = context.study
     failed = [f"{failure.kind}: {failure.point}: {failure.reason}" for failure in study.failed
               if failure.kind != "excluded"]  # fmt: skip
-    reasons: dict[str, int] = {}
-    for failure in study.failed:
-        if failure.kind == "excluded":
-            reasons[failure.reason] = reasons.get(failure.reason, 0) + 1
-    excluded = [f"left out: {count} runs: {reason}" for reason, count in reasons.items()]
-    notes = [*failed, *excluded, *(f"note: {note}" for note in study.notes())]
-    text = "Failed runs, runs that were left out with the reason, and notes on the data."
+    notes = [*failed, *not_in_sweep(study.failed), *(f"note: {note}" for note in study.notes())]
+    text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
     if not notes:
-        text = "No run failed or was left out, and there are no notes on the data."
+        text = "No run failed, the sweep leaves out no combination, and there are no notes on the data."
     return Content(text, notes=notes)
 
 

@@ -31,9 +31,9 @@ def _sources(context: Context) -> list[Source]:
 
 
 def _roofline(context: Context) -> Content:
-    """The roofline of the run with most ranks."""
+    """The roofline of the run of which most ranks were recorded."""
     study, sources = context.study, context.once(_sources)
-    source = max(sources, key=lambda each: (each.world_size or 0, -sources.index(each)))
+    source = max(sources, key=lambda each: (len(each.tables("kernels")), -sources.index(each)))
     rows = kernels_of(study, source)
     placed = [row for row in rows if row["intensity_flop_per_byte"]]
     named_roofs = [
@@ -90,7 +90,8 @@ def _text(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> 
     return (
         f"{share['compute']:.0f} % of kernel time is in compute-bound kernels and {share['bandwidth']:.0f} "
         f"% in memory-bound ones; the other {100 - sum(share.values()):.0f} % is in collectives, copies and "
-        f"kernels whose bytes are unknown. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the "
+        "kernels whose bytes are unknown. This counts single kernels; the table judges each class as a "
+        f"whole. A kernel left of the ridge ({ridges} FLOP/byte) cannot reach the "
         "peak FLOP rate. Bytes are those of tensors read and written, so kernels with cached data can be "
         "above the roof. The area of a marker is proportional to the kernel's time. Kernels without FLOPs "
         "are only in the table." + (f" {left_out} shorter kernels are not drawn." if left_out else "")

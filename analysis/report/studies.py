@@ -57,7 +57,7 @@ def _section(id: str, result: Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
     views = [
         as_view(part, f"{id}-table-{number}", (), len(part.rows) > 20)
-        for number, part in enumerate(content.parts)
+        for number, part in enumerate(content.parts or ())
     ]
     heading = QUESTIONS[result.manifest.study]
     return Section(id, heading, timing(result.manifest), tables=views, notes=list(content.notes))

@@ -21,7 +21,8 @@ from analysis.report.views import as_view
 from analysis.results.study import Source
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
-from profiling.traced_job import TracedJob, listed
+from profiling.number_ranges import listed
+from profiling.traced_job import TracedJob
 
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
@@ -148,8 +149,8 @@ SCALING = SectionKind(
 
 
 def opening(context: Context) -> list[Sentence]:
-    """What the traces say, the most important first; of several jobs the one of most ranks."""
-    source = max(context.traces, key=lambda one: (one.world_size or 0, len(one.job.ranks) if one.job else 0))
+    """What the traces say, the most important first; of several jobs the one of most recorded ranks."""
+    source = max(context.traces, key=lambda one: (len(one.job.ranks) if one.job else 0, one.world_size or 0))
     several = f" ({source.id})" if len(context.traces) > 1 else ""
     return [
         *_scales(context),
@@ -195,9 +196,11 @@ def _batch(context: Context, source: Source, several: str) -> list[Sentence]:
     fine = _parts(row)
     order = sorted(fine, key=lambda name: -fine[name])
     shares = [f"{100 * fine[name] / row['wall_ms']:.0f} % {_NEXT[name]}" for name in order[:3] if fine[name]]
-    what = "The recording" if whole else "A batch"
+    what = "The recording" if whole else "A step"
+    there = len(source.job.ranks) if source.job else 1
+    over = f", mean over {there} ranks" if there > 1 else ""
     return [Sentence(
-        f"{what} takes {row['wall_ms']:.4g} ms{several}: {', '.join(shares)}.", "anatomy"
+        f"{what} takes {row['wall_ms']:.4g} ms{several}{over}: {', '.join(shares)}.", "anatomy"
     )]  # fmt: skip
 
 
@@ -215,10 +218,11 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
     if not known:
         return []
     most = max(known, key=lambda row: row["exposed_ms"])
+    of = f" of {most['group_size']} ranks" if most["group_size"] else ""
     speed = f", at {most['busbw_gb_per_s']:.3g} GB/s bus bandwidth" if most.get("busbw_gb_per_s") else ""
     return [Sentence(
-        f"Collective with the most exposed time: {most['collective']} of {most['group_size']} ranks, "
-        f"{most['exposed_ms']:.3g} ms per batch{speed}.", "communication",
+        f"Collective with the most exposed time: {most['collective']}{of}, {most['exposed_ms']:.3g} ms per "
+        f"step{speed}.", "communication",
     )]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from analysis.report.causes import (
     gains,
     late_ranks,
     limit_of_transfer,
+    lowest_of,
     of_loss,
     suspected,
 )
@@ -48,7 +49,6 @@ LIMITING_SHARE = 0.25
 UNATTRIBUTED_SHARE = 0.5
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
-_UNSURE = "Not enough data to say what limits scaling: identical runs differ too much"
 
 
 def verdict(
@@ -90,8 +90,7 @@ def verdict(
         why += perhaps(*suspected(of_runs))
     others = [] if here else held_up(late_ranks(late or []))
     # Who reads one sentence has to know that the figure in the next one says little.
-    unsure = [sentence for sentence in why if sentence.text.startswith(_UNSURE)]
-    why = [sentence for sentence in why if sentence not in unsure]
+    unsure = _too_wide(best, worst, judged)
     return [
         *first,
         *unsure,
@@ -118,6 +117,19 @@ def _least(row: dict[str, Any]) -> float:
 
 def _half(row: dict[str, Any]) -> float:
     return (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+
+
+def _too_wide(*rows: dict[str, Any]) -> list[Sentence]:
+    """That identical runs differ too much for the efficiencies named next to mean anything."""
+    widths = [width for row in rows if (width := 2 * _half(row)) > WIDEST_INTERVAL_PCT]
+    if not widths:
+        return []
+    text = (
+        "Not enough runs: identical runs differ so much that a 95 % confidence interval spans "
+        f"{max(widths):.0f} percentage points. Repeat them (repetitions) with more steps (batches) on an "
+        "otherwise idle machine."
+    )
+    return [Sentence(text, "scaling")]
 
 
 def _too_little(row: dict[str, Any], late: bool) -> str:
@@ -183,14 +195,8 @@ def _why(
 ) -> tuple[list[Sentence], list[Sentence]]:
     """(what comes first of all: the late ranks, if they are the cause; what else is said of causes)."""
     of_late = held_up(late)
-    width = number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")
-    if width > WIDEST_INTERVAL_PCT:
-        text = (
-            f"{_UNSURE} (the confidence "
-            f"interval spans {width:.0f} percentage points). Repeat them (repetitions) with more batches on "
-            "an otherwise idle machine."
-        )
-        return [], [Sentence(text, "scaling"), *of_late]
+    if 2 * _half(row) > WIDEST_INTERVAL_PCT:
+        return [], of_late  # said before all else
     if _lost(row) < _least(row):
         # A rank that is late in the baseline, too, costs the job much and its scaling nothing.
         first = of_late if late and late.share_pct >= _least(row) else []
@@ -228,7 +234,8 @@ def _from_parts(
     lost, rest, of_late = row["loss_pct"], row["loss_unattributed_pct"], held_up(late)
     causes = of_loss(row, late)
     least = max(_least(row), LIMITING_SHARE * lost)
-    large = [cause for cause in causes if cause.cost_pct >= least][:2]
+    large = [cause for cause in causes if cause.cost_pct >= least]
+    certain = [cause for cause in large if lowest_of(row, cause) > 0][:2]
     if not large:
         words = _words(causes[0], row, late, gained)[1]
         text = (
@@ -236,9 +243,15 @@ def _from_parts(
             f"part ({words}) costs {causes[0].cost_pct:.1f}."
         )
         return [], [Sentence(text, "loss"), *of_late]
-    unknown = f" Profiled runs leave {rest:.0f} points unexplained." if rest > large[0].cost_pct else ""
+    uncertain = [cause for cause in large if cause not in certain]
+    if not certain:
+        return [], [
+            Sentence(f"{_longer(base, row)} {_uncertain(uncertain, row, late, gained)}", "loss"),
+            *of_late,
+        ]
+    unknown = f" Profiled runs leave {rest:.0f} points unexplained." if rest > certain[0].cost_pct else ""
     sentences: list[Sentence] = []
-    for cause in large:
+    for cause in certain:
         key, words = _words(cause, row, late, gained)
         points = _points(row, cause, late)
         text = f"Second cause: {words}, {points} percentage points."
@@ -250,7 +263,20 @@ def _from_parts(
             )
         sentences.append(Sentence(text, "loss", key))
         sentences += [] if cause.kind == LATE_RANKS else against(key, gained, without)
-    return (of_late, sentences) if large[0].kind == LATE_RANKS else ([], [*sentences, *of_late])
+    if uncertain and large.index(uncertain[0]) < large.index(certain[-1]):
+        sentences.append(Sentence(_uncertain(uncertain[:1], row, late, gained), "loss"))
+    return (of_late, sentences) if certain[0].kind == LATE_RANKS else ([], [*sentences, *of_late])
+
+
+def _uncertain(
+    causes: Sequence[Cause], row: dict[str, Any], late: Late | None, gained: dict[str, Any]
+) -> str:
+    """That parts of the loss may be none, since their intervals hold zero."""
+    named = [f"{_words(cause, row, late, gained)[1]}, {_points(row, cause, late)}" for cause in causes[:2]]
+    return (
+        f"Not distinguishable from zero (percentage points): {'; '.join(named)}. Record more steps (batches, "
+        "attribute_from) or repeat the profiled runs."
+    )
 
 
 def _why_more(over_pct: float, rest_pct: float) -> str:

@@ -1,7 +1,8 @@
 """What do the launches of a PyProf table add up to, and how many batches are in it?
 
 PyProf tables are read some at a time, and each for itself where one of them is damaged, so that a bad table
-costs no other one.
+costs no other one. What was read of a file is kept as long as the file stays as it is, for the next question
+too: a notebook asks many of the same tables, each of which would take seconds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +12,13 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from analysis.results import query
 from analysis.results.study import Source, Study, Unusable
 from profiling.readers import pyprof
 
 _Value = TypeVar("_Value")
+
+# By what was read (SQL, or "batches"), the file's path, when it was changed (ns) and its size.
+_READ: dict[tuple[str, Path, int, int], Any] = {}
 
 
 def per_table(
@@ -28,16 +31,50 @@ def per_table(
 
     Args:
         sql: a query over ``$paths`` whose rows begin with ``filename``, one a table.
-        each: further parameters of it: lists of one value a table.
+        each: further parameters of it: lists of one value a table, which follows from the table alone.
     """
 
     def ask(some: Sequence[Source]) -> dict[Path, tuple]:
         arguments: dict[str, Any] = {"paths": [str(source.path) for source in some]}
         arguments |= {name: [value(source) for source in some] for name, value in each.items()}
-        rows = query.ask(study, sql, arguments)
+        rows = study.connection.execute(sql, arguments).fetchall()
         return {Path(name): tuple(row) for name, *row in rows}
 
-    return _in_portions(study, list(sources), ask)
+    return _once(study, list(sources), sql, ask)
+
+
+def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
+    """The batches of each table that can be read."""
+    return _once(
+        study,
+        sources,
+        "batches",
+        lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
+    )
+
+
+def _once(
+    study: Study,
+    sources: Sequence[Source],
+    what: str,
+    ask: Callable[[Sequence[Source]], dict[Path, _Value]],
+) -> dict[Path, _Value]:
+    """What ``ask`` reads of each table that can be read; only files that are new or changed are read."""
+    states = {source.path: state for source in sources if (state := _state(what, source.path))}
+    new = [source for source in sources if states.get(source.path) not in _READ]
+    for path, value in _in_portions(study, new, ask).items():
+        if path in states:
+            _READ[states[path]] = value
+    return {path: _READ[state] for path, state in states.items() if state in _READ}
+
+
+def _state(what: str, path: Path) -> tuple[str, Path, int, int] | None:
+    """The key of :data:`_READ`; None if there is no such file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return what, path.resolve(), stat.st_mtime_ns, stat.st_size
 
 
 def _in_portions(
@@ -59,19 +96,6 @@ def _in_portions(
             for _, value in study.each(some, alone):
                 by_path |= value
     return by_path
-
-
-def batches_of(study: Study, sources: Sequence[Source]) -> dict[Path, pyprof.TableBatches]:
-    """The batches of each table, counted once a study."""
-    kept: dict[Path, pyprof.TableBatches] = study.kept("batches of tables")
-    new = [source for source in sources if source.path not in kept]
-    if new:
-        kept |= _in_portions(
-            study,
-            new,
-            lambda some: pyprof.find_batches(study.connection, [source.path for source in some]),
-        )
-    return {source.path: kept[source.path] for source in sources if source.path in kept}
 
 
 # --- sums of a table ----------------------------------------------------------------------------------
@@ -166,21 +190,22 @@ class TableSums:
 
 
 def table_sums(study: Study, sources: Sequence[Source]) -> dict[str, TableSums]:
-    """Sums of each PyProf table that can be read, by the source's id; taken once a study."""
+    """Sums of each PyProf table that can be read, by the source's id."""
     batches = batches_of(study, sources)
-    kept: dict[Path, TableSums] = study.kept("sums of tables")
-    new = [source for source in sources if source.path in batches and source.path not in kept]
     sums_by_path = per_table(
         study,
-        new,
+        [source for source in sources if source.path in batches],
         _SUMS,
         seconds=lambda source: next(iter(batches[source.path].starts[1:]), None),
         attributed=lambda source: batches[source.path].attributed_from,
     )
-    for path, (*sums, name) in sums_by_path.items():
-        named = dict(zip(_OF_NAMES, sums, strict=True))
-        kept[path] = TableSums(batches=batches[path], largest_lost=name, **named)
-    return {source.id: kept[source.path] for source in sources if source.path in kept}
+    by_id = {}
+    for source in sources:
+        if source.path in sums_by_path:
+            *sums, name = sums_by_path[source.path]
+            named = dict(zip(_OF_NAMES, sums, strict=True))
+            by_id[source.id] = TableSums(batches=batches[source.path], largest_lost=name, **named)
+    return by_id
 
 
 # --- by kernel name -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.allocation import Allocation
 from jobs.data_sets import why_no_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
@@ -77,6 +78,14 @@ class Launcher(ABC):
         """The launcher with the nodes that it has now: a batch system takes away those that fail."""
         return self
 
+    def planned(self) -> Self:
+        """The launcher as a batch job would find it, for a dry run outside one.
+
+        Raises:
+            UserError: the batch system does not say what a job would find.
+        """
+        return self
+
     @abstractmethod
     def cannot(self, run: Run) -> str | None:
         """Why this launcher cannot run ``run`` here, in one line; None if it can."""
@@ -86,32 +95,51 @@ class Launcher(ABC):
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
 
 
-def why_node_cannot(run: Run, machine: Machine, contained: bool = False) -> str | None:
+class OnNodes(Launcher):
+    """A launcher on the nodes of an allocation, if there is one."""
+
+    allocation: Allocation | None
+
+    def on(self, nodes: tuple[str, ...]) -> Self:
+        return self.without(frozenset(self.nodes) - frozenset(nodes))
+
+    def refreshed(self) -> Self:
+        return self.without(self.allocation.lost()) if self.allocation else self
+
+
+def why_node_cannot(
+    run: Run,
+    machine: Machine,
+    node: str = "this machine",
+    *,
+    sees_data: bool = True,
+    sees_programs: bool = True,
+) -> str | None:
     """Why a node like ``machine`` cannot hold its share of ``run``'s ranks; None if it can.
 
     Args:
-        contained: ranks run in a container, whose programs are not seen from outside.
+        node: what the node is to the user.
+        sees_data, sees_programs: whether ranks find data and programs where this process does.
     """
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
-        return "device gpu requested, but this machine has no usable GPU (python -m jobs.doctor says why)"
+        return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
-    # In a container the data may be elsewhere.
-    looked_for = LOADERS[run.loader].reads_data and run.data and not contained
+    looked_for = LOADERS[run.loader].reads_data and run.data and sees_data
     if looked_for and (why := why_no_data(ROOT / str(run.data), run.data_format)):
         return why
     if gpus == 0 and (why := why_not_on_a_cpu(run.profile)):
         return why
     if why := why_not_so_many(run.profile, run.profile_mode, run.ranks):
         return why
-    if not contained and (why := why_not_installed(run.profile, run.profile_mode)):
+    if sees_programs and (why := why_not_installed(run.profile, run.profile_mode)):
         return why  # ranks have the PATH of this process
     if gpus and wanted > gpus:
-        return f"{wanted} GPUs requested, but this machine has {gpus}"
+        return f"{wanted} GPUs requested, but {node} has {gpus}"
     if not gpus and ranks > machine.cores:
-        return f"{ranks} ranks requested, but this machine has {machine.cores} CPU cores and no GPU"
+        return f"{ranks} ranks requested, but {node} has {machine.cores} CPU cores and no GPU"
     return None
 
 

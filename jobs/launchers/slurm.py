@@ -1,5 +1,6 @@
 """How does a run start in a Slurm allocation? One srun, a task a rank, on exactly the nodes it asks for."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.allocation import Allocation, gpus_per_node, read_allocation
+from jobs.cluster import Partition, partition
 from jobs.launchers.base import (
-    Launcher,
+    OnNodes,
     Process,
     in_container,
     network_environment,
@@ -24,7 +26,7 @@ _WAIT_S = 30
 
 
 @dataclass(frozen=True)
-class Slurm(Launcher):
+class Slurm(OnNodes):
     """Ranks as tasks of one job step.
 
     Attributes:
@@ -33,6 +35,8 @@ class Slurm(Launcher):
         environment: the user's, in which launched ranks find what is not said here.
         has_srun: whether srun is on the PATH.
         gpus_per_node: of the allocation, where the site has GPUs; None: unknown.
+        node_cpus: of a node, also those that other jobs have.
+        partition: where a job would run; None in a job, and where nothing is planned.
     """
 
     name: ClassVar = "slurm"
@@ -47,53 +51,92 @@ class Slurm(Launcher):
     environment: Mapping[str, str] = field(default_factory=dict)
     has_srun: bool = True
     gpus_per_node: int | None = None
+    node_cpus: int = 0
+    partition: Partition | None = None
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         has_srun = shutil.which("srun", path=environment.get("PATH")) is not None
         allocation = read_allocation(environment)
         gpus = gpus_per_node(allocation.job) if allocation and site.gpus_per_node else None
-        return cls(site, allocation, this_machine(), environment, has_srun, gpus)
+        return cls(site, allocation, this_machine(), environment, has_srun, gpus, os.cpu_count() or 0)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.allocation.nodes if self.allocation else ()
 
-    def on(self, nodes: tuple[str, ...]) -> Self:
-        return replace(self, allocation=self.allocation and self.allocation.only(nodes))
-
     def without(self, nodes: frozenset[str]) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.less(nodes))
 
-    def refreshed(self) -> Self:
-        return replace(self, allocation=self.allocation and self.allocation.as_it_is())
+    def planned(self) -> Self:
+        """With the nodes of the partition that a job of this site would run in."""
+        if self.allocation is not None or not self.has_srun:
+            return self
+        of = partition(self.site.partition, self.environment)
+        node = replace(self.machine, cores=of.cpus, gpus=("GPU",) * of.gpus)
+        return replace(self, partition=of, machine=node, gpus_per_node=of.gpus, node_cpus=of.cpus)
 
     def cannot(self, run: Run) -> str | None:
         if not self.has_srun:
             return "launcher slurm needs srun, which is not on the PATH; is this a node of a Slurm cluster?"
-        if self.allocation is None:
-            return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
-        nodes = self.allocation.nodes
-        if run.nodes > len(nodes):
-            left_out = self.allocation.nodes_at_start - len(nodes)
-            failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
-            return f"{run.nodes} nodes requested, but the allocation has {len(nodes)}{failed}"
-        if run.ranks_per_node > self.allocation.cpus:
-            has = f"the job has {self.allocation.cpus} CPU per node; submit with --exclusive"
-            return f"{run.ranks_per_node} ranks per node requested, but {has}"
+        if why := self._why_too_few_nodes(run.nodes):
+            return why
         if run.device != "cpu" and self.site.gpus_per_node and (why := self._why_no_gpus(run.gpus_per_node)):
             return why
-        return why_node_cannot(run, self.machine, self.site.container is not None)
+        if why := self._why_too_few_cpus(run):
+            return why
+        # In a container the data may be elsewhere, and modules that a job loads bring programs.
+        outside = self.site.container is None
+        return why_node_cannot(
+            run,
+            self.machine,
+            f"a node of the partition {self.partition.name}" if self.partition else "this machine",
+            sees_data=outside,
+            sees_programs=outside and not (self.partition and self.site.modules),
+        )
+
+    def _why_too_few_nodes(self, asked: int) -> str:
+        if self.partition is not None:
+            name, has = self.partition.name, self.partition.nodes
+            return f"{asked} nodes requested, but the partition {name} has {has}" if asked > has else ""
+        if self.allocation is None:
+            return "launcher slurm runs inside an allocation: sbatch slurm/sweep.sh, or salloc first"
+        has = len(self.allocation.nodes)
+        left_out = self.allocation.nodes_at_start - has
+        failed = f" ({left_out} left out after failures)" if left_out > 0 else ""
+        return f"{asked} nodes requested, but the allocation has {has}{failed}" if asked > has else ""
 
     def _why_no_gpus(self, asked: int) -> str:
         """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
-        said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.file or self.site.name
+        said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.where
         if asked > said:
             return f"{asked} GPUs per node requested, but the site file {file} says gpus_per_node: {said}"
-        if has is not None and asked > has:
-            do = f"submit with --gpus-per-node={asked}, or correct gpus_per_node in the site file {file}"
-            return f"{asked} GPUs per node requested, but this job has {has}: {do}"
-        return ""
+        if has is None or asked <= has:
+            return ""
+        correct = f"correct gpus_per_node in the site file {file}"
+        if self.partition is not None:
+            nodes = f"the nodes of the partition {self.partition.name} have {has}"
+            return f"{asked} GPUs per node requested, but {nodes}: {correct}"
+        do = f"submit with --gpus-per-node={asked}, or {correct}"
+        return f"{asked} GPUs per node requested, but this job has {has}: {do}"
+
+    def _why_too_few_cpus(self, run: Run) -> str:
+        """Why a node's ranks would have no CPU each; "" if they have."""
+        ranks, cpus = run.ranks_per_node, self.allocation.cpus if self.allocation else self.machine.cores
+        if ranks <= cpus:
+            return ""
+        has = f"the job has {cpus} of a node's {self.node_cpus} CPUs"
+        if ranks <= self.node_cpus:
+            return f"{ranks} ranks per node requested, but {has}: submit with --exclusive"
+        if run.device == "cpu" or self.machine.gpus or self.site.gpus_per_node:
+            return f"{ranks} ranks per node requested, but a node has {cpus} CPU{'s' if cpus > 1 else ''}"
+        said = "not set" if self.site.gpus_per_node is None else self.site.gpus_per_node
+        says = f"gpus_per_node is {said} in the site file {self.site.where}"
+        return (
+            f"{ranks} GPUs per node requested, but the nodes have none "
+            f"({says if self.site.file else 'no site file sets gpus_per_node'}), and {cpus} "
+            f"CPU{'s' if cpus > 1 else ''} for as many ranks at most: change gpus_per_node of the sweep"
+        )
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes = self.allocation.nodes[: run.nodes] if self.allocation else ()
@@ -102,7 +145,7 @@ class Slurm(Launcher):
         argv = [
             "srun",
             f"--nodes={run.nodes}",
-            f"--nodelist={','.join(nodes)}",
+            *([f"--nodelist={','.join(nodes)}"] if nodes else []),
             f"--ntasks={run.ranks}",
             f"--ntasks-per-node={run.ranks_per_node}",
             "--distribution=block",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from profiling.markers import open_markers
-from profiling.process_facts import since_process_start_ns
+from profiling.process_facts import process_age_ns
 from profiling.step_clock import HostClock, open_clock
 from profiling.tools import Capture, switch
 from profiling.watching.facts import ModelFacts, facts_of
@@ -77,7 +77,7 @@ class Watch:
         self.has_host_clock = isinstance(self._clock, HostClock)
         self._markers = open_markers()
         recorder = self._recorder = Recorder(self._clock, self._markers, self._ended)
-        self.startup_ns = since_process_start_ns()
+        self.startup_ns = process_age_ns()
         self._clock.start()
         self._markers.begin()
         self._switch(0)

@@ -119,6 +119,22 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     assert "11 of 100 activities have no known launch" in study.notes()[0]
 
 
+def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_shows(tmp_path):
+    """A recorded step takes 1.5 times as long as the others of the same run."""
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)], Truth(perturbation=1.5))
+    (row,) = run("analysis.batches", tmp_path, "--format", "json").json
+    (parts,) = run("analysis.anatomy", tmp_path, "--format", "json").json
+    assert parts["wall_ms"] > 1.4 * row["batch_ms"] and row["attributed_ms"] > 1.4 * row["batch_ms"]
+    of_batches = " ".join(run("analysis.batches", tmp_path).out.split())
+    of_anatomy = " ".join(run("analysis.anatomy", tmp_path).out.split())
+    assert (
+        "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded" in of_batches
+    )
+    assert "analysis.batches and analysis.scaled show another number" in of_anatomy
+    write_sweep(tmp_path / "plain", [run_of()])
+    assert "Profiled runs" not in run("analysis.batches", tmp_path / "plain").out
+
+
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "needs a profiled run" in one_line_error(run("analysis.anatomy", tmp_path))

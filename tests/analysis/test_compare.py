@@ -222,6 +222,7 @@ def test_the_fewest_runs_and_those_that_are_enough():
 def test_a_result_against_itself_is_said_to_be_the_same(before):
     same = run("analysis.compare", before, before).out
     assert "are the same runs" in same and "compared with" not in same
+    assert "batch_ms" not in same, "a table of zeros would look like an answer"
 
 
 def test_false_alarms_and_power():

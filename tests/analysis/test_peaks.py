@@ -18,7 +18,9 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
         ("Tesla K40m", "fp32", 4.29, 288),
         ("NVIDIA H100 80GB HBM3", "bf16", 989.4, 3350),
         ("NVIDIA A100-SXM4-40GB", "fp32", 19.5, 1555),
+        ("NVIDIA A100-PG509-200", "bf16", 312, 1555),
         ("Tesla V100-SXM2-16GB", "fp32", 15.7, 900),
+        ("Tesla V100-DGXS-32GB", "fp16", 125, 898),
         ("NVIDIA GeForce RTX 4090", "fp32", 82.6, 1008),
         ("NVIDIA GeForce GTX 1080 Ti", "fp32", 11.3, 484),
         ("NVIDIA B200", "bf16", 2250, 8000),
@@ -53,7 +55,11 @@ def test_devices_as_their_driver_names_them(
 
 
 def test_peaks_that_no_source_confirms_are_said_to_be_so(tmp_path):
-    for device, doubt in (("NVIDIA GH200 480GB", "GH200 96GB are not confirmed"), ("NVIDIA L40", "")):
+    for device, doubt in (
+        ("NVIDIA GH200 480GB", "GH200 96GB are not confirmed"),
+        ("Tesla V100-DGXS-32GB", "its arithmetic rates are taken from V100 SXM2"),
+        ("NVIDIA L40", ""),
+    ):
         write_sweep(tmp_path / device, [run_of(profile="torch")], Truth(device=device))
         said = " ".join(run("analysis.efficiency", tmp_path / device).out.split())
         assert doubt in said and ("not confirmed" in said) == bool(doubt)

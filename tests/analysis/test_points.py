@@ -131,9 +131,9 @@ def _late_by_turns(directory: Path, rank: int) -> None:
 def test_a_run_that_never_settles_is_said(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()], Truth(warmup=20, warmup_factor=3.0))
     ran = run("analysis.scaled", tmp_path)
-    assert "never reach a steady state" in ran.out
+    assert "2 of 2 runs reach no steady state" in " ".join(ran.out.split())
     write_sweep(tmp_path / "settled", [run_of()])
-    assert "never reach a steady state" not in run("analysis.scaled", tmp_path / "settled").out
+    assert "no steady" not in run("analysis.scaled", tmp_path / "settled").out
 
 
 def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
@@ -151,6 +151,14 @@ def test_groups_of_fields_and_of_world_sizes(tmp_path: Path) -> None:
     assert by_batch[1]["speedup"] is None
     assert by_batch[1]["scaling_efficiency_pct"] == pytest.approx(ideal, rel=0.01)
     assert by_batch[1]["scaling_efficiency_pct_low"] < ideal < by_batch[1]["scaling_efficiency_pct_high"]
+
+
+def test_a_group_of_several_world_sizes_says_so_and_counts_all_its_runs(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(gpus_per_node=size) for size in (1, 2, 4)], repetitions={"none": 3})
+    ran = run("analysis.scaled", tmp_path, "--group-by", "grad", "--format", "json")
+    assert ran.json[0]["repetitions"] == 9
+    assert "1 of 1 rows mix world sizes (grad fp32: 1, 2, 4 ranks)" in ran.err
+    assert "mix world sizes" not in run("analysis.scaled", tmp_path, "--group-by", "grad,world_size").out
 
 
 def test_a_group_with_the_base_point_scales_no_better_for_it(tmp_path: Path) -> None:
@@ -322,7 +330,7 @@ def test_rows_without_gpus_are_named_by_their_ranks_per_node() -> None:
     who = columns([FIELDS["gpus_per_node"], FIELDS["loader"]])
     row = {"gpus_per_node": 2, "loader": "synthetic", "use_note": "odd", "device_name": "cpu"}
     said = _use_notes([row, {**row, "device_name": "NVIDIA L4"}], who)
-    assert said == ["ranks/node 2, loader synthetic: odd.", "GPUs/node 2, loader synthetic: odd."]
+    assert said == ["* ranks/node 2, loader synthetic: odd.", "* GPUs/node 2, loader synthetic: odd."]
 
 
 def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:

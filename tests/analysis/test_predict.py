@@ -109,6 +109,16 @@ def test_a_range_that_spans_too_much_is_a_line_and_no_row(tmp_path):
     assert "throughputs on 1, 2 ranks do not determine those on 16" in said and "reasons" not in said
 
 
+def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path):
+    sweep = [
+        run_of(gpus_per_node=ranks, loader=loader) for ranks in (1, 2) for loader in ("pytorch", "synthetic")
+    ]
+    write_sweep(tmp_path, sweep, Truth(batch_ms={1: 100.0, 2: 150.0}, noise_ms=20.0), repetitions={"none": 2})
+    said = one_line_error(run("analysis.predict", tmp_path, "--ranks", "8"))
+    assert "no prediction: " in said and "on 1, 2 ranks do not determine those on 8 (" in said
+    assert len(said) < 200 and said.count(";") == 0
+
+
 def test_where_nothing_can_be_predicted_one_reason_stands_for_all_and_names_its_configuration(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("loader,gpus,images_per_s\na,1,100\na,2,150\nb,1,100\nb,2,140\n")

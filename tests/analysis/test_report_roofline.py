@@ -73,6 +73,18 @@ def test_shares_of_the_time_by_bound_are_said(tmp_path: Path) -> None:
     assert set(classes) == {"convolution", "pointwise", "optimizer"}
 
 
+def test_a_run_all_of_whose_ranks_were_recorded_comes_before_a_larger_one_of_which_one_was(
+    tmp_path: Path,
+) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=size) for size in (2, 4)])
+    for rank in (1, 2, 3):
+        (file,) = tmp_path.glob(f"run_0_config_1_4*/rank_000{rank}/kernels.parquet")
+        file.unlink()
+    section = roofline_of(tmp_path)
+    assert section is not None and "2 per node" in section.charts[0].figure["layout"]["title"]["text"]
+    assert "counts single kernels; the table judges each class as a whole" in section.text
+
+
 def test_without_a_peak_it_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"), calibration=False)
     section = roofline_of(tmp_path)

@@ -209,14 +209,17 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
         (Truth(batch_ms={1: 80.0}, perturbation=1.0, kernel_ms=90.0), "Several kernels run at the same time"),
     ],
 )
-def test_an_efficiency_of_the_batch_above_that_of_its_kernels_says_why(
+def test_an_efficiency_of_kernels_below_that_of_the_step_is_marked_and_says_why(
     tmp_path: Path, truth: Truth, says: str
 ) -> None:
     write_sweep(tmp_path, [run_of(profile=profile) for profile in ("none", "torch")], truth)
     (row,) = run("analysis.scaled", tmp_path, "--format", "json").json
     assert row["flops_efficiency_of_batch_pct"] > row["flops_efficiency_of_kernels_pct"]
     assert says in row["use_note"]
-    assert says in run("analysis.scaled", tmp_path).out.replace("\n", " ")
+    out = run("analysis.scaled", tmp_path).out
+    assert says in out.replace("\n", " ")
+    shares = next(line for line in out.splitlines() if line.lstrip().startswith("resnet50 ") and "*" in line)
+    assert shares.count("*") == 2, "those of the kernels, and not those of the step"
 
 
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:

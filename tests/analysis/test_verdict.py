@@ -6,7 +6,7 @@ import pytest
 
 from analysis.measures.anatomy.divide import SPLIT, WITHIN
 from analysis.measures.scaling.points import POINT_FIELDS
-from analysis.report.causes import Late, late_ranks, limit_of_transfer, of_loss
+from analysis.report.causes import Cause, Late, late_ranks, limit_of_transfer, lowest_of, of_loss
 from analysis.report.forecast import to_try
 from analysis.report.verdict import verdict
 
@@ -200,9 +200,38 @@ def test_an_unknown_cause_stays_unknown():
 def test_runs_that_differ_too_much_explain_nothing():
     wild = point(4, 160.0, **lost(LOST_PCT, compute=30.0), scaling_efficiency_pct_high=140.0)
     said = text(BASE, wild)
-    assert "identical runs differ too much" in said and "What to try" not in said
+    assert said.startswith("Not enough runs: identical runs differ so much") and "What to try" not in said
     # Before the efficiency of which it is said that it means little.
-    assert said.index("differ too much") < said.index("Scaling efficiency on")
+    assert said.index("differ so much") < said.index("Scaling efficiency on")
+
+
+def test_an_interval_too_wide_of_the_best_configuration_is_said_first_though_the_worst_is_explained():
+    wild = point(4, 110.0, loader="synthetic", scaling_efficiency_pct_high=190.0)
+    said = text(BASE, wild, point(4, 160.0, **lost(LOST_PCT, compute=30.0)))
+    assert said.startswith("Not enough runs: ") and "spans 100 percentage points" in said
+    assert "Largest cause: computation" in said
+
+
+def test_a_part_whose_interval_holds_zero_is_no_cause():
+    parts = lost(LOST_PCT, compute=20.0, exposed_loader=15.0)
+    unsure = {"loss_compute_pct_low": -4.0, "loss_compute_pct_high": 44.0}
+    sure = {"loss_exposed_loader_pct_low": 12.0, "loss_exposed_loader_pct_high": 18.0}
+    both = verdict([BASE, point(4, 160.0, **parts, **unsure, **sure)], ["a", "b"])
+    said = " ".join(one.text for one in both)
+    assert "Largest cause: data loading, 15.0 [12.0, 18.0] of 37.5" in said and "Second cause" not in said
+    assert "Not distinguishable from zero (percentage points): computation, 20.0 [-4.0, 44.0]." in said
+    assert [one.cause for one in both if one.cause] == ["loader"]
+    none = verdict([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **unsure)], ["a", "b"])
+    said = " ".join(one.text for one in none)
+    assert "Largest cause" not in said and "What to try" not in said and "computation, 30.0" in said
+    assert not [one for one in none if one.cause]
+
+
+def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():
+    row = {"loss_exposed_wait_pct": 18.0, "loss_exposed_wait_pct_low": 10.0}
+    assert lowest_of(row, Cause("exposed_wait", 18.0)) == 10
+    assert lowest_of(row, Cause("exposed_wait", 5.0)) == -3
+    assert lowest_of(row, Cause("late ranks", 5.0)) == float("inf")
 
 
 def test_the_base_of_fp16_gradients_may_be_said_to_be_fp32():

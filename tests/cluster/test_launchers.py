@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.allocation import Allocation, read_gpus
+from jobs.cluster import Partition
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.local import Local
 from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
@@ -24,6 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 WITH_DALI = frozenset({"nvidia.dali"})
 NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, WITH_DALI)
 CPU_NODE = replace(NODE, gpus=())
+MAIN = Partition("main", nodes=4, cpus=16, gpus=0)
 FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, nodes_at_start=4)
 USER = {
     "NCCL_DEBUG": "INFO",
@@ -112,6 +114,17 @@ def test_nodes_left_out_are_not_asked_for():
     assert "n2,n4" in argv
 
 
+@pytest.mark.parametrize("launcher", [Slurm(Site(), FOUR, CPU_NODE), mpirun("MPICH")])
+def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
+    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: ["n1", "n3"] if job == "7" else None)
+    assert launcher.refreshed().nodes == ("n1", "n3")
+    assert launcher.on(("n2", "n4")).nodes == ("n2", "n4")
+    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: None)  # it does not say
+    assert launcher.refreshed().nodes == FOUR.nodes
+    alone = replace(launcher, allocation=None)
+    assert alone.refreshed() == alone
+
+
 @pytest.mark.parametrize(
     ("launcher", "values", "says"),
     [
@@ -119,7 +132,19 @@ def test_nodes_left_out_are_not_asked_for():
         (Slurm(Site(), None, NODE), {}, "runs inside an allocation: sbatch"),
         (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes requested, but the allocation has 4"),
         (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "1 left out after"),
-        (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE), {"gpus_per_node": 2}, "submit with --exclusive"),
+        (Slurm(Site(), replace(FOUR, cpus=1), CPU_NODE, node_cpus=16), {"gpus_per_node": 2},
+             "the job has 1 of a node's 16 CPUs: submit with --exclusive"),
+        (Slurm(Site(), replace(FOUR, cpus=2), CPU_NODE, node_cpus=2), {"gpus_per_node": 4},
+             "4 GPUs per node requested, but the nodes have none (no site file sets gpus_per_node), and 2"),
+        (Slurm(find_site("laptop", {}), replace(FOUR, cpus=1), CPU_NODE, node_cpus=1), {"gpus_per_node": 2},
+             "laptop.yaml), and 1 CPU for as many ranks at most: change gpus_per_node of the sweep"),
+        (Slurm(Site(), replace(FOUR, cpus=2), NODE, node_cpus=2), {"gpus_per_node": 4}, "a node has 2 CPUs"),
+        (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"nodes": 5},
+             "5 nodes requested, but the partition main has 4"),
+        (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"device": "gpu"},
+             "a node of the partition main has no usable GPU"),
+        (Slurm(Site(gpus_per_node=2, name="mine"), None, NODE, gpus_per_node=0, partition=MAIN),
+             {"gpus_per_node": 2}, "the nodes of the partition main have 0: correct gpus_per_node in"),
         (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2},
              "2 GPUs per node requested, but the site file mine says gpus_per_node: 1"),
             (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
@@ -137,6 +162,21 @@ def test_nodes_left_out_are_not_asked_for():
 def test_a_launcher_says_why_it_cannot(launcher, values, says):
     answer = launcher.cannot(make_run(values))
     assert answer and says in answer and "\n" not in answer
+
+
+def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'main*|4|2|(null)'\necho 'gpu|2|64|gpu:2'\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    on_login_node = {"PATH": f"{tmp_path}:/bin"}
+    gpu = Slurm(Site(partition="gpu"), None, CPU_NODE, on_login_node).planned()
+    assert (gpu.machine.cores, len(gpu.machine.gpus), gpu.gpus_per_node) == (64, 2, 2)
+    assert gpu.cannot(make_run({"nodes": 2, "gpus_per_node": 2, "loader": "dali-gpu", "data": "."})) is None
+    argv = gpu.processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
+    assert "--nodes=2" in argv and not any(word.startswith("--nodelist") for word in argv)
+    held = Slurm(Site(), FOUR, NODE, on_login_node)
+    assert held.planned() == held
+    with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
+        Slurm(Site(partition="gpux"), None, CPU_NODE, on_login_node).planned()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jobs import commands
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
 STARTED_BY_OTHERS = {
-    "analysis.hotspots", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
+    "analysis.hotspots", "jobs.submit", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ METRICS = (
     Metric(
         "busbw_of_measured_pct",
         "busbw divided by the bus bandwidth measured at the start of the sweep",
-        "busbw, %\nof measured",
+        "busbw, % of\nmeasured",
     ),
     Metric(
         "clock_residual_us",
@@ -246,7 +246,8 @@ def _bandwidth(
 
 CAPTION = (
     "Wait: until the last rank enters the collective; transfer: after that. Exposed: while no kernel of "
-    "the model runs.\nalgbw: bytes over transfer time; busbw: bus bandwidth, as in nccl-tests."
+    "the model runs.\nalgbw: algorithm bandwidth, bytes divided by transfer time; busbw: bus bandwidth, as "
+    "in nccl-tests (% of measured: of the one measured at the start of the sweep)."
 )
 
 

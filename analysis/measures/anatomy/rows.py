@@ -68,10 +68,24 @@ _PARTS = {
                 "model run"
     ),
 }  # fmt: skip
+# What a narrow terminal shows last, and first.
+_PRIORITIES = {
+    "exposed_copies": 0, "overlapped_communication": 0, "overlapped_loader": 0, "loader_kernels": 0,
+    "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
+}  # fmt: skip
 METRICS = (
     Metric("attributed_batches", "number of batches averaged, over all ranks", "batches"),
-    Metric("wall_ms", "duration of the batch: sum of the parts", "wall"),
-    *(Metric(f"{name}_ms", meaning, head) for name, (head, meaning) in _PARTS.items()),
+    Metric(
+        "wall_ms",
+        "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "
+        "analysis.batches and analysis.scaled: median over steps of the slowest rank; of runs, of steps "
+        "that were not recorded)",
+        "wall",
+    ),
+    *(
+        Metric(f"{name}_ms", meaning, head, priority=_PRIORITIES.get(name, 1))
+        for name, (head, meaning) in _PARTS.items()
+    ),
 )
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a batch. Time "
@@ -166,8 +180,9 @@ def _shares(names: Iterable[str]) -> list[Column]:
 
 
 _CAPTION = (
-    "The parts sum to the wall time of a batch while the profiler records it; overlapped times are not "
-    "among them."
+    "The parts sum to the wall time of a recorded step, mean over steps and ranks; overlapped times are not "
+    "among them. analysis.batches and analysis.scaled show another number: the median over steps of the "
+    "slowest rank, of runs without the recorded steps."
 )
 
 

@@ -34,8 +34,10 @@ METRICS = (
     Metric("warmup", "warmup batches at the start, left out of the other columns", "warmup"),
     Metric(
         "batch_ms",
-        "median batch duration without warmup; the interval is within the run and does not cover "
-        "differences between runs (empty: too few batches, or too strongly correlated)",
+        "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
+        "that were not recorded, if there are any (those that were: attributed_ms, analysis.anatomy). The "
+        "interval is within the run and does not cover differences between runs (empty: too few steps, or "
+        "too strongly correlated)",
         "batch\nmedian",
         IN_RUN,
     ),
@@ -66,6 +68,11 @@ SHOWN = (
 )
 
 _WARMUP = "All values leave out warmup."
+_UNRECORDED = (
+    "Profiled runs: the steps that were not recorded; analysis.anatomy shows the recorded ones, mean over "
+    "ranks."
+)
+_OF_TRACES = "Traces: recorded steps, each of its slowest rank; analysis.anatomy shows their mean over ranks."
 
 
 def rows(study: Study) -> Rows:
@@ -103,7 +110,7 @@ def part(rows: Rows) -> Part:
         "Batches of each run (ms; a batch of the job ends with its slowest rank)",
         rows,
         filled(columns(shown), rows),
-        "\n".join(["Intervals are over the batches of one run.", *_too_short(rows), _WARMUP]),
+        "\n".join(["Intervals are over the steps of one run.", *_too_short(rows), _WARMUP, *_recorded(rows)]),
     )
 
 
@@ -115,8 +122,15 @@ def _too_short(rows: Rows) -> list[str]:
         return []
     return [
         f"{without} of {len(timed)} runs have no interval: too few batches after warmup for their "
-        "autocorrelation\n(50 suffice up to a correlation of 0.5, 100 up to 0.8)."
+        "autocorrelation (50 suffice up to a correlation of 0.5, 100 up to 0.8)."
     ]
+
+
+def _recorded(rows: Rows) -> list[str]:
+    """Which steps the rows of recordings are of, where analysis.anatomy shows another number."""
+    recorded = [row for row in rows if row.get("attributed_ms") is not None]
+    traced = any(row.get("job") for row in rows)
+    return [*([_UNRECORDED] if recorded else []), *([_OF_TRACES] if traced else [])]
 
 
 def _row(source: Source, series: Series) -> dict[str, Any]:

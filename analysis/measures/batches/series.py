@@ -173,8 +173,9 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     never = [name for name, one in unrecorded.items() if one.warmup and one.warmup >= len(one.step_ns) // 2]
     if never:
         study.note(
-            f"{len(never)} of {len(unrecorded)} runs never reach a steady state (e.g. {never[0]}): half of "
-            "their batches are dropped as warmup and the rest may drift. Use more batches"
+            f"{len(never)} of {len(unrecorded)} runs {'reaches' if len(never) == 1 else 'reach'} no steady "
+            f"state (e.g. {never[0]}): half of the steps are dropped as warmup and the rest may drift. Use "
+            "more steps (batches)"
         )
     drifting = [
         (name, change) for name, one in series.items() if (change := drift(one.steady_ns)) is not None

@@ -51,6 +51,7 @@ METRICS = (
         "Taguchi, larger is better (as in the reference): range over its levels of the mean "
         "signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, with plain means",
         "signal to\nnoise, dB",
+        priority=0,
     ),
     Metric("rank_by_signal", "rank by signal_to_noise_db"),
     Metric(
@@ -67,6 +68,7 @@ METRICS = (
         "p value of the F test, corrected for the number of tests (Holm 1979)",
         "p",
         show=probability,
+        priority=2,
     ),
 )
 COLUMNS = {"Columns:": METRICS}
@@ -260,7 +262,12 @@ def caption(cells: Sequence[Cell], rows: Rows) -> str:
     counts = sorted({len(cell.responses) for cell in cells})
     span = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     text = f"{len(cells)} configurations, repetitions of each: {span}. "
-    text += "Omega squared: share of the variance; p: corrected (Holm)."
+    text += (
+        "Effect: best level compared with the worst. Omega squared: share of the variance that the factor "
+        "explains. Signal to noise: by how many decibels its levels differ in Taguchi's ratio, which the "
+        "reference used (larger: the factor matters more). p: probability of such a difference by chance, "
+        "corrected for the number of tests (Holm)."
+    )
     if counts[0] > 1:
         text += (
             "\nThe intervals allow for configurations whose runs scatter three to four times as much as "

@@ -17,7 +17,7 @@ from analysis.statistics import estimates
 
 _SCALING = (
     Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
-    Metric("repetitions", "runs that give the durations", "runs"),
+    Metric("repetitions", "runs that give the durations (of a group: of all its configurations)", "runs"),
     Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
     Metric(
         "batch_ms",
@@ -25,7 +25,7 @@ _SCALING = (
         "batch, ms\nmedian",
         CONFIDENCE,
     ),
-    Metric("p95_ms", "95th percentile of the batches of these runs, without warmup", "p95\nms"),
+    Metric("p95_ms", "95th percentile of the batches of these runs, without warmup", "p95\nms", priority=0),
     Metric("p99_ms", "99th percentile", "p99\nms"),
     Metric("max_ms", "longest batch", "max\nms"),
     Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
@@ -36,6 +36,7 @@ _SCALING = (
         "scaling eff.\n%",
         CONFIDENCE,
         places=1,
+        priority=2,
     ),
     Metric("interval_note", "reason why there is no interval", text=True),
     Metric("interval_seed", "seed of the resampling"),
@@ -83,7 +84,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
     rate = _rate([point.rate_resamples for point in points], points)
     notes = dict.fromkeys(point.batch.note for point in points if point.batch.note)
     row: dict[str, Any] = {
-        "repetitions": min(len(point.timed) for point in points),
+        "repetitions": sum(len(point.timed) for point in points),
         "timed_by": ", ".join(dict.fromkeys(point.timed_by for point in points)),
         "batch_ms": float(np.mean([point.batch.value for point in points])) / 1e6,
         "p95_ms": estimates.percentile(pooled, 95),

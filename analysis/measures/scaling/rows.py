@@ -1,6 +1,6 @@
 """How does training scale, from runs of our own: a row a configuration, or a group of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display.metrics import Rows
@@ -29,6 +29,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     for number, point in enumerate(points):
         key = tuple(_value(point, name) for name in group_by) if group_by else (number,)
         groups.setdefault(key, []).append(point)
+    _note_mixed(study, group_by, groups)
     answer: Rows = []
     for key, members in groups.items():
         row = dict(zip(group_by, key, strict=True)) if group_by else _fields(members[0])
@@ -52,6 +53,20 @@ def _note_kind(study: Study, points: Sequence[Point], kind: Scaling) -> None:
             f"efficiencies are of {kind} scaling: {compared[kind]} of {len(points)} configurations have a "
             f"baseline of fewer ranks with the same {constant[kind]}; {compared[other]} have one with the "
             f"same {constant[other]} (analysis.scaled --scaling {other})"
+        )
+
+
+def _note_mixed(study: Study, group_by: Sequence[str], groups: Mapping[tuple, Sequence[Point]]) -> None:
+    """Say which rows of a table by groups are of several numbers of ranks: their times are of no job."""
+    sizes = {key: sorted({point.world_size for point in points}) for key, points in groups.items()}
+    mixed = {key: of for key, of in sizes.items() if len(of) > 1}
+    if mixed:
+        key, of = next(iter(mixed.items()))
+        named = ", ".join(f"{name} {value}" for name, value in zip(group_by, key, strict=True))
+        study.note(
+            f"{len(mixed)} of {len(groups)} rows mix world sizes ({named}: {', '.join(map(str, of))} ranks): "
+            "their durations and images/s are means over unlike jobs. Add world_size to --group-by to "
+            "separate them"
         )
 
 

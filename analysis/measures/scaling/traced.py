@@ -208,8 +208,9 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
 def part(found: Answer) -> Part:
     """The terminal's table."""
     caption = (
-        "Durations of batches as recorded, including the profiler's overhead. Intervals are over the "
-        "batches of one run."
+        "Steps as recorded, including the profiler's overhead: median over the steps of the slowest rank. "
+        "Parts: mean over steps and ranks, so they sum to less where ranks differ. Intervals are over the "
+        "steps of one run."
     )
     shown = columns(METRICS, *_SHOWN)
     return Part("Scaling, from traces (ms per batch)", found.rows, shown, "\n".join([found.assumed, caption]))

@@ -42,6 +42,7 @@ METRICS = (
         "verdict",
         "of a batch: slower or faster if the intervals do not overlap; otherwise not shown",
         text=True,
+        priority=2,
     ),
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
@@ -112,7 +113,8 @@ def _figures(study: Study, source: Source) -> dict[tuple[str, str], _Figure]:
         for name in EVERY:
             add("parts", name.replace("_", " "), row[f"{name}_ms"])
     for row in _collectives(study, source):
-        add("collectives", f"{row['collective']} of {row['group_size']}", row["ms_per_batch"])
+        size = f" of {row['group_size']}" if row["group_size"] else ""
+        add("collectives", f"{row['collective']}{size}", row["ms_per_batch"])
     for row in kernels_of(study, source, by=("class",)):
         add("kernels", str(row["class"]), row["ms_per_batch"])
     return found

@@ -67,7 +67,7 @@ METRICS = (
         "MFU\n%",
         CONFIDENCE,
     ),
-    Metric("use_note", "reason why efficiencies of the batch are above those of the kernels", text=True),
+    Metric("use_note", "reason why efficiencies of the kernels are below those of the step", text=True),
     Metric(
         "exposed_communication_ms",
         "communication per batch and rank that is not overlapped with computation (as in "
@@ -105,7 +105,7 @@ def use_of_device(points: Sequence[Point], anatomies: Anatomies) -> dict[str, An
     row |= _mfu(points)
     if points and all(point.cost for point in points):
         row |= _costs(points)
-        row["use_note"] = _above_kernels(points, row["kernel_ms"])
+        row["use_note"] = _below_step(points, row["kernel_ms"])
     return row | _communication([anatomies.get(point, {}) for point in points])
 
 
@@ -172,8 +172,8 @@ def _interval_of_ratio(drawn: Sequence[tuple[estimates.Drawn, estimates.Drawn]])
     return estimates.interval(over / under)
 
 
-def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:
-    """Why efficiencies of the batch are above those of its kernels; empty: they are not.
+def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
+    """Why efficiencies of the kernels are below those of the step; empty: they are not.
 
     One device that works on one kernel at a time cannot do so. Kernels are timed in recorded batches, which
     the profiler slows down, and batches in unprofiled ones; and kernels that run at the same time are summed.
@@ -182,16 +182,16 @@ def _above_kernels(points: Sequence[Point], kernel_ms: float) -> str:
     if kernel_ms <= batch_ms:
         return ""
     recorded_ms = float(np.mean([_recorded_ns(point) for point in points])) / 1e6
-    above = (
-        f"efficiencies of the batch are above those of the kernels: kernel times sum to {digits(kernel_ms)} "
-        f"ms, but a batch takes {digits(batch_ms)} ms"
+    below = (
+        "efficiencies of the kernels are below those of the step, since kernel times sum to "
+        f"{digits(kernel_ms)} ms and a step takes {digits(batch_ms)} ms"
     )
     if kernel_ms <= recorded_ms:
         return (
-            f"{above}. The kernels were timed in recorded batches of {digits(recorded_ms)} ms, "
-            f"{recorded_ms / batch_ms:.2f} times as long, so the efficiencies of the kernels are too low"
+            f"{below}. The profiler slowed the kernels (recorded steps take {digits(recorded_ms)} ms, "
+            f"{recorded_ms / batch_ms:.2f} times as long), so their efficiencies are too low"
         )
-    return f"{above}. Several kernels run at the same time (recorded batches take {digits(recorded_ms)} ms)"
+    return f"{below}. Several kernels run at the same time (recorded steps take {digits(recorded_ms)} ms)"
 
 
 def _over(total: float, could: Sequence[tuple[float, float | None]]) -> float | None:

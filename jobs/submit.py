@@ -1,0 +1,194 @@
+"""Submit a sweep as one Slurm job for each number of nodes; slurm/submit.sh is how users call it.
+
+What would end the jobs at their start is found before the first is queued: a wrong sweep or site file, a
+network or modules that are not there, no data, a partition with too few nodes, CPUs or GPUs. (CHECK=no: where
+compute nodes have what a login node lacks.)
+"""
+
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from jobs import progress, sweep
+from jobs.execute import print_plan, split_possible
+from jobs.execution import ROOT, Execution
+from jobs.launchers.slurm import Slurm
+from jobs.site import CHOOSE, find_site, sbatch_words
+from jobs.sweep_file import SweepRun
+from profiling.errors import EXIT_DONE, UserError, run_command
+
+_DRY_RUN = "--dry-run"
+_NODES = ("-N", "--nodes")
+
+# Starts a job of these words of sbatch, with these variables; what it is to the user; returns its id.
+Start = Callable[[Sequence[str], Mapping[str, str], str], str]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the user has typed: the sweep file, options of sbatch, and options of jobs.sweep."""
+
+    config: str
+    of_sbatch: list[str]
+    of_sweep: list[str]
+    dry_run: bool
+
+
+def main() -> int:
+    words = read_words(sys.argv[1:])
+    arguments = sweep.parser().parse_args([words.config, "--launcher=slurm", *words.of_sweep])
+    site = find_site(arguments.site, os.environ)
+    asked = sweep.read_request(arguments, site)
+    checked = os.environ.get("CHECK") != "no"
+    if checked:
+        sweep.check_modules(site)
+    sweep.announce(asked, site)
+    wanted = option(words.of_sbatch, "-p", "--partition") or site.partition
+    launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
+    execution = asked.execution(launcher.planned(), arguments)
+    sweep_runs = possible_runs(execution, asked) if checked else asked.sweep_runs
+    todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
+    counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})
+    if not counts:
+        print(f"all {len(sweep_runs)} runs of {asked.directory} are done: nothing to submit")
+        return EXIT_DONE
+    variables = {CHOOSE: arguments.site} if arguments.site else {}
+    start = printed() if words.dry_run else submitted
+    submit(counts, words, sbatch_words(site), str(asked.directory), variables, start)
+    if words.dry_run:
+        print_plan(execution, sweep_runs, asked.excluded)
+        print("dry run: nothing was submitted", file=sys.stderr)
+    return EXIT_DONE
+
+
+def read_words(words: Sequence[str]) -> Words:
+    """``CONFIG [options of sbatch] [-- options of jobs.sweep]``.
+
+    Raises:
+        UserError: an option where it does not belong.
+    """
+    config, *rest = words
+    at = rest.index("--") if "--" in rest else len(rest)
+    of_sbatch, of_sweep = rest[:at], rest[at + 1 :]
+    for word in of_sbatch:
+        name = word.partition("=")[0]
+        if name in _NODES:
+            raise UserError(f"{name}: each job has the nodes of its runs; to choose: -- --only nodes=1,2")
+        if name in set(sweep.parser().flags) - {_DRY_RUN, "-h", "--help"}:
+            raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
+        if word.endswith((".yaml", ".yml")):
+            raise UserError(f"one sweep file at a time: {config}, then {word}")
+    return Words(
+        config,
+        [word for word in of_sbatch if word != _DRY_RUN],
+        [word for word in of_sweep if word != _DRY_RUN],
+        _DRY_RUN in rest,
+    )
+
+
+def option(words: Sequence[str], *names: str) -> str | None:
+    """The value of an option among words: ``-p x``, ``-px``, ``--partition x`` or ``--partition=x``."""
+    for index, word in enumerate(words):
+        if word in names:
+            return next(iter(words[index + 1 :]), None)
+        for name in names:
+            attached = name if len(name) == 2 else f"{name}="
+            if word.startswith(attached):
+                return word.removeprefix(attached)
+    return None
+
+
+def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:
+    """The runs that can start in jobs of this site.
+
+    Raises:
+        UserError: none can; or some cannot, and the sweep does not leave them out.
+    """
+    possible, impossible = split_possible(execution, asked.sweep_runs)
+    progress.print_excluded(Console(stderr=True), impossible)
+    if impossible and asked.sweep.unavailable == "fail":
+        raise UserError(
+            f"nothing was submitted: {len(impossible)} of {len(asked.sweep_runs)} runs cannot start, "
+            "see above (to leave them out: -- --unavailable skip)"
+        )
+    return possible
+
+
+def submit(
+    counts: Sequence[int],
+    words: Words,
+    of_site: Sequence[str],
+    directory: str,
+    variables: Mapping[str, str],
+    start: Start,
+) -> None:
+    """Start a job for each number of nodes and, when all have ended, one that writes the report.
+
+    Args:
+        of_site: options of sbatch that the site file gives; those that the user has typed come after them.
+        directory: where the results go.
+        variables: of all jobs.
+    """
+    at_once = os.environ.get("AT_ONCE") == "yes"
+    begin = ["sbatch", "--parsable", *of_site, *words.of_sbatch]
+    of_sweep = list(_without_nodes(words.of_sweep))
+    ids: list[str] = []
+    try:
+        for count in counts:
+            after = [f"--dependency=afterany:{ids[-1]}"] if ids and not at_once else []
+            own = [f"--nodes={count}", f"--job-name=scaleprof-{count}", *after]
+            script = ["slurm/sweep.sh", words.config, "--only", f"nodes={count}", *of_sweep]
+            nodes = f"{count} node{'s' if count > 1 else ''}"
+            ids.append(start([*begin, *own, *script], {**variables, "REPORT": "no"}, nodes))
+        own = [f"--dependency=afterany:{':'.join(ids)}", "slurm/report.sh", directory]
+        start([*begin, *own], variables, f"the report, {directory}/report.html")
+    except (UserError, KeyboardInterrupt) as error:
+        why = str(error) or "interrupted"
+        queued = " ".join(ids)
+        raise UserError(
+            f"{why}; queued before: {queued} (to remove: scancel {queued})" if ids else why
+        ) from None
+
+
+def _without_nodes(words: Sequence[str]) -> Iterator[str]:
+    """Options of jobs.sweep without ``--only nodes=...``, which each job has its own of."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--only" and not (following := next(rest, "")).startswith("nodes="):
+            yield from (word, following)
+        elif word != "--only" and not word.startswith("--only=nodes="):
+            yield word
+
+
+def submitted(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
+    """Submit a job, say which it is, and return its id; sbatch itself says what it refuses."""
+    answer = subprocess.run(
+        argv, env={**os.environ, **variables}, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if answer.returncode:
+        raise UserError(f"sbatch has refused the job ({what}), see above")
+    job = answer.stdout.strip().partition(";")[0]  # in a federation the cluster's name follows
+    print(f"job {job}: {what}", flush=True)
+    return job
+
+
+def printed() -> Start:
+    """Print what would be submitted, as one can paste it into a shell, and invent ids."""
+    numbers = itertools.count(1)
+
+    def start(argv: Sequence[str], variables: Mapping[str, str], what: str) -> str:
+        environment = [f"{name}={value}" for name, value in variables.items()]
+        print(f"# {what}\n{shlex.join([*(['env'] if variables else []), *environment, *argv])}")
+        return f"JOB{next(numbers)}"
+
+    return start
+
+
+if __name__ == "__main__":
+    run_command(main)

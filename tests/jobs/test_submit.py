@@ -1,0 +1,169 @@
+"""A job for each number of nodes: what would end it is found before it is queued."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.submit import option
+from tests.analysis.commands import ROOT, Ran, one_line_error, run
+
+SINFO = "main*|4|2|(null)"
+SBATCH = """echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
+case "$*" in
+    *--bad*) echo "sbatch: error: bad" >&2; exit 1;;
+    *--limit*--nodes=2*) exit 1;;
+esac
+echo $(grep -c . {log})
+"""
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch) -> Path:
+    """On a login node of the cluster `virtual`; what sbatch is asked, a line a job."""
+    log = tmp_path / "log"
+    scripts = {
+        "scontrol": "echo 'ClusterName = virtual'",
+        "sinfo": f"echo '{SINFO}'",
+        "srun": "exit 1",
+        "sbatch": SBATCH.format(log=log),
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SCALEPROF_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(ROOT)
+    return log
+
+
+@pytest.fixture
+def submit(tmp_path, log):
+    """Submits a sweep with such fields of a run."""
+
+    def call(fields: str, *words: str, more: str = "") -> Ran:
+        path = tmp_path / "s.yaml"
+        path.write_text(f"repetitions: 1\n{more}\nrun: {{{fields}, batches: 3}}\n")
+        return run(
+            "jobs.submit", path, *words, *([] if "--" in words else ["--"]), "--out", f"{tmp_path}/out"
+        )
+
+    return call
+
+
+def asked(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_each_number_of_nodes_is_a_job_with_what_the_site_file_says(submit, log, tmp_path):
+    answer = submit("nodes: [2, 1]", "--time=5")
+    config, out = tmp_path / "s.yaml", tmp_path / "out"
+    assert answer.code == 0, answer.err
+    assert asked(log) == [
+        f"no : --parsable --partition=main --time=5 --nodes=1 --job-name=scaleprof-1 slurm/sweep.sh {config} "
+        f"--only nodes=1 --out {out}",
+        "no : --parsable --partition=main --time=5 --nodes=2 --job-name=scaleprof-2 --dependency=afterany:1 "
+        f"slurm/sweep.sh {config} --only nodes=2 --out {out}",
+        f" : --parsable --partition=main --time=5 --dependency=afterany:1:2 slurm/report.sh {out}/s",
+    ]
+    assert answer.out.splitlines() == [
+        "job 1: 1 node",
+        "job 2: 2 nodes",
+        f"job 3: the report, {out}/s/report.html",
+    ]
+    assert answer.err == "site file: jobs/sites/virtual.yaml\n"
+
+
+def test_a_dry_run_prints_the_jobs_and_their_commands_and_submits_nothing(submit, log):
+    for words in (["--dry-run"], ["--", "--dry-run"]):
+        answer = submit("nodes: [1, 2]", *words)
+        assert answer.code == 0 and "dry run: nothing was submitted" in answer.err
+        lines = answer.out.splitlines()
+        assert sum("sbatch --parsable --partition=main" in line for line in lines) == 3
+        assert not any("--dry-run" in line for line in lines)
+        assert sum(" srun --nodes=" in line and "--nodelist" not in line for line in lines) == 2
+    assert not asked(log)
+
+
+def test_a_sweep_outside_a_job_can_be_planned_but_not_run(submit, tmp_path):
+    submit("nodes: [1, 8]", "--dry-run")
+    words = ["jobs.sweep", tmp_path / "s.yaml", "--launcher", "slurm", "--out", tmp_path / "out"]
+    plan = run(*words, "--dry-run")
+    assert plan.code == 1 and "8 nodes requested, but the partition main has 4" in plan.err
+    assert "srun --nodes=1 " in plan.out
+    assert run(*words).code == 2 and "runs inside an allocation" in run(*words).err
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "says"),
+    [
+        ("nodes: [1, 8]", [], "8 nodes requested, but the partition main has 4"),
+        ("gpus_per_node: [1, 4]", [], "but the nodes have none (gpus_per_node is 0 in the site file"),
+        ("network: ib", [], "network: ib is not in the site file"),
+        ("loader: pytorch, data: /no/imagenet", [], "there is no data folder /no/imagenet"),
+        ("nodes: 1", ["--partition=gpu"], "Slurm has no partition 'gpu'; one of: main"),
+        ("nodes: 1", ["-p", "gpu"], "Slurm has no partition 'gpu'; one of: main"),
+        ("nodes: 1", ["-N", "4"], "-N: each job has the nodes of its runs; to choose: -- --only nodes=1,2"),
+        ("nodes: 1", ["--only", "batch=4"], "--only is an option of jobs.sweep: write it after --"),
+        ("nodes: 1", ["other.yaml"], "one sweep file at a time"),
+    ],
+)  # fmt: skip
+def test_what_would_end_the_jobs_is_found_before_one_is_queued(submit, log, fields, words, says):
+    answer = submit(fields, *words)
+    assert answer.code == 2 and says in answer.err and not asked(log)
+    assert "Traceback" not in answer.err
+
+
+def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
+    submit, log, tmp_path, monkeypatch
+):
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    monkeypatch.setattr("jobs.site.SITES", sites)
+    (sites / "one.yaml").write_text("cluster: virtual\nmodules: [cuda]")
+    assert "has `modules`, but this shell has no command `module`" in one_line_error(submit("nodes: 1"))
+    monkeypatch.setenv("CHECK", "no")
+    assert submit("nodes: 9").code == 0 and len(asked(log)) == 2
+    monkeypatch.delenv("CHECK")
+    (sites / "two.yaml").write_text("cluster: virtual")
+    assert "choose one: export SCALEPROF_SITE=one" in one_line_error(submit("nodes: 1"))
+    assert submit("nodes: 1", "--", "--site", "two").code == 0
+    assert asked(log)[2].startswith("no two: --parsable --nodes=1")
+
+
+def test_some_runs_may_be_left_out(submit, log):
+    answer = submit("nodes: [1, 8]", more="unavailable: skip")
+    assert answer.code == 0 and "left out 1 run: 8 nodes" in answer.err and len(asked(log)) == 2
+    submit("nodes: [1, 2]", "--", "--only", "nodes=2,4", "--only=batch=32")
+    assert "--only nodes=2 --only=batch=32 --out" in asked(log)[2]
+
+
+def test_what_is_done_is_not_submitted_again(submit, log, tmp_path):
+    write = "run_0_config_{}_1_eth_none_2_resnet50_synthetic_32_fp32_fp32_ret_0"
+    for nodes in (1, 2):
+        folder = tmp_path / "out" / "s" / write.format(nodes)
+        folder.mkdir(parents=True)
+        run_ = f'{{"nodes": {nodes}, "batches": 3}}'
+        (folder / "manifest.json").write_text(
+            f'{{"run": {run_}, "repetition": 0, "exit_code": 0, "command": [], "started": "", "ended": "",'
+            ' "seconds": 1}'
+        )
+        answer = submit("nodes: [1, 2]")
+        assert len(asked(log)) == 2
+    assert answer.code == 0 and "all 2 runs of" in answer.out and "nothing to submit" in answer.out
+
+
+def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, log, capfd):
+    answer = submit("nodes: [1, 2]", "--bad")
+    assert answer.code == 2 and answer.out == "" and "sbatch: error: bad" in capfd.readouterr().err
+    assert answer.err.endswith("scaleprof: error: sbatch has refused the job (1 node), see above\n")
+    log.unlink()
+    answer = submit("nodes: [1, 2]", "--limit")
+    assert answer.err.endswith("(2 nodes), see above; queued before: 1 (to remove: scancel 1)\n")
+
+
+@pytest.mark.parametrize("words", [["-p", "x"], ["-px"], ["--partition", "x"], ["--time=5", "--partition=x"]])
+def test_an_option_is_found_however_it_is_written(words):
+    assert option(words, "-p", "--partition") == "x"
+    assert option(["--time=5"], "-p", "--partition") is None
