@@ -23,7 +23,7 @@ from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-from profiling.traced_job import listed
+from profiling.number_ranges import listed
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
