@@ -66,7 +66,8 @@ def test_all_sections_of_a_sweep(page):
     found = {section.id: section for section in page.sections}
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
-        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
+        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction",
+        "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
