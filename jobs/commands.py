@@ -26,7 +26,7 @@ GROUPS = {
         "jobs.doctor", "jobs.choices", "jobs.site", "train.calibrate",
     ),
     "What should be measured?": (
-        "jobs.sweep", "train", "train.data", "profiling.convert",
+        "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",
     ),
     "How does training scale, and what is lost where?": (
         "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",

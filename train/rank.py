@@ -14,6 +14,8 @@ from profiling import tables
 from profiling.clocks import set_clock
 from profiling.errors import UserError
 from profiling.markers import open_markers
+from profiling.process_facts import process_age_ns
+from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop, timing
 from train.backends import Backend, open_backend, peers_lost
@@ -130,10 +132,10 @@ def _run_rank(
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
-    clock, markers = timing.open_clock(device.type), open_markers()
+    clock, markers = open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     backend.barrier()
-    startup_ns = timing.process_age_ns()
+    startup_ns = process_age_ns()
     meters.start()
     recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
     used = meters.stop()
