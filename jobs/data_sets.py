@@ -10,7 +10,9 @@ from pathlib import Path
 
 from profiling.errors import UserError
 
-MAKE_DATA = "make a small set with: python -m train.data make data/demo"
+_DEMO = Path("data", "demo")
+MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
+_CORRECT = "correct `data` of the run, or its path in the site file"
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
@@ -24,7 +26,8 @@ def data_folder(data: str | Path, data_format: str) -> Path:
     if not folder.is_dir():
         if folder.exists():
             raise UserError(f"data {folder.absolute()} is a file; give the folder that holds the data set")
-        raise UserError(f"there is no data folder {folder.absolute()}; {MAKE_DATA}")
+        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else _CORRECT
+        raise UserError(f"there is no data folder {folder.absolute()}; {do}")
     part = folder / ("images" if data_format == "images" else "tfrecord")
     return part if part.is_dir() else folder
 

@@ -1,11 +1,14 @@
 """What does this machine have, what is missing, and which command installs it?
 
+On a cluster: which site file is used, and is what it says true of this node?
+
     python -m jobs.doctor [--format table|json]
 
 Exit code 0: scaleprof can train here; 1: something that it needs is missing.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from jobs.gpus import NO_AMD, why_not_built_for, why_not_tested
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS, Library
 from jobs.machine import Machine, this_machine, versions
+from jobs.site_check import check_site
 from jobs.tau_here import look_at_tau, presence_of
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.presence import Presence
@@ -50,6 +54,7 @@ def examine(machine: Machine) -> list[Finding]:
         *_loaders(machine),
         *_launchers(),
         *_profilers(bool(machine.gpus)),
+        *(_of("cluster", presence) for presence in check_site(os.environ)),
     ]
 
 
@@ -168,7 +173,8 @@ def show(findings: list[Finding]) -> None:
         else:
             sign = Text("✗", style="red") if finding.required else Text("–", style="yellow")
         # Text, because a plain string would be read as markup: "pip install -e '.[mpi]'" without its "[mpi]".
-        table.add_row(sign, *(Text(words) for words in (finding.name, finding.detail, finding.remedy)))
+        remedy = "" if finding.present else finding.remedy
+        table.add_row(sign, *(Text(words) for words in (finding.name, finding.detail, remedy)))
     Console().print(table)
 
 

@@ -160,6 +160,7 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console) 
     if ended.exit_code or not path.exists():
         # Runs are worth running without it: their efficiencies then stand beside the datasheet only.
         reason = explain(ended.exit_code, ended.reason, log_tail(scratch / store.LOG), ended.kind).text
-        console.print(Text(f"calibration failed, measured peaks will be missing: {reason}", style="yellow"))
+        text = f"calibration failed, measured peaks will be missing: {reason}"
+        console.print(Text(text, style="yellow"), soft_wrap=True)
         return
     store.remove(scratch)

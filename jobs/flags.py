@@ -2,21 +2,25 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from jobs.run import Run, as_text, make_run, parse_value
+from pydantic.fields import FieldInfo
+
+from jobs.run import Run, as_text, make_run, parse_value, wrong_values
 from jobs.validation import literal_options
-from profiling.arguments import Parser
+from profiling.arguments import Help, Parser
+from profiling.errors import Mistakes, UserError
 
 
 class _Parser(Parser):
     """A parser whose flags the shell's Tab key completes."""
 
-    def parse_args(self, *arguments, **named):  # type: ignore[override]
+    def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         if "_ARGCOMPLETE" in os.environ:
             complete_flags(self)
-        return super().parse_args(*arguments, **named)
+        return super().parse_all(args, namespace)
 
 
 def complete_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +32,7 @@ def complete_flags(parser: argparse.ArgumentParser) -> None:
 
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
-    return _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return _Parser(prog=prog, description=description, formatter_class=Help)
 
 
 FORMATS = ("table", "csv", "json", "parquet")
@@ -42,9 +46,17 @@ def add_format_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# What our own training loop has no flag for: it is no program of a user's.
+_NO_FLAGS = ("program",)
+
+
+def _flags() -> dict[str, FieldInfo]:
+    return {name: info for name, info in Run.model_fields.items() if name not in _NO_FLAGS}
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
-    for name, info in Run.model_fields.items():
+    for name, info in _flags().items():
         options = literal_options(info.annotation)
         text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
         default = "" if info.default is None else f" [{as_text(info.default)}]"
@@ -58,12 +70,29 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(flag, metavar=metavar, help=(text + default).replace("%", "%%"))
 
 
-def run_from_flags(arguments: argparse.Namespace) -> Run:
-    """The Run that parsed flags say."""
-    given = {
-        name: getattr(arguments, name) for name in Run.model_fields if getattr(arguments, name) is not None
-    }
-    return make_run({name: parse_value(name, text) for name, text in given.items()})
+def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
+    """The Run that parsed flags say.
+
+    Args:
+        mistakes: what is wrong with other flags, to be said with what is wrong with these.
+
+    Raises:
+        Mistakes: all that is wrong; whether values go together shows only where each is right.
+    """
+    wrong, values = list(mistakes), {}
+    for name in _flags():
+        text = getattr(arguments, name)
+        if text is None:
+            continue
+        try:
+            value = parse_value(name, text)
+            wrong += wrong_values({name: value})
+            values[name] = value
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise Mistakes(wrong)
+    return make_run(values)
 
 
 def to_flags(run: Run) -> list[str]:

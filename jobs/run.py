@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from jobs.backends import BACKENDS
 from jobs.loaders import LOADERS
 from jobs.schedule import parse_schedule, why_no_schedule
-from jobs.validation import explain, literal_options
+from jobs.validation import explain, literal_options, problems_of
 from profiling.errors import UserError, did_you_mean
 from profiling.tools import STARTED, check_mode
 
@@ -172,6 +172,10 @@ class Run(BaseModel):
         False, description="synchronise the device after forward and update, as the reference study did"
     )
 
+    program: Annotated[str, Field(max_length=4096), _WORKLOAD] = Field(
+        "", description="command of the program that was run in place of our own training loop"
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
         if self.attribute_from is not None and self.attribute_from >= self.batches:
@@ -291,6 +295,16 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
         return Run.model_validate(dict(values))
     except ValidationError as error:
         raise UserError((f"{where}: " if where else "") + explain(error, Run)) from None
+
+
+def wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with values of fields, each taken by itself: a line each."""
+    try:
+        Run.model_validate(dict(values))
+    except ValidationError as error:
+        # Whether values go together shows only where all of a run's are known.
+        return [problem.text for problem in problems_of(error, Run) if problem.place]
+    return []
 
 
 # --- the run id ---------------------------------------------------------------------------------------

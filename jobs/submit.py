@@ -80,7 +80,7 @@ def read_words(words: Sequence[str]) -> Words:
         name = word.partition("=")[0]
         if name in _NODES:
             raise UserError(f"{name}: each job has the nodes of its runs; to choose: -- --only nodes=1,2")
-        if name in sweep.parser().flags - {_DRY_RUN, "-h", "--help"}:
+        if name in set(sweep.parser().flags) - {_DRY_RUN, "-h", "--help"}:
             raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
         if word.endswith((".yaml", ".yml")):
             raise UserError(f"one sweep file at a time: {config}, then {word}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.run import ID_FIELDS, Profile, Run, format_id, make_run, parse_value
+from jobs.run import ID_FIELDS, Profile, Run, format_id, make_run, parse_value, wrong_values
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean
@@ -201,12 +201,9 @@ def _problems_of_factor(name: str, values: Any) -> list[Problem]:
         return [Problem(("run", name), f"{name} has no value; give at least one")]
     problems = []
     for index, value in enumerate(_as_list(values)):
-        try:
-            Run.model_validate({name: value})
-        except ValidationError as error:
-            # Whether values go together shows only where all of a run's are known.
-            of_field = [problem for problem in problems_of(error, Run) if problem.place]
-            problems += [Problem(("run", name, index), problem.text) for problem in of_field]
+        if value in _as_list(values)[:index]:
+            problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
+        problems += [Problem(("run", name, index), text) for text in wrong_values({name: value})]
     return problems
 
 

@@ -2,15 +2,50 @@
 
 import argparse
 import re
+import textwrap
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean
 
-_UNKNOWN = re.compile(r"unrecognized arguments: (-[^\s=]+)")
+_FLAG = re.compile(r"-+[A-Za-z][^\s=]*")
 _CHOICE = re.compile(
     r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)"
 )
 _REQUIRED = "the following arguments are required: "
+
+
+# A line of an example: a command, and behind two blanks or more what it does; or more of what it does.
+_EXAMPLE = re.compile(r"(?P<command> *\S+(?: \S+)*) {2,}(?P<what>\S.*)| {20,}(?P<more>\S.*)")
+_BELOW = " " * 8  # before what an example does, below it
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Descriptions as they are written; what is wider than the terminal is wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_wrapped(block, width) for block in text.split("\n\n"))
+
+
+def _wrapped(block: str, width: int) -> str:
+    """A paragraph in lines of ``width``; of indented examples, what each does on lines below it."""
+    lines = block.strip("\n").splitlines()
+    if max(map(len, lines), default=0) <= width:
+        return block
+    if not any(line.startswith(("    ", "python -m ")) for line in lines):
+        return textwrap.fill(" ".join(lines), width, break_on_hyphens=False)
+    examples: list[tuple[str, list[str]]] = []
+    for line in lines:
+        match = _EXAMPLE.fullmatch(line)
+        if match and match["more"] and examples:
+            examples[-1][1].append(match["more"])
+        else:
+            examples.append((match["command"], [match["what"]]) if match and match["what"] else (line, []))
+    pieces: list[str] = []
+    for command, what in examples:
+        pieces += textwrap.wrap(command, width, subsequent_indent=_BELOW, break_on_hyphens=False)
+        pieces += textwrap.wrap(" ".join(what), width, initial_indent=_BELOW, subsequent_indent=_BELOW)
+    return "\n".join(pieces)
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,18 +55,32 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **named})
 
     @property
-    def flags(self) -> frozenset[str]:
+    def flags(self) -> tuple[str, ...]:
         """``--help`` and all others."""
-        return frozenset(self._option_string_actions)
+        return tuple(self._option_string_actions)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        arguments, mistakes = self.parse_all(args, namespace)
+        if mistakes:
+            raise Mistakes(mistakes)
+        return arguments
+
+    def parse_all(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """What is known of the arguments, and what is wrong with the others, in lines."""
+        arguments, rest = self.parse_known_args(args, namespace)
+        return arguments, self._mistakes(rest)
+
+    def _mistakes(self, rest: Sequence[str]) -> list[str]:
+        flags = [match[0] for match in map(_FLAG.match, rest) if match]
+        unknown = [f"unknown flag {flag}{did_you_mean(flag, self.flags)}" for flag in flags]
+        return unknown or ([f"unexpected argument: {' '.join(rest)} (see --help)"] if rest else [])
 
     def error(self, message: str) -> NoReturn:
-        if unknown := _UNKNOWN.search(message):
-            message = f"unknown flag {unknown[1]}{did_you_mean(unknown[1], self._option_string_actions)}"
-        elif choice := _CHOICE.search(message):
+        if choice := _CHOICE.search(message):
             choices = [word.strip().strip("'") for word in choice["choices"].split(",")]
             raise UserError(
                 f"invalid {choice['name']} {choice['given']!r}{did_you_mean(choice['given'], choices)}"
             )
-        elif message.startswith(_REQUIRED):
+        if message.startswith(_REQUIRED):
             message = f"missing argument: {message.removeprefix(_REQUIRED)}"
         raise UserError(f"{message} (see --help)")

@@ -28,8 +28,9 @@ from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
+from profiling.identity import read_identity
 from profiling.tables import rank_directory
-from train.ending import leave_at_once, run_and_leave
+from train.ending import leave_at_once, run_and_leave, said_by_rank_0
 from train.world import World, read_world
 
 
@@ -41,16 +42,21 @@ def main() -> int:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is in --out")
     parser.add_argument("--keep-raw", action="store_true", help="keep the profiler's own files, too")
-    arguments = parser.parse_args()
+    rank = read_identity(os.environ).rank
+    with said_by_rank_0(rank):
+        arguments, mistakes = parser.parse_all()
+        run = run_from_flags(arguments, mistakes)
     world = read_world(os.environ)
-    run = in_world(run_from_flags(arguments), arguments, world)
+    with said_by_rank_0(rank):
+        run = in_world(run, arguments, world)
     if run.backend == "horovod" and not has_horovod():
         if world.rank == 0:
             print(NO_HOROVOD, file=sys.stderr)
         run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
     mine = by_hand.is_by_hand(arguments.out)
     if mine and arguments.out is not None:
-        by_hand.check_unused(arguments.out, arguments.overwrite)
+        with said_by_rank_0(rank):
+            by_hand.check_unused(arguments.out, arguments.overwrite)
     write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank))
     code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw, mine)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):

@@ -65,7 +65,8 @@ def test_all_sections_of_a_sweep(page):
     found = {section.id: section for section in page.sections}
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
-        "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
+        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction",
+        "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
@@ -94,7 +95,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
     assert first.text == "Not available: 5 points say nothing of it."
-    assert second.id == "scaling" and len(page.sections) == 17
+    assert second.id == "scaling" and len(page.sections) == 18
 
 
 def test_what_several_sections_read_is_computed_once(sweep):

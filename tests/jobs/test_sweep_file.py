@@ -49,7 +49,7 @@ def test_what_a_profiler_is_asked_for_makes_no_second_unprofiled_run(sweep_file)
     runs, _ = expand(read_sweep(sweep_file(text)))
     asked = [(run.profile, run.profile_mode) for run in configurations(runs)]
     assert asked == [("none", "auto"), ("torch", "auto"), ("torch", "memory")]
-    with pytest.raises(UserError, match="has the same value twice"):
+    with pytest.raises(UserError, match="batch has the same value twice: 8"):
         expand(read_sweep(sweep_file("repetitions: 1\nrun: {profile: [none, torch], batch: [8, 8]}")), "x")
 
 

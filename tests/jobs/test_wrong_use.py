@@ -30,6 +30,7 @@ MISTAKES = {
     "train --nodes 2 --batches 0": "invalid batches 0: should be at least 1",
     "train --gpus-per-node 2": "1 x 2 ranks requested, 1 started",
     "train --out {here}/a": "holds a sweep; choose another folder",
+    "jobs.doctor x": "unexpected argument: x (see --help)",
     "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format",
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
@@ -61,6 +62,30 @@ def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
     module, *words = [word.replace("{here}", str(here)) for word in command.split()]
     module = "train.__main__" if module == "train" else module
     assert MISTAKES[command] in one_line_error(run(module, *words))
+
+
+def test_all_mistakes_of_a_runs_flags_are_said_at_once():
+    words = ("--batch-size=3", "--loader=dali_cpu", "--batch=-3", "--sedd=1", "--compute=fp32")
+    ran = run("train.__main__", *words)
+    assert (ran.code, ran.out, ran.err.splitlines()) == (2, "", [
+        "scaleprof: error: unknown flag --batch-size; did you mean '--batch'?",
+        "scaleprof: error: unknown flag --sedd; did you mean '--seed'?",
+        "scaleprof: error: invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
+        "scaleprof: error: invalid batch -3: should be at least 1",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["--batch-size 3", "--nodes 3", "--out {here}/a"])
+def test_what_all_ranks_find_wrong_is_said_by_rank_0(words, here, monkeypatch):
+    monkeypatch.setattr("train.ending.RANK_0_FIRST_S", 0.0)
+    said = {}
+    for rank in range(2):
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+        said[rank] = run("train.__main__", *words.replace("{here}", str(here)).split())
+    assert one_line_error(said[0])
+    assert (said[1].code, said[1].out, said[1].err) == (2, "", "")
 
 
 def test_a_place_where_nothing_can_be_written_is_one_line(tmp_path):

@@ -1,5 +1,7 @@
 """Ranks find their place from what the launcher gave them."""
 
+import socket
+
 import pytest
 
 from profiling.errors import UserError
@@ -62,5 +64,10 @@ def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     assert gloo_interface({}, world)["GLOO_SOCKET_IFNAME"].startswith("lo")
-    assert gloo_interface({"GLOO_SOCKET_IFNAME": "ib0"}, world) == {}
+    here = socket.if_nameindex()[0][1]
+    assert gloo_interface({"GLOO_SOCKET_IFNAME": here}, world) == {}
+    with pytest.raises(
+        UserError, match=rf"no network interface ib9 on .*, which has {here}.*network\.ib\.interface"
+    ):
+        gloo_interface({"GLOO_SOCKET_IFNAME": f"{here},ib9"}, World(0, 2, 0, 1), "IB")
     assert gloo_interface({}, World(0, 2, 0, 1)) == {}

@@ -25,8 +25,10 @@ MEETING_TIME = timedelta(minutes=5)
 # the launcher that knows a hang, and keeps all stacks; the watchdog ends a healthy rank, in an abort.
 COLLECTIVE_TIME = timedelta(hours=2)
 _CONNECTED_BY = {
-    "nccl": "NCCL_DEBUG=INFO shows which interface it takes, NCCL_SOCKET_IFNAME names another",
-    "gloo": "are all of them running, and does GLOO_SOCKET_IFNAME name an interface of each node?",
+    "nccl": "NCCL_DEBUG=INFO shows which interface it takes; `interface` in the site file "
+    "(NCCL_SOCKET_IFNAME) names another",
+    "gloo": "are all of them running, and can they reach each other over `interface` in the site file "
+    "(GLOO_SOCKET_IFNAME)?",
 }
 
 # Precisions of gradients that need a hook; DDP's own exchange is in that of the parameters, fp32.
@@ -43,7 +45,7 @@ class Ddp:
         library = "nccl" if device.type == "cuda" else "gloo"
         self.description = f"ddp/{library}"
         if library == "gloo":
-            os.environ.update(gloo_interface(os.environ, world))
+            os.environ.update(gloo_interface(os.environ, world, run.network))
         self._world, self._gathered = world, 0
         self._store = store = _meet(world)
         if library == "nccl" and world.size > 1:

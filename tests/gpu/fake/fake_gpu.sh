@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run the host side of CUDA programs without a GPU: stand-ins for NVIDIA's libraries below PyTorch's own CUDA build.
 #
-#   fake_gpu.sh make DIR            a new environment in DIR (5 GB, 3 minutes): PyTorch 2.11 for CUDA 13, what scaleprof
-#                                   needs beside it but DALI, and the stand-ins in place of NVIDIA's libraries
+#   fake_gpu.sh make DIR PYTHON     a new environment in DIR: PyTorch 2.11 for CUDA 13 without the libraries that it needs,
+#                                   the stand-ins in their place, and of the environment of PYTHON all else but DALI
 #   fake_gpu.sh build DIR           only the stand-ins, again
 #   fake_gpu.sh run DIR ARGUMENTS   DIR's python, which then sees fake GPUs
 #
@@ -16,57 +16,31 @@
 # FAKE_NCCL_LOG=1, FAKE_CUPTI_LOG=1. What was called is counted: FakeCounters in libraries/cudart.cpp.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../../.." && pwd)
-[ $# -ge 2 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 what=$1 dir=$(realpath -m "$2")
 shift 2
 
-library() { # NAME FOLDER VERSION SOURCES...
-    local name=$1 folder=$2 version=$3
-    shift 3
-    local map=()
-    [ -z "$version" ] || { printf '%s { global: *; };\n' "$version" >"$tmp/map"; map=("-Wl,--version-script=$tmp/map"); }
-    g++ -O1 -fPIC -shared -w -fpermissive -I"$tmp/include" "-Wl,-soname,$name" "${map[@]}" "$@" -o "$folder/$name" -lpthread -ldl
-}
-
-build() {
-    local site cuda runtime=libcudart.so.13 source=$here/libraries
-    site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    cuda=$site/nvidia/cu13
-    cp "$here/sitecustomize.py" "$site/"
-    mkdir -p "$dir/fake"
-    tmp=$(mktemp -d)
-    trap 'rm -rf "$tmp"' EXIT
-    ln -s "$cuda/include" "$tmp/include"
-    rm -f "$cuda"/lib/lib{cudart.so.13,cublas.so.13,cublasLt.so.13,cupti.so.13} "$site"/nvidia/nccl/lib/libnccl.so.2
-    library $runtime "$cuda/lib" $runtime -x c++ "$source/cudart.cpp" "$source/missing.cpp"
-    local on_runtime=(-x none "$cuda/lib/$runtime")
-    library libcublas.so.13 "$cuda/lib" libcublas.so.13 -x c++ "$source/cublas.cpp" "${on_runtime[@]}"
-    library libcublasLt.so.13 "$cuda/lib" libcublasLt.so.13 -x c++ "$source/cublaslt.cpp" "${on_runtime[@]}"
-    library libcupti.so.13 "$cuda/lib" libcupti.so.13 -x c++ -std=c++17 "$source/cupti.cpp" "${on_runtime[@]}"
-    library libcuda.so.1 "$dir/fake" "" -x c++ "$source/cuda.cpp"
-    gcc -O1 -fPIC -shared -w -Wl,-soname,libnccl.so.2 "$source/nccl.c" "$cuda/lib/$runtime" -o "$site/nvidia/nccl/lib/libnccl.so.2"
-    gcc -O1 -fPIC -shared -w -Wl,-soname,libnvidia-ml.so.1 "$source/nvml.c" -o "$dir/fake/libnvidia-ml.so.1"
-}
+packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 case $what in
 make)
-    python3 -m venv "$dir"
-    # All that the project pins but PyTorch, whose other release is tested here, and DALI, which wants a driver.
-    python3 - "$root/pyproject.toml" >"$dir/requirements.txt" <<'END'
-import sys, tomllib
-needed = tomllib.load(open(sys.argv[1], "rb"))["project"]
-tests = needed["optional-dependencies"]["test"]
-wanted = [*needed["dependencies"], *(one for one in tests if one.startswith(("pytest==", "cupti")))]
-print(*(one for one in wanted if not one.startswith(("torch", "nvidia-dali"))), sep="\n")
-END
-    "$dir/bin/pip" -q install torch==2.11.0 torchvision==0.26.0 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
-        nvidia-cuda-cupti==13.0.85 -r "$dir/requirements.txt"
-    build
+    rm -rf "$dir"
+    "$1" -m venv "$dir"
+    site=$(packages "$dir/bin/python")
+    # The oldest PyTorch that is supported, and of CUDA the headers; without dependencies, which are 3 GB of libraries.
+    "$dir/bin/pip" -q --disable-pip-version-check install --no-deps torch==2.11.0 torchvision==0.26.0 \
+        nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
+    packages "$1" >"$site/beside.pth"
+    touch "$site/nvidia/__init__.py" # hides what PYTHON has of NVIDIA: CUPTI, and DALI, which needs a driver
+    "$0" build "$dir"
     "$0" run "$dir" -c 'import torch; print(torch.__version__, torch.cuda.get_device_name(), torch.cuda.mem_get_info())'
     touch "$dir/.ready"
     ;;
-build) build ;;
+build)
+    site=$(packages "$dir/bin/python")
+    cp "$here/sitecustomize.py" "$site/"
+    "$dir/bin/python" "$here/build.py" "$site" "$dir/fake"
+    ;;
 run)
     export LD_LIBRARY_PATH=$dir/fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
     exec "$dir/bin/python" "$@"

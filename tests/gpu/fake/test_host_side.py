@@ -1,11 +1,12 @@
 """The host side of GPU runs, on stand-ins for NVIDIA's libraries: what is asked of a GPU, what errors become.
 
-`make test-gpu-fake` makes the environment (fake_gpu.sh: what is real in it, and what is not) and runs this.
+`make gpu-fake` makes the environment (fake_gpu.sh: what is real in it, and what is not); CI has it.
 """
 
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,14 @@ from train import data
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("fake_gpu.sh")
 HERE = Path(os.environ.get("SCALEPROF_FAKE_GPU", ROOT / ".venv-gpu-fake"))
-pytestmark = pytest.mark.skipif(
-    not (HERE / "fake").is_dir(), reason="no fake GPU here (make test-gpu-fake makes one, of 5 GB)"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (HERE / "fake").is_dir(),
+        reason="no stand-ins for NVIDIA's libraries here (make gpu-fake: 1.3 GB)",
+    ),
+]
+LIMIT_S = 280  # of what takes seconds on a machine that does nothing else; less than a hang takes to end
 TINY = {"model": "resnet18", "image_size": 64, "batch": 4, "batches": 4, "device": "gpu", "workers": 0}
 
 
@@ -37,11 +43,22 @@ def start(*arguments: object, **variables: object) -> subprocess.Popen:
     )
 
 
+def wait_for(processes: Sequence[subprocess.Popen]) -> list[tuple[int, str]]:
+    """The exit code of each, and what it said; none is left when this fails."""
+    try:
+        said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+        return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def train(out: Path, fields: dict, **variables: object) -> tuple[int, str]:
     """The exit code and what is said of one rank."""
-    process = start("-m", "train", *to_flags(make_run({**TINY, **fields})), f"--out={out}", **variables)
-    said = process.communicate(timeout=100)[0]
-    return process.returncode, said
+    return wait_for(
+        [start("-m", "train", *to_flags(make_run({**TINY, **fields})), f"--out={out}", **variables)]
+    )[0]
 
 
 def train_two(out: Path, fields: dict, **variables: object) -> list[tuple[int, str]]:
@@ -49,12 +66,12 @@ def train_two(out: Path, fields: dict, **variables: object) -> list[tuple[int, s
     run = make_run({**TINY, "gpus_per_node": 2, **fields})
     meet = f"file://{out}.meet"
     common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": meet, **variables}
-    ranks = [
-        start("-m", "train", *to_flags(run), f"--out={out}", RANK=rank, LOCAL_RANK=rank, **common)
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=100)[0] for process in ranks]
-    return [(process.returncode, text) for process, text in zip(ranks, said, strict=True)]
+    return wait_for(
+        [
+            start("-m", "train", *to_flags(run), f"--out={out}", RANK=rank, LOCAL_RANK=rank, **common)
+            for rank in range(2)
+        ]
+    )
 
 
 def report(out: Path, rank: int = 0) -> dict:
@@ -67,8 +84,8 @@ def counted(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("counted")
     data.make(folder / "data", 16, 2, seed=1)
     process = start("-m", "tests.gpu.fake.counted", folder / "out", folder / "data", FAKE_GPUS=2)
-    said = process.communicate(timeout=200)[0]
-    assert process.returncode == 0, said
+    [(code, said)] = wait_for([process])
+    assert code == 0, said
     return json.loads(said.strip().splitlines()[-1])
 
 
@@ -129,7 +146,7 @@ def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path):
     assert [one["backend"] for one in reports] == ["ddp/nccl"] * 2
     assert reports[0]["parameter_digest"] == reports[1]["parameter_digest"]
     assert reports[0]["device_used_bytes"] > reports[0]["peak_device_reserved_bytes"] > 0
-    assert any("energy of the GPU may be off" in finding for finding in reports[0]["findings"])
+    assert reports[0]["device_energy_j"] > 0
 
 
 def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp_path):
@@ -146,12 +163,11 @@ def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp
         for rank in range(2)
     ]
     try:
-        said = ranks[1].communicate(timeout=80)[0]  # before, it waited without a word
+        [(code, said)] = wait_for(ranks[1:])  # before, it waited without a word
     finally:
-        for process in ranks:
-            process.kill()
-            process.communicate()
-    assert ranks[1].returncode == 2 and "memory does not hold batch 256 of 224 x 224 images" in said
+        ranks[0].kill()
+        ranks[0].communicate()
+    assert code == 2 and "not enough memory for batch 256 of 224 x 224 images" in said
     assert explain(2, "", said).kind == "out of memory"
 
 
@@ -170,4 +186,4 @@ def test_a_launcher_sees_the_gpus_that_ranks_take_with_and_without_nvml(no_nvml)
     variables = {"FAKE_NVML_NO": 1} if no_nvml else {}
     code = "from jobs.machine import this_machine as here; print(len(here().gpus), here().capability)"
     process = start("-c", code, FAKE_GPUS=2, FAKE_CC=90, **variables)
-    assert process.communicate(timeout=60)[0].strip() == "2 (9, 0)"
+    assert wait_for([process])[0][1].strip() == "2 (9, 0)"

@@ -49,11 +49,4 @@ int cuPointerGetAttribute(void* v, int, unsigned long long) {
     memset(v, 0, 4);
     return 0;
 }
-#define S(n) \
-    int n() { return 801; }
-S(cuFuncGetAttribute)
-S(cuFuncSetAttribute) S(cuFuncSetCacheConfig) S(cuLaunchCooperativeKernel) S(cuLaunchKernel) S(cuLinkAddData_v2)
-    S(cuLinkComplete) S(cuLinkCreate_v2) S(cuModuleGetFunction) S(cuModuleLoad) S(cuModuleLoadData)
-        S(cuModuleLoadDataEx) S(cuModuleUnload) S(cuOccupancyMaxActiveBlocksPerMultiprocessor)
-            S(cuTensorMapEncodeTiled)
 }

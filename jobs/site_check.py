@@ -1,0 +1,83 @@
+"""Is what the site file says true of this node? What :mod:`jobs.doctor` shows of the cluster."""
+
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from jobs.cluster import cluster_name, partition
+from jobs.launchers.base import ROOT
+from jobs.site import Network, Site, find_site, why_no_modules
+from profiling.errors import UserError
+from profiling.presence import Presence
+
+CARDS = Path("/sys/class/infiniband")
+
+
+def check_site(environment: Mapping[str, str]) -> list[Presence]:
+    """The site file in use, and whether what it says is so here; nothing where there is no cluster."""
+    try:
+        site = find_site(None, environment)
+    except UserError as error:
+        return [Presence("site file", False, "cannot be used", str(error))]
+    if site.file is not None:
+        return [Presence("site file", True, site.where), *_parts(site, environment)]
+    cluster = cluster_name(environment)
+    if cluster is None:
+        return []
+    do = "cp jobs/sites/example.yaml jobs/sites/mycluster.yaml, and edit it"
+    return [Presence("site file", False, f"none for the cluster {cluster!r}", do)]
+
+
+def _parts(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    if site.modules:
+        why = why_no_modules(site, environment)
+        remedy = f"correct `modules` in {site.where}" if why else ""
+        yield Presence("modules", not why, why or ", ".join(site.modules), remedy)
+    if shutil.which("sinfo", path=environment.get("PATH")):
+        yield _partition(site, environment)
+    for name in site.network.model_fields_set:
+        yield from _network(f"network.{name}", getattr(site.network, name), site)
+    for data, here in site.data.items():
+        yield _path(f"data {data}", ROOT / here, f"correct `data` in {site.where}")
+    if site.scratch is not None:
+        yield _path("scratch", site.scratch, f"correct `scratch` in {site.where}")
+    if site.mpi.hostfile is not None:
+        yield _path("hostfile", site.mpi.hostfile, f"correct `mpi.hostfile` in {site.where}")
+    if site.container is not None and site.container.runtime != "pyxis":
+        yield _path("container", Path(site.container.image), f"correct `container.image` in {site.where}")
+
+
+def _partition(site: Site, environment: Mapping[str, str]) -> Presence:
+    try:
+        of = partition(site.partition, environment)
+    except UserError as error:
+        return Presence("partition", False, str(error), f"correct `partition` in {site.where}")
+    detail = f"{of.name}: {of.nodes} nodes of {of.cpus} CPUs and {of.gpus} GPUs"
+    if (site.gpus_per_node or 0) <= of.gpus:
+        return Presence("partition", True, detail)
+    do = f"correct `gpus_per_node` ({site.gpus_per_node}) in {site.where}"
+    return Presence("partition", False, detail, do)
+
+
+def _network(key: str, network: Network, site: Site) -> Iterator[Presence]:
+    """Whether this node has a network's interface and cards."""
+    if network.interface:
+        names = [name for _, name in socket.if_nameindex()]
+        yield _device(f"{key}.interface", network.interface, names, site)
+    for card in network.device.split(",") if network.device else ():
+        names = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
+        yield _device(f"{key}.device", card.partition(":")[0], names, site)
+
+
+def _device(key: str, name: str, names: list[str], site: Site) -> Presence:
+    if name in names:
+        return Presence(key, True, name)
+    do = f"correct `{key}` in {site.where}, or check on a compute node: srun --nodes=1 python -m jobs.doctor"
+    return Presence(key, False, f"no {name} here, but {', '.join(names) or 'none at all'}", do)
+
+
+def _path(name: str, path: Path, remedy: str) -> Presence:
+    return (
+        Presence(name, True, str(path)) if path.exists() else Presence(name, False, f"no {path} here", remedy)
+    )

@@ -1,0 +1,75 @@
+"""The doctor says which site file is used, and what of it is not true of this node."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from jobs import site_check
+from jobs.site_check import check_site
+from profiling.presence import Presence
+
+INTERFACE = socket.if_nameindex()[0][1]
+SITE = """
+partition: gpu
+gpus_per_node: {gpus}
+modules: [cuda/12]
+network: {{ib: {{interface: ib9, device: "mlx5_0,mlx5_1:1"}}, eth: {{interface: {interface}}}}}
+data: {{data/imagenet: {here}, data/other: /no/such}}
+scratch: {here}
+mpi: {{hostfile: /no/hosts}}
+container: {{runtime: apptainer, image: /no/image.sif}}
+"""
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch) -> dict[str, str]:
+    """Of a node with Slurm, one InfiniBand card, and a site file for it."""
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'main*|4|2|(null)'\necho 'gpu|3|64|gpu:2'\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    (tmp_path / "cards" / "mlx5_1").mkdir(parents=True)
+    monkeypatch.setattr(site_check, "CARDS", tmp_path / "cards")
+    site = tmp_path / "mine.yaml"
+    site.write_text(SITE.format(gpus=2, interface=INTERFACE, here=tmp_path))
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin", "SCALEPROF_SITE": str(site)}
+
+
+def checks(environment: dict[str, str]) -> dict[str, Presence]:
+    return {check.name: check for check in check_site(environment)}
+
+
+def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path: Path):
+    of = checks(environment)
+    assert of["site file"].detail == f"{tmp_path}/mine.yaml"
+    assert of["partition"].detail == "gpu: 3 nodes of 64 CPUs and 2 GPUs"
+    absent = {
+        "modules",
+        "network.ib.interface",
+        "network.ib.device",
+        "data data/other",
+        "hostfile",
+        "container",
+    }
+    assert {check.name for check in check_site(environment) if not check.present} == absent
+    cards = [check for check in check_site(environment) if check.name == "network.ib.device"]
+    assert [check.present for check in cards] == [False, True] and "but mlx5_1" in cards[0].detail
+    assert of["network.ib.interface"].detail.startswith(f"no ib9 here, but {INTERFACE}")
+    assert f"correct `network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
+    assert of["data data/other"].detail == "no /no/such here"
+    assert "no command `module`" in of["modules"].detail
+    assert all(check.remedy for check in of.values() if not check.present)
+
+
+def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
+    (tmp_path / "mine.yaml").write_text(SITE.format(gpus=4, interface=INTERFACE, here=tmp_path))
+    assert checks(environment)["partition"].remedy == f"correct `gpus_per_node` (4) in {tmp_path}/mine.yaml"
+    (tmp_path / "mine.yaml").write_text("partition: gpux")
+    assert "no partition 'gpux'; did you mean 'gpu'?" in checks(environment)["partition"].detail
+
+
+def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(environment):
+    (missing,) = check_site({"PATH": "/bin", "SLURM_CLUSTER_NAME": "elsewhere"})
+    assert missing.detail == "none for the cluster 'elsewhere'" and "example.yaml" in missing.remedy
+    assert check_site({"PATH": "/nowhere"}) == []
+    (wrong,) = check_site({**environment, "SCALEPROF_SITE": "virtul"})
+    assert not wrong.present and "did you mean 'virtual'" in wrong.remedy
