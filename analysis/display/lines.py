@@ -163,12 +163,12 @@ def _name_lines(
         return
     colours, dashes = looks
     for hue, level in enumerate(colours):
-        mark = {"marker": {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]}}
-        stroke = {"line": {"color": PALETTE[hue], "width": 2}}
-        traces.append(_entry(name, encoding.colour, level, "legend") | mark | stroke)
+        look: dict[str, Any] = {"mode": "lines+markers", "line": {"color": PALETTE[hue], "width": 2}}
+        look["marker"] = {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]}
+        traces.append(_entry(name, encoding.colour, level, "legend", look))
     for dash, level in enumerate(dashes if encoding.dash else []):
-        stroke = {"mode": "lines", "line": {"color": _KEY_COLOUR, "width": 2, "dash": DASHES[dash]}}
-        traces.append(_entry(name, encoding.dash, level, "legend2") | stroke)
+        look = {"mode": "lines", "line": {"color": _KEY_COLOUR, "width": 2, "dash": DASHES[dash]}}
+        traces.append(_entry(name, encoding.dash, level, "legend2", look))
 
 
 def named_at_ends(traces: Sequence[Mapping[str, Any]]) -> bool:
@@ -181,12 +181,10 @@ def named_at_ends(traces: Sequence[Mapping[str, Any]]) -> bool:
     return len(ends) == len(traces) and all(gap >= _LEAST_APART * highest for gap in gaps)
 
 
-def _entry(name: Name, factor: str, level: Any, legend: str) -> dict[str, Any]:
+def _entry(name: Name, factor: str, level: Any, legend: str, look: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a legend, which no point belongs to."""
-    return {
-        "x": [None], "y": [None], "name": name(factor, level), "mode": "lines+markers", "legend": legend,
-        "hoverinfo": "skip", "meta": {factor: level},
-    }  # fmt: skip
+    place = {"x": [None], "y": [None], "legend": legend, "hoverinfo": "skip"}
+    return {**place, "name": name(factor, level), "meta": {factor: level}, **look}
 
 
 # --- axes, and what would be ideal ----------------------------------------------------------------------
