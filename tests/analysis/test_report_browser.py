@@ -70,6 +70,7 @@ class Watched:
 
     def __init__(self, browser, path: Path, **options) -> None:
         self.page = browser.new_page(**options)
+        self.page.set_default_timeout(300_000)  # of a machine that has much else to do
         self.messages: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
@@ -81,7 +82,7 @@ class Watched:
 
     def drawn(self) -> None:
         """Wait until every chart stands."""
-        self.page.wait_for_selector("body[data-drawn]", timeout=60_000)
+        self.page.wait_for_selector("body[data-drawn]", timeout=300_000)
 
     def rows(self, table: str):
         """The rows that are seen, once the table is in view: before, none is laid out."""
