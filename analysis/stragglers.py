@@ -10,7 +10,16 @@ does not count.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.lateness.stragglers import CAPTION, COLUMNS, columns_of, rows, sentences, shown
+from analysis.measures.lateness.stragglers import (
+    CAPTION,
+    COLUMNS,
+    columns_of,
+    latest_steps,
+    notable,
+    rows,
+    sentences,
+    shown,
+)
 from analysis.results.load import load
 from profiling.errors import run_command
 
@@ -27,11 +36,14 @@ def main(words: list[str] | None = None) -> int:
     study = load(arguments.path, arguments.peaks)
     by_batch = arguments.by == "batch"
     answer = rows(study, by_batch)
-    if by_batch:
-        part = Part("Lateness of each rank in each batch, ms", answer, shown(answer, by_batch), CAPTION)
-        return output.emit(Answer(answer, columns_of(True), parts=[part]), study, arguments)
-    part = Part("Lateness of each rank", answer, shown(answer), CAPTION)
-    return output.emit(Answer(answer, columns_of(), [part], notes=sentences(answer)), study, arguments)
+    select = latest_steps if by_batch else notable
+    some, others = (answer, "") if arguments.wide else select(answer)
+    title = "Lateness of each rank in each step, ms" if by_batch else "Lateness of each rank"
+    caption = "\n".join([*([others] if others else []), CAPTION])
+    # Which columns tell runs apart does not depend on the rows that are shown.
+    part = Part(title, some, shown(answer, by_batch), caption)
+    notes = [] if by_batch else sentences(answer)
+    return output.emit(Answer(answer, columns_of(by_batch), [part], notes=notes), study, arguments)
 
 
 if __name__ == "__main__":

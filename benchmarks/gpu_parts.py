@@ -30,6 +30,7 @@ from jobs.machine import this_machine
 from jobs.run import Run, make_run
 from profiling.errors import UserError
 from profiling.markers import open_markers
+from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import loop, timing
 from train.device import choose_device, set_kernels
@@ -358,16 +359,19 @@ def markers(part: Part) -> None:
 class HostCost:
     """A clock that also takes the processor time of this process at each instant of a step."""
 
-    def __init__(self, clock: timing.Clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.used_ns: list[int] = []
 
     def start(self) -> None:
         self._clock.start()
 
-    def tick(self) -> None:
-        self._clock.tick()
+    def tick(self) -> int:
         self.used_ns.append(time.process_time_ns())
+        return self._clock.tick()
+
+    def settle(self) -> None:
+        self._clock.settle()
 
     def instants_ns(self) -> np.ndarray:
         return self._clock.instants_ns()
@@ -380,7 +384,7 @@ def host(part: Part) -> None:
     set_kernels(run, part.device)
     batches = build_loader(run, 0, 1, part.device)
     model = compiled(_bare_model(run, part.device), run)
-    clock = HostCost(timing.open_clock(part.device.type))
+    clock = HostCost(open_clock(part.device.type))
     step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
     capture = open_capture("none", part.out, 0)
     loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)

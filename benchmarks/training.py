@@ -33,8 +33,9 @@ from jobs.flags import make_parser
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, _torch, nvtx_emitter, open_markers
+from profiling.step_clock import open_clock
 from profiling.tools import open_capture
-from train import data, loop, timing
+from train import data, loop
 from train.device import choose_device
 from train.loaders import augment, build_loader
 from train.loaders.ahead import memory_format
@@ -67,7 +68,7 @@ def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: It
     step, markers = make_step(run, model, optimizer, Precision(run, device)), open_markers()
 
     def train(count: int) -> None:
-        clock, capture = timing.open_clock(device.type), open_capture("none", Path(), 0)
+        clock, capture = open_clock(device.type), open_capture("none", Path(), 0)
         block = run.model_copy(update={"batches": count})
         loop.train(block, step, batches, markers, clock, capture, speak)
 

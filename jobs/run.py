@@ -188,6 +188,10 @@ class Run(BaseModel):
         False, description="synchronise the device after forward and update, as the reference study did"
     )
 
+    program: Annotated[str, Field(max_length=4096), _WORKLOAD] = Field(
+        "", description="command of the program that was run in place of our own training loop"
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
         if self.attribute_from is not None and self.attribute_from >= self.batches:

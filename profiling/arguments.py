@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -12,6 +13,39 @@ _CHOICE = re.compile(
     r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)"
 )
 _REQUIRED = "the following arguments are required: "
+
+
+# A line of an example: a command, and behind two blanks or more what it does; or more of what it does.
+_EXAMPLE = re.compile(r"(?P<command> *\S+(?: \S+)*) {2,}(?P<what>\S.*)| {20,}(?P<more>\S.*)")
+_BELOW = " " * 8  # before what an example does, below it
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Descriptions as they are written; what is wider than the terminal is wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_wrapped(block, width) for block in text.split("\n\n"))
+
+
+def _wrapped(block: str, width: int) -> str:
+    """A paragraph in lines of ``width``; of indented examples, what each does on lines below it."""
+    lines = block.strip("\n").splitlines()
+    if max(map(len, lines), default=0) <= width:
+        return block
+    if not any(line.startswith(("    ", "python -m ")) for line in lines):
+        return textwrap.fill(" ".join(lines), width, break_on_hyphens=False)
+    examples: list[tuple[str, list[str]]] = []
+    for line in lines:
+        match = _EXAMPLE.fullmatch(line)
+        if match and match["more"] and examples:
+            examples[-1][1].append(match["more"])
+        else:
+            examples.append((match["command"], [match["what"]]) if match and match["what"] else (line, []))
+    pieces: list[str] = []
+    for command, what in examples:
+        pieces += textwrap.wrap(command, width, subsequent_indent=_BELOW, break_on_hyphens=False)
+        pieces += textwrap.wrap(" ".join(what), width, initial_indent=_BELOW, subsequent_indent=_BELOW)
+    return "\n".join(pieces)
 
 
 class Parser(argparse.ArgumentParser):

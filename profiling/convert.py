@@ -13,7 +13,6 @@ the period of the kernels, if it is certain. Files are divided among processes, 
 Exit code 0: all files were converted; 1: some were not recognised or could not be read; 2: none could.
 """
 
-import argparse
 import re
 import shlex
 import shutil
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from profiling.arguments import Parser
+from profiling.arguments import Help, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
 from profiling.tables import Writer
@@ -367,7 +366,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = Parser(
         prog="python -m profiling.convert", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )  # fmt: skip
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     parser.add_argument(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from profiling.arguments import Parser
+from profiling.arguments import Help, Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.identity import read_identity
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = Parser(
         prog="python -m profiling.wrap", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )  # fmt: skip
     tools = [name for name in TOOLS if wraps(name)]
     parser.add_argument("--tool", required=True, metavar="NAME", help=f"one of: {', '.join(tools)}")

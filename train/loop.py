@@ -3,7 +3,7 @@
 Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,9 @@ import torch
 
 from jobs.run import Run
 from profiling.markers import Markers
-from profiling.tools import Capture
+from profiling.step_clock import Clock
+from profiling.tools import Capture, switch
 from train.step import Step
-from train.timing import Clock
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), labels (N,)
 
@@ -82,24 +82,6 @@ def train(
     instants_ns = clock.instants_ns()
     capture.stop()
     return Recorded(instants_ns, losses.tolist())
-
-
-def switch(
-    capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: torch.nn.Module
-) -> None:
-    """Batch ``index`` is about to begin: end, prepare or begin a recording.
-
-    Args:
-        recordings: the batches of each.
-        warm_up: batches before each in which the profiler is on and keeps nothing.
-    """
-    for recording in recordings:
-        if index == recording.stop:
-            capture.stop()
-        if warm_up and index == recording.start - warm_up:
-            capture.prepare(model)
-        if index == recording.start:
-            capture.start(model, first_batch=index)
 
 
 def _no_wait() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from jobs.run import Run
@@ -15,6 +14,8 @@ from profiling import tables
 from profiling.clocks import set_clock
 from profiling.errors import UserError
 from profiling.markers import open_markers
+from profiling.process_facts import process_age_ns
+from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop, timing
 from train.backends import Backend, open_backend, peers_lost
@@ -129,13 +130,13 @@ def _run_rank(
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
-    clock, markers = timing.open_clock(device.type), open_markers()
+    clock, markers = open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     with stream_of(run, device):
         model = backend.wrap(compiled(bare, run))
         optimizer = backend.wrap_optimizer(make_optimizer(model, run, device), model)
         backend.barrier()
-        startup_ns = _since_process_start_ns()
+        startup_ns = process_age_ns()
         meters.start()
         step = make_step(run, model, optimizer, precision)
         recorded = loop.train(run, step, loader, markers, clock, capture, speak)
@@ -230,16 +231,6 @@ def _write_batches(run: Run, world: World, directory: Path, recorded: loop.Recor
         recorded.instants_ns, world.rank, run.rank_batch, recorded.losses, recordings
     )
     tables.write(tables.as_table("batches", columns), directory, "batches")
-
-
-def _since_process_start_ns() -> int:
-    """How long this process has lived, to a hundredth of a second."""
-    try:
-        # Field 22, in ticks since the machine started; psutil adds that start's date, in whole seconds.
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
-    except (OSError, AttributeError):  # not Linux
-        return int((time.time() - psutil.Process().create_time()) * 1e9)
 
 
 def _rate(run: Run, recorded: loop.Recorded) -> float:

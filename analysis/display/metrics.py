@@ -52,10 +52,11 @@ class Column:
         header: short, with the unit; "\\n" breaks it.
         value: of a row: a number, by which a table of the report sorts, or text.
         left: text, not a number.
-        key: it tells the rows apart, so that it is in each piece of a table too wide for the terminal; by
-            default the first columns of text are.
+        key: it tells the rows apart, so that it is kept in a terminal too narrow for all columns.
         printed: a row's cell, where that is more than the value's digits.
         help: what it means.
+        priority: where the terminal is too narrow, those of 0 are dropped first, those of 2 last.
+        width: characters of a line of its cells, if they are wrapped; None: they are not.
     """
 
     header: str
@@ -64,6 +65,8 @@ class Column:
     key: bool = False
     printed: Callable[[Mapping[str, Any]], str] | None = None
     help: str = ""
+    priority: int = 1
+    width: int | None = None
 
     def text(self, row: Mapping[str, Any]) -> str:
         """A row's cell; a dash: nothing is known."""
@@ -85,6 +88,7 @@ class Metric:
         show: how a value is printed, where neither does.
         text: it is no number.
         key: it tells rows apart.
+        priority: of its column (:class:`Column`).
     """
 
     name: str
@@ -97,6 +101,7 @@ class Metric:
     show: Callable[[Any], str] | None = None
     text: bool = False
     key: bool = False
+    priority: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -154,6 +159,7 @@ class Metric:
             self.key,
             printed or self.printed,
             self.description,
+            self.priority,
         )
 
 

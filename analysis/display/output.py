@@ -59,11 +59,14 @@ def described(description: str | None, columns: Mapping[str, Sequence[Metric]]) 
 
 
 def add_output_flags(command_line: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """``--format``, ``--output``, ``--notes`` and ``--peaks``.
+    """``--format``, ``--output``, ``--wide``, ``--notes`` and ``--peaks``.
 
     A command that is where notes are looked for says so by ``set_defaults(most_notes=MOST_NOTES)``.
     """
     add_format_flags(command_line)
+    command_line.add_argument(
+        "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"
+    )
     command_line.add_argument(
         "--notes", dest="most_notes", action="store_const", const=None, default=0,
         help="list failed runs, runs left out and notes in full, not only their number",
@@ -139,7 +142,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
     if (answers := _caught.get()) is not None:
         answers.append((answer, said_of_results))
     elif arguments.format == "table":
-        shown = as_terminal(answer, study, arguments.output, arguments.most_notes)
+        shown = as_terminal(answer, study, arguments.output, arguments.most_notes, arguments.wide)
         _write_text(shown, arguments.output)
     else:
         _write(answer, arguments.format, arguments.output)

@@ -6,18 +6,20 @@ Columns are few, right-aligned, with short headers that end in the unit, and as 
 import io
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
+from analysis.display.fitting import Fitted, fit, width_of
 from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Metric, Rows, columns, filled
 
 # How many failed points, points left out and notes are shown before they are only counted.
 MOST_NOTES = 12
+_WIDTH_OF_TEXT = 120  # in a file or a pipe
 
 
 class LeftOut(Protocol):
@@ -76,34 +78,45 @@ class Answer:
 
 
 def as_terminal(
-    answer: Answer, study: "Results | None", output: Path | None, most_notes: int | None = None
+    answer: Answer,
+    study: "Results | None",
+    output: Path | None,
+    most_notes: int | None = None,
+    wide: bool = False,
 ) -> str:
-    """The tables as text, and below them the notes of the results (:func:`plain_notes`)."""
+    """The tables as text, and below them the notes of the results (:func:`plain_notes`).
+
+    Args:
+        wide: all columns, however narrow the terminal.
+    """
     from rich.console import Console
     from rich.text import Text
 
     buffer = io.StringIO()
-    terminal = output is None and sys.stdout.isatty()
-    colours = terminal and "NO_COLOR" not in os.environ
-    width = _width(terminal)
-    console = Console(file=buffer, width=width, force_terminal=colours, highlight=False)
+    colours = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = _width(output)
+
+    def console(columns: int) -> Console:
+        return Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
+
+    text = console(width or _WIDTH_OF_TEXT)
     parts = [_whole(answer)] if answer.parts is None else [by_repetition(part) for part in answer.parts]
     if study and study.on_cpus:
         parts = [with_ranks(part) for part in parts]
     for number, part in enumerate(parts):
         if number:
-            console.print()
-        # A pipe or a file has no width: the table is as wide as it is.
-        for piece in pieces(part, width) if terminal else [part]:
-            table = _table(piece)
-            wide = max(width, _wanted_width(table))
-            Console(file=buffer, width=wide, force_terminal=colours, highlight=False).print(table)
-        if part.caption:
-            console.print(Text(part.caption), style="dim")
+            text.print()
+        whole = wide or width is None
+        table = Fitted(list(part.columns), []) if whole else fit(part.rows, part.columns, width or 0)
+        if part.title:
+            text.print(Text(part.title, style="italic"), soft_wrap=True)
+        console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
+        for line in [*([part.caption] if part.caption else []), *table.notes]:
+            text.print(Text(line), style="dim")
     for line in answer.notes:
-        console.print(Text(line))
+        text.print(Text(line))
     for line in plain_notes(study, most_notes) if study else []:
-        console.print(Text(line), style="yellow")
+        text.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
 
@@ -131,52 +144,12 @@ def with_ranks(part: Part) -> Part:
     return replace(part, columns=named)
 
 
-def pieces(part: Part, width: int) -> list[Part]:
-    """A table as several below each other, none wider than ``width``: no figure is cut.
-
-    Each has the columns that tell the rows apart. One column too wide by itself stays whole.
-    """
-    if _wanted_width(_table(part)) <= width:
-        return [part]
-    keys, others = _keys(part.columns)
-    groups: list[list[Column]] = []
-    for column in others:
-        if groups and _wanted_width(_table(_with(part, [*keys, *groups[-1], column]))) <= width:
-            groups[-1].append(column)
-        else:
-            groups.append([column])
-    size = -(-len(others) // max(1, len(groups)))
-    even = [others[start : start + size] for start in range(0, len(others), size)] if size else []
-    if all(_wanted_width(_table(_with(part, [*keys, *columns]))) <= width for columns in even):
-        groups = even
-    parts = [_with(part, [*keys, *columns]) for columns in groups] or [part]
-    return [parts[0], *(Part("", piece.rows, piece.columns) for piece in parts[1:])]
-
-
-def _keys(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
-    keys = [column for column in columns if column.key]
-    if not keys:
-        keys = list(takewhile(lambda column: column.left, columns))
-    return keys, [column for column in columns if column not in keys]
-
-
-def _with(part: Part, columns: Sequence[Column]) -> Part:
-    return Part(part.title, part.rows, columns, part.caption)
-
-
-def _wanted_width(table: Any) -> int:
-    from rich.console import Console
-    from rich.measure import Measurement
-
-    wide = Console(width=1000)
-    return Measurement.get(wide, wide.options, table).maximum
-
-
-def _width(terminal: bool) -> int:
-    if terminal:
-        return max(60, os.get_terminal_size().columns)
+def _width(output: Path | None) -> int | None:
+    """Of the terminal, or what COLUMNS says; None: a file or a pipe, which has no width."""
     wished = os.environ.get("COLUMNS", "")
-    return int(wished) if wished.isdigit() and int(wished) >= 60 else 120
+    if output is not None or not (sys.stdout.isatty() or (wished.isdigit() and int(wished))):
+        return None
+    return max(60, shutil.get_terminal_size().columns)
 
 
 def _whole(answer: Answer) -> Part:
@@ -185,28 +158,24 @@ def _whole(answer: Answer) -> Part:
     return Part(answer.title, answer.rows, shown, answer.caption)
 
 
-def _table(part: Part) -> Any:
+def _table(rows: Rows, columns: Sequence[Column]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=part.title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for column in part.columns:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    lines = max((column.header.count("\n") for column in columns), default=0)
+    for column in columns:
         table.add_column(
-            Text(column.header),
+            # Headings end in the same line, cells of several lines begin in the same one.
+            Text("\n" * (lines - column.header.count("\n")) + column.header),
             justify="left" if column.left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
-            vertical="bottom",
+            no_wrap=column.width is None,
+            width=column.width,
+            overflow="fold",
         )
-    for row in part.rows:
-        table.add_row(*(Text(column.text(row)) for column in part.columns))
+    for row in rows:
+        table.add_row(*(Text(column.text(row)) for column in columns))
     return table
 
 

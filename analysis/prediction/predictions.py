@@ -48,7 +48,7 @@ METRICS = (
         text=True,
     ),
     Metric("believed", "false: the other method is preferred, for a reason given below the table"),
-    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE),
+    Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("batch_ms", "duration of a batch of the job", interval=RANGE),
     Metric(
         "scaling_efficiency_pct",

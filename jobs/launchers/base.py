@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.allocation import Allocation
 from jobs.data_sets import why_no_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
@@ -92,6 +93,18 @@ class Launcher(ABC):
     @abstractmethod
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
+
+
+class OnNodes(Launcher):
+    """A launcher on the nodes of an allocation, if there is one."""
+
+    allocation: Allocation | None
+
+    def on(self, nodes: tuple[str, ...]) -> Self:
+        return self.without(frozenset(self.nodes) - frozenset(nodes))
+
+    def refreshed(self) -> Self:
+        return self.without(self.allocation.lost()) if self.allocation else self
 
 
 def why_node_cannot(

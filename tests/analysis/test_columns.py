@@ -10,7 +10,7 @@ from analysis.display import output
 from analysis.display.metrics import FIELDS, names_of
 from analysis.measures.scaling import figures, use
 from jobs.run import Run
-from profiling import tables
+from profiling import convert, tables
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
 from tests.analysis.test_hotspots import plant
@@ -66,6 +66,8 @@ ANSWERS = (
     ("communication", "--by", "rank"),
     ("communication", "REFERENCE"),
     ("communication", "TAU"),
+    ("critical_path",),
+    ("critical_path", "--by", "rank,batch_index,direction,layer,operator,kernel"),
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
@@ -225,6 +227,8 @@ def test_help_is_no_wider_than_the_terminal(monkeypatch, capsys, wide):
     with pytest.raises(SystemExit):
         stragglers.main(["--help"])
     told = capsys.readouterr().out
-    # What a command says of itself is wrapped in its source.
-    lines = told[told.index("Columns") :].splitlines()
-    assert wide - 15 < max(map(len, lines)) <= wide
+    assert wide - 15 < max(map(len, told.splitlines())) <= wide
+    assert "    python -m analysis.stragglers DIR --by batch\n        one row per rank and batch\n" in told
+    with pytest.raises(SystemExit):
+        convert.main(["--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= wide

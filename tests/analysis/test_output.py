@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display import numbers, terminal
-from analysis.display.metrics import Column
-from analysis.display.terminal import Part
+from analysis.display.fitting import Fitted, fit, width_of
+from analysis.display.metrics import Column, Rows
+from analysis.display.terminal import Answer, Part
 from analysis.results.study import Source, Study
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -162,7 +163,7 @@ def _read(terminal_fd: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("columns", [80, 100, 160])
 def test_no_figure_is_cut_however_narrow_the_terminal(results: Path, columns: int) -> None:
     lines = in_terminal(columns, "analysis.scaled", str(results))
     whole = run("analysis.scaled", results).out
@@ -173,20 +174,75 @@ def test_no_figure_is_cut_however_narrow_the_terminal(results: Path, columns: in
     assert set(figures) <= set(whole.split())
 
 
-def row_column(index: int, key: bool = False) -> Column:
-    return Column(f"c{index}", lambda row: row[index], key=key)
+def test_what_a_narrow_terminal_leaves_out_is_named_and_wide_shows_it(results: Path, monkeypatch) -> None:
+    whole = run("analysis.scaled", results).out
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = run("analysis.scaled", results).out
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, whole.splitlines()))
+    assert "Not shown in 80 columns: p95 ms" in narrow and "(--wide or" in narrow
+    assert "scaling" in narrow.splitlines()[2] or "scaling" in narrow.splitlines()[3], "the answer is kept"
+    wide = run("analysis.scaled", results, "--wide").out
+    assert "Not shown" not in wide
+    tables = [line for line in whole.splitlines() if (len(line) > 80 and " ───" in line) or " fp32 " in line]
+    assert tables and set(tables) <= set(wide.splitlines())
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_pieces_have_every_column_once_and_the_keys_in_each(width: int) -> None:
-    rows = [{index: f"{row}{index:08d}" for index in range(10)} for row in range(3)]
-    part = Part("title", rows, [row_column(index, key=index < 2) for index in range(10)])
-    pieces = terminal.pieces(part, width)
-    heads = [[column.header for column in piece.columns] for piece in pieces]
-    assert all(head[:2] == ["c0", "c1"] for head in heads)
-    assert [name for head in heads for name in head[2:]] == [f"c{index}" for index in range(2, 10)]
-    assert [piece.title for piece in pieces] == ["title"] + [""] * (len(pieces) - 1)
-    assert len(pieces) == 1 if width == 200 else len(pieces) > 1
+def column_of(name: str, key: bool = False, priority: int = 1, head: str = "") -> Column:
+    return Column(head or name, lambda row: row[name], left=key, key=key, priority=priority)
+
+
+def test_columns_of_least_priority_are_dropped_first_and_keys_never() -> None:
+    names = [f"c{number}" for number in range(6)]
+    rows = [{name: f"{row}{name:x>8}" for name in names} for row in range(3)]
+    priorities = (1, 1, 0, 1, 2, 1)
+    columns = [column_of(name, name == "c0", of) for name, of in zip(names, priorities, strict=True)]
+    for width, kept in ((66, "012345"), (65, "01345"), (54, "0134"), (40, "014"), (30, "04"), (10, "04")):
+        fitted = fit(rows, columns, width)
+        assert [one.header for one in fitted.columns] == [f"c{number}" for number in kept]
+        assert width == 10 or width_of(rows, fitted.columns) <= width
+        said = " ".join(fitted.notes)
+        assert all((f"c{number}" in said) == (str(number) not in kept) for number in range(6))
+
+
+def test_a_table_that_fits_is_left_as_it_is() -> None:
+    columns = [column_of("job", key=True), column_of("ms", head="a heading in words")]
+    rows: Rows = [{"job": "run_0_a_ret_0", "ms": 1.0}, {"job": "run_0_b_ret_0", "ms": 2.0}]
+    assert fit(rows, columns, width_of(rows, columns)) == Fitted(columns, [])
+
+
+def test_names_lose_what_all_begin_and_end_with_and_headings_are_wrapped_before_a_column_is_dropped() -> None:
+    rows: Rows = [{"job": f"results_of_run_{name}_ret_0", "ms": 1.5} for name in ("a_1", "b_1")]
+    columns = [column_of("job", key=True), column_of("ms", head="duration of [in run] a step")]
+    fitted = fit(rows, columns, 22)
+    assert [one.text(row) for one in fitted.columns for row in rows] == ["a", "b", "1.500", "1.500"]
+    assert fitted.columns[1].header == "duration\nof\n[in run]\na step"
+    assert fitted.notes == ["Each job begins with results_of_run_ and ends with _1_ret_0, which is left out."]
+
+
+def test_names_without_common_parts_are_cut_in_the_middle_if_they_still_differ() -> None:
+    names = ["a_job_with_a_rather_long_name", "another_one_that_is_no_shorter"]
+    rows: Rows = [{"job": name, "ms": 1.5} for name in names]
+    columns = [column_of("job", key=True), column_of("ms")]
+    texts = [fit(rows, columns, 30).columns[0].text(row) for row in rows]
+    assert all(len(text) <= 24 and "..." in text for text in texts) and len(set(texts)) == 2
+    alike: Rows = [{"job": f"the_same_beginning_{n}_and_the_same_end", "ms": 1.5} for n in "ab"]
+    assert {fit(alike, columns, 30).columns[0].text(row) for row in alike} == {"a", "b"}
+
+
+def test_long_text_is_wrapped_in_the_room_there_is() -> None:
+    why = "not near any limit: 35 % of the arithmetic roof, and no counters were read of it"
+    rows: Rows = [{"kernel": "gemm", "why": why}]
+    columns = [column_of("kernel", key=True), Column("bound by", lambda row: row["why"], left=True)]
+    answer = Answer(rows, [], [Part("", rows, columns)])
+    out = terminal.as_terminal(answer, None, None)
+    assert why in out
+    os.environ["COLUMNS"] = "60"
+    try:
+        narrow = terminal.as_terminal(answer, None, None)
+    finally:
+        del os.environ["COLUMNS"]
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "".join(narrow.split()).endswith(f"gemm{''.join(why.split())}")
 
 
 def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -381,3 +381,35 @@ def test_the_rank_to_show_is_the_one_that_the_sentences_are_about():
     traced = row("e", stragglers.TOO_FEW, 2.0, 100.0) | {"told_by": of.BY_COLLECTIVES}
     assert stragglers.foremost([named, traced]) is traced, "of the same rank: it tells the whole lateness"
     assert stragglers.foremost([named, traced | {"rank": 5}]) is named
+
+
+# --- many ranks ---------------------------------------------------------------------------------------
+
+
+def rank_row(rank: int, mean_ms: float, verdict: str = NO, run_id: str = "run_0") -> dict:
+    return {"id": run_id, "rank": rank, "mean_lateness_ms": mean_ms, "verdict": verdict}
+
+
+def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the_others_are():
+    of_run = [rank_row(rank, rank / 100) for rank in range(1000)]
+    of_run[5] |= {"verdict": STRAGGLER}
+    of_run[6] |= {"verdict": CHANCE}
+    small = [rank_row(rank, 0.0, run_id="run_1") for rank in range(8)]
+    kept, others = stragglers.notable([*of_run, *small])
+    assert [row["rank"] for row in kept if row["id"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
+    assert [row for row in kept if row["id"] == "run_1"] == small
+    assert others.startswith("987 of 1,008 rows are not shown (--wide or --format csv shows all)")
+    assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
+    assert stragglers.notable(small) == (small, "")
+
+
+def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
+    ranks = 32
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks)], Truth(batch_ms={ranks: 100.0}), {"none": 1})
+    shown = run("analysis.stragglers", tmp_path).out
+    assert "of 32 rows are not shown" in shown
+    assert len(run("analysis.stragglers", tmp_path, "--format", "csv").csv) == ranks
+    whole = run("analysis.stragglers", tmp_path, "--wide").out
+    assert "not shown" not in whole and len(whole.splitlines()) > len(shown.splitlines()) + 15
+    by_step = run("analysis.stragglers", tmp_path, "--by", "batch").out
+    assert "rows are not shown" in by_step and len(by_step.splitlines()) < 100

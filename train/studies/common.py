@@ -15,13 +15,13 @@ from jobs import studies
 from jobs.flags import add_format_flags, make_parser
 from jobs.studies import Recorder
 from profiling.errors import UserError
-from train.timing import Clock, open_clock
+from profiling.step_clock import Clock, open_clock
 
 if TYPE_CHECKING:
     import torch
 
 # A study calls it when a stage of a repetition has ended.
-Tick = Callable[[], None]
+Tick = Callable[[], object]
 Action = Callable[[Tick], None]
 
 

@@ -68,6 +68,11 @@ _PARTS = {
                 "model run"
     ),
 }  # fmt: skip
+# What a narrow terminal shows last, and first.
+_PRIORITIES = {
+    "exposed_copies": 0, "overlapped_communication": 0, "overlapped_loader": 0, "loader_kernels": 0,
+    "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
+}  # fmt: skip
 METRICS = (
     Metric("attributed_batches", "number of batches averaged, over all ranks", "batches"),
     Metric(
@@ -77,7 +82,10 @@ METRICS = (
         "that were not recorded)",
         "wall",
     ),
-    *(Metric(f"{name}_ms", meaning, head) for name, (head, meaning) in _PARTS.items()),
+    *(
+        Metric(f"{name}_ms", meaning, head, priority=_PRIORITIES.get(name, 1))
+        for name, (head, meaning) in _PARTS.items()
+    ),
 )
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a batch. Time "

@@ -122,7 +122,7 @@ def _too_short(rows: Rows) -> list[str]:
         return []
     return [
         f"{without} of {len(timed)} runs have no interval: too few batches after warmup for their "
-        "autocorrelation\n(50 suffice up to a correlation of 0.5, 100 up to 0.8)."
+        "autocorrelation (50 suffice up to a correlation of 0.5, 100 up to 0.8)."
     ]
 
 

@@ -130,7 +130,8 @@ def _series(source: Source) -> Series:
         if read.num_rows != count:
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")
         order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
-        if any(read[name].null_count for name in _READ):
+        # Of a program that was watched, the samples of a step may be unknown.
+        if any(read[name].null_count for name in _READ if name != "images"):
             raise UserError(f"rank {rank} recorded batches without timestamps")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])

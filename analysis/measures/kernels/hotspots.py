@@ -51,7 +51,7 @@ METRICS = (
     ),
     *roofline.METRICS,
     Metric("counters", "profiler that read the counters; empty: none", text=True),
-    Metric("why", "what bounds the kernel, in a sentence", "bound by", text=True),
+    Metric("why", "what bounds the kernel, in a sentence", "bound by", text=True, priority=2),
 )
 _NAMES = names_of(METRICS)
 COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
-    Metric("calls_per_batch", "launches per batch", "calls/\nbatch", places=1),
+    Metric("calls_per_batch", "launches per batch", "calls/\nbatch", places=1, priority=0),
     Metric("ms_per_batch", "time per batch", "ms/\nbatch"),
     Metric("share_pct", "share of the time of all kernels", places=1),
     Metric("min_us", "shortest launch"),
-    Metric("mean_us", "mean launch", places=1),
+    Metric("mean_us", "mean launch", places=1, priority=0),
     Metric("max_us", "longest launch"),
     Metric("gflop_per_batch", "FLOPs per batch, 1e9", "GFLOP/\nbatch"),
     Metric("mbyte_per_batch", "bytes per batch, 1e6", "MB/\nbatch"),

@@ -1,5 +1,6 @@
 """Who is slow?"""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,9 +50,10 @@ METRICS = (
         "analysis/measures/lateness/lateness.py)",
         "measured\nfrom",
         text=True,
+        priority=0,
     ),
-    Metric("judged_batches", "number of batches used", "batches"),
-    Metric("batch_ms", "median batch duration of the job"),
+    Metric("judged_batches", "number of batches used", "batches", priority=0),
+    Metric("batch_ms", "median batch duration of the job", priority=0),
     Metric(
         "lateness_ms",
         "how long the other ranks waited for this one: median over batches, with an interval within the "
@@ -64,9 +66,10 @@ METRICS = (
         "mean lateness: a rank that is late only at times has a median near 0",
         "mean\nms",
         significant=3,
+        priority=2,
     ),
     Metric("late_pct", "share of batches in which it was late", places=0),
-    Metric("last_pct", "share of batches in which it came last", places=0),
+    Metric("last_pct", "share of batches in which it came last", places=0, priority=0),
     Metric(
         "held_up_ms",
         "time per step in which all other ranks waited for this one only",
@@ -84,12 +87,14 @@ METRICS = (
         "straggler, may be chance, too few batches, nobody waited, clock, no: see "
         "analysis/measures/lateness/verdicts.py",
         text=True,
+        priority=2,
     ),
     Metric(
         "cause",
         "of a straggler: loader, GPU (on a CPU, processor), node (all its ranks are late), host (the same "
         "kernels take as long, but are launched late), or the candidates that cannot be separated",
         text=True,
+        priority=2,
     ),
     Metric("evidence", "measurements behind the cause", text=True),
 )
@@ -317,6 +322,51 @@ def sentences(rows: Rows) -> list[str]:
         f"{row['evidence']}."
         for row in named
     ]
+
+
+_MOST_RANKS = 24  # of a run, all of which a table shows
+_LATEST, _EARLIEST = 8, 3  # of more ranks
+_MOST_STEPS = 200  # rows by rank and step, all of which a table shows
+_MOST_LATE = 50  # of more rows
+
+
+def notable(rows: Rows) -> tuple[Rows, str]:
+    """The ranks that a reader looks for, of runs of many: late ones, and those that waited longest.
+
+    Returns:
+        (their rows in order, what the others are in a line; empty: there are no others).
+    """
+    kept: Rows = []
+    for run in dict.fromkeys(row["id"] for row in rows):
+        of_run = [row for row in rows if row["id"] == run]
+        order = sorted(of_run, key=lambda row: -row["mean_lateness_ms"])
+        named = [row for row in order if row["verdict"] == STRAGGLER]
+        late = [row for row in order if row["verdict"] in (CHANCE, TOO_FEW)]
+        some = {id(row) for row in (*named, *late[:_LATEST], *order[:_LATEST], *order[-_EARLIEST:])}
+        kept += [row for row in of_run if len(of_run) <= _MOST_RANKS or id(row) in some]
+    there = {id(row) for row in kept}
+    rest = [row for row in rows if id(row) not in there]
+    if not rest:
+        return kept, ""
+    lateness = [row["mean_lateness_ms"] for row in rest]
+    counts = Counter(row["verdict"] for row in rest)
+    verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in counts.most_common())
+    return kept, (
+        f"{len(rest):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): mean "
+        f"lateness {digits(min(lateness), 3)} to {digits(max(lateness), 3)} ms; verdict: {verdicts}."
+    )
+
+
+def latest_steps(rows: Rows) -> tuple[Rows, str]:
+    """The same of rows by rank and step: where they are many, those in which a rank was latest."""
+    if len(rows) <= _MOST_STEPS:
+        return rows, ""
+    late = sorted((row for row in rows if row["late"]), key=lambda row: -row["lateness_ms"])[:_MOST_LATE]
+    there = {id(row) for row in late}
+    return [row for row in rows if id(row) in there], (
+        f"{len(rows) - len(late):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): "
+        f"only the {len(late)} in which a rank was latest are."
+    )
 
 
 CAPTION = (

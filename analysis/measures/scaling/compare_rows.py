@@ -41,6 +41,7 @@ METRICS = (
         "effect, %",
         NOMINAL,
         places=2,
+        priority=2,
     ),
     Metric(
         "p_value",
@@ -53,13 +54,14 @@ METRICS = (
         "slower or faster: significant at 5 %; no difference: none found; too few runs: no result could "
         "have been significant, repeat the runs",
         text=True,
+        priority=2,
     ),
     Metric(
         "detectable_pct",
         "for no difference: the slowdown of this quantity alone that the corrected test would find in at "
         "least 3 of 4 cases (4 of 5 if runs are normally distributed), given the spread of these runs",
     ),
-    Metric("runs_a", "number of runs of A"),
+    Metric("runs_a", "number of runs of A", priority=0),
     Metric("runs_b", "number of runs of B"),
     Metric(
         "runs_enough",

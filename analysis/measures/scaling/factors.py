@@ -51,6 +51,7 @@ METRICS = (
         "Taguchi, larger is better (as in the reference): range over its levels of the mean "
         "signal-to-noise ratio, -10 log10(mean 1/y^2) over repetitions, with plain means",
         "signal to\nnoise, dB",
+        priority=0,
     ),
     Metric("rank_by_signal", "rank by signal_to_noise_db"),
     Metric(
@@ -67,6 +68,7 @@ METRICS = (
         "p value of the F test, corrected for the number of tests (Holm 1979)",
         "p",
         show=probability,
+        priority=2,
     ),
 )
 COLUMNS = {"Columns:": METRICS}

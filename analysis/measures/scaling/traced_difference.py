@@ -42,6 +42,7 @@ METRICS = (
         "verdict",
         "of a batch: slower or faster if the intervals do not overlap; otherwise not shown",
         text=True,
+        priority=2,
     ),
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
