@@ -100,9 +100,9 @@ def perturbation(part: Part) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     plain: float | None = None
     wanted = ["none", *(name for name in ("torch", "cupti", "nsys") if name in names)]
-    for name, _ in part.cells(wanted, 20.0 if part.device.type == "cuda" else 5.0):
+    for name, seconds in part.cells(wanted, 20.0 if part.device.type == "cuda" else 5.0):
         try:
-            found = of_tools.steps_ms(make_run({**fields, "profile": name}), folder / name)["median"]
+            found = of_tools.steps_ms(make_run({**fields, "profile": name}), folder / name, seconds)["median"]
         except UserError as error:
             part.left_out[name] = str(error)
             continue
