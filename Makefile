@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,watch-test]'
 	@touch $@
 
 # The tests of the virtual cluster share one cluster, which fills the machine: they run alone, and last.
