@@ -105,7 +105,7 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
     """
     source, recorded = recording.source, recording.batches
     if not len(recorded["start_ns"]):
-        return "its trace has no attributed batch"
+        return "its trace has no attributed step"
     gradients = _ready(recording)
     sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
     if gradients is None and sent is None:

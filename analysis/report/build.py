@@ -190,7 +190,7 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
                 "kernel-tables",
             ))  # fmt: skip
         sentences.append(Sentence(
-            "Not enough data to say how training scales: kernel tables hold no batch durations.",
+            "Not enough data to say how training scales: kernel tables hold no step durations.",
             "left-out",
         ))  # fmt: skip
     return sentences

@@ -203,7 +203,7 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
         )
     elif alone:
         study.note(
-            "some configurations have no unprofiled run: their durations come from batches that the "
+            "some configurations have no unprofiled run: their durations come from steps that the "
             "profiler did not record"
         )
     return points
