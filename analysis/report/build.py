@@ -110,7 +110,7 @@ def _subtitle(study: Study) -> str:
     bad = len(failed)
     jobs = study.of_kind("trace")
     if jobs and not manifests:
-        return f"{traces.counted(jobs)}; {bad} unreadable"
+        return traces.counted(jobs) + (f"; {bad} unreadable" if bad else "")
     if not manifests:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)

@@ -38,7 +38,7 @@ METRICS = (
         "process\ngroups",
         text=True,
     ),
-    Metric("batches", "recorded steps per rank"),
+    Metric("batches", "recorded steps per rank", "steps"),
     Metric("batches_from", "how steps were identified", "steps\nfrom", text=True),
     Metric("versions", "versions of libraries", text=True),
 )

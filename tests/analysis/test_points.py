@@ -337,7 +337,7 @@ def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(batches=40)])
     write_run(tmp_path, run_of(batches=60), Truth(), 7)
     shown = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "ran with different numbers of batches (40, 60); such runs are not averaged" in shown
+    assert "ran with different numbers of steps (40, 60); such runs are not averaged" in shown
     write_sweep(tmp_path / "same", [run_of(batches=40), run_of(batches=40, gpus_per_node=2)])
     assert "numbers of steps" not in run("analysis.scaled", tmp_path / "same").out
 

@@ -294,7 +294,7 @@ def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
-    assert "rank 1 (a), 29.8 ms per batch (mean of 5)" in line and says in line
+    assert "rank 1 (a), 29.8 ms per step (mean of 5)" in line and says in line
 
 
 def test_one_rank_is_one_line(tmp_path):

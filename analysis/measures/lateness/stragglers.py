@@ -46,7 +46,7 @@ METRICS = (
     _NODE,
     Metric(
         "told_by",
-        "source of the lateness: collectives, or stages of the batches (see "
+        "source of the lateness: collectives, or stages of the steps (see "
         "analysis/measures/lateness/lateness.py)",
         "measured\nfrom",
         text=True,
@@ -312,7 +312,7 @@ def sentences(rows: Rows) -> list[str]:
         )
         return [
             f"No stragglers. Largest lateness in {most['id']}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per batch (mean of {most['judged_batches']}), but "
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']}), but "
             f"{why}."
         ]
     return [

@@ -271,7 +271,7 @@ def other_lengths(points: Sequence[Point]) -> list[str]:
         return []
     lengths = ", ".join(str(one) for one in differ[0])
     return [
-        f"{len(differ)} configurations ran with different numbers of batches ({lengths}); such runs are not "
+        f"{len(differ)} configurations ran with different numbers of steps ({lengths}); such runs are not "
         "averaged: give all the same number (--batches)"
     ]
 
