@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis.display import plots
 from analysis.display.metrics import Metric
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
@@ -159,13 +158,6 @@ def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
     page = build(load(tmp_path))
     said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
     assert "no configuration was measured at two" in said and "one world size" not in said.lower()
-
-
-@pytest.mark.parametrize(("entries", "beside"), [(6, False), (7, True)])
-def test_a_legend_of_many_entries_stands_beside_the_plot(entries, beside):
-    traces = [{"name": str(number)} for number in range(entries)] + [{"showlegend": False}]
-    legend = plots.figure(traces, plots.bars("a title", "ms", 3))["layout"]["legend"]
-    assert (legend.get("x", 0) > 1) == beside
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", True), ("NVIDIA L4", False)])
