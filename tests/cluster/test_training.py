@@ -4,13 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobs import store
 from jobs.backends import has_horovod
-from jobs.run import parse_id
+from jobs.by_hand import new_directory
+from jobs.flags import to_flags
+from jobs.run import make_run, parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
 from tests.cluster.sweeps import leave_out_calibration
@@ -85,35 +88,29 @@ def test_64_ranks_on_32_nodes(cluster: Cluster, tmp_path: Path):
     assert [row[0] for row in rows_of(out.read_text())] == ["1", "2", "4", "8", "16", "32"]
 
 
-# Last, when no other sweep is under way: four ranks of MPI that poll leave two processors little for others.
+# Last, when no other sweep is under way: ranks of MPI poll, which leaves two processors little for others.
 @pytest.mark.turn(5)
-def test_a_sweep_with_horovod_under_mpi(cluster: Cluster, tmp_path: Path):
+def test_mpirun_starts_the_ranks_of_an_allocation_for_ddp_and_horovod(cluster: Cluster, tmp_path: Path):
     need_mpirun()
+    file, out, results = tmp_path / "s.yaml", tmp_path / "job.out", tmp_path / "results"
+    run = f"nodes: 2, gpus_per_node: 1, network: eth, backend: [ddp, horovod], grad: fp16, {TINY}"
+    file.write_text(f"repetitions: 1\ntime_limit_s: 300\nrun: {{{run}}}")
+    (results / "s").mkdir(parents=True)
+    leave_out_calibration(results / "s")
+    sweep = ["slurm/sweep.sh", str(file), "--out", str(results)]
+    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
+    code = cluster.wait(job, 700)["ExitCode"]  # more than the runs' own limits, which leave stacks
+    logs = [path.read_text() for path in results.glob("s/run_*/log.txt")]
+    assert code == "0:0", "\n".join([out.read_text(), *logs])
+    done = {manifest.run.backend: manifest for _, manifest in results_of(tmp_path, "s")}
+    for manifest in done.values():
+        hosts = [report.hostname for report in manifest.ranks]
+        assert manifest.done and len(set(hosts)) == 2
+        assert manifest.environment["SCALEPROF_HOST"] == hosts[0]
+    assert {report.backend for report in done["ddp"].ranks} == {"ddp/gloo"}
     if not has_horovod():
         pytest.skip("Horovod is not installed (make horovod)")
-    words = ["--out", str(tmp_path / "results"), "--only", "backend=horovod", "--only", "nodes=2"]
-    out = tmp_path / "job.out"
-    sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "grad=fp16"]
-    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
-    code = cluster.wait(job, 400)["ExitCode"]  # more than the sweep's own limit, which leaves stacks
-    logs = [path.read_text() for path in (tmp_path / "results").glob("virtual/run_*/log.txt")]
-    assert code == "0:0", "\n".join([out.read_text(), *logs])
-    ((_, manifest),) = results_of(tmp_path, "virtual")
-    assert manifest.done and {report.backend for report in manifest.ranks} == {"horovod/mpi"}
-    assert len({report.hostname for report in manifest.ranks}) == manifest.run.nodes == 2
-
-
-def test_mpirun_starts_the_ranks_of_an_allocation(cluster: Cluster, tmp_path: Path):
-    need_mpirun()
-    file, out = tmp_path / "s.yaml", tmp_path / "job.out"
-    file.write_text(f"repetitions: 1\nrun: {{nodes: 2, gpus_per_node: 1, {TINY}}}")
-    sweep = ["slurm/sweep.sh", str(file), "--out", str(tmp_path / "results")]
-    job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep, LAUNCHER="mpirun", REPORT="no")
-    assert cluster.wait(job, 200)["ExitCode"] == "0:0", out.read_text()
-    ((_, manifest),) = results_of(tmp_path, "s")
-    hosts = [report.hostname for report in manifest.ranks]
-    assert manifest.done and len(set(hosts)) == 2
-    assert manifest.environment["SCALEPROF_HOST"] == hosts[0]
+    assert {report.backend for report in done["horovod"].ranks} == {"horovod/mpi"}
 
 
 WORLD = "import os, json, sys; from dataclasses import asdict; from train.world import read_world;"
@@ -170,17 +167,17 @@ def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Clus
 
 
 def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_path: Path):
+    tiny = {"model": "resnet18", "batch": 2, "batches": 4, "image_size": 32, "threads": 1}
+    by_hand = tmp_path / "results" / "by-hand"
+    taken = new_directory(make_run({**tiny, "nodes": 2}), by_hand)
     srun = ["srun", *ON_OUR_NODES, "--ntasks=2", "--ntasks-per-node=1", "--overlap"]
-    tiny = ["--model", "resnet18", "--batch", "2", "--batches", "4", "--image-size", "32", "--threads", "1"]
-    train = [sys.executable, "-m", "train", *tiny]
-    for _ in range(2):
-        answer = cluster.run(*srun, "--chdir", str(tmp_path), *train, PYTHONPATH=str(ROOT))
-        assert answer.returncode == 0, answer.stderr
-    folders = sorted((tmp_path / "results" / "by-hand").iterdir())
-    assert [parse_id(folder.name).repetition for folder in folders] == [0, 1]
-    for folder in folders:
-        manifest = store.read_record(folder / store.MANIFEST, Manifest)
-        assert manifest.done and len({report.hostname for report in manifest.ranks}) == 2
+    train = [sys.executable, "-m", "train", *to_flags(make_run(tiny))]
+    answer = cluster.run(*srun, "--chdir", str(tmp_path), *train, PYTHONPATH=str(ROOT))
+    assert answer.returncode == 0, answer.stderr
+    (folder,) = set(by_hand.iterdir()) - {taken}
+    assert parse_id(folder.name) == replace(parse_id(taken.name), repetition=1)
+    manifest = store.read_record(folder / store.MANIFEST, Manifest)
+    assert manifest.done and len({report.hostname for report in manifest.ranks}) == 2
 
 
 def test_a_library_of_another_mpi_is_named():
@@ -206,6 +203,11 @@ def test_a_library_of_another_mpi_is_named():
             "did you mean 'virtual'",
         ),
         (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
+        (
+            ["slurm/submit.sh", "--dry-run", "a.yaml"],
+            "the sweep file comes first: slurm/submit.sh CONFIG --dry",
+        ),
+        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "python9 lacks what scaleprof needs"),
     ],
 )
 def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +18,26 @@ FOREGROUND = ("n31", "n32")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
 
+# How long what Slurm said of its jobs is taken for true.
+JOBS_S = 0.5
+
+
+@dataclass
+class Jobs:
+    """What Slurm said last of all jobs: a dozen threads wait for theirs, and a question is four processes."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = 0.0
+    by_id: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster whose state is in ``home``; commands run on its login node, from the project's root."""
 
     home: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    jobs: Jobs = field(default_factory=Jobs, repr=False)
 
     def control(self, *arguments: str, timeout_s: float = 60) -> str:
         """``slurm/virtual_cluster.sh ARGUMENTS``; an error is raised if it fails."""
@@ -41,9 +56,14 @@ class Cluster:
         return answer.stdout.strip()
 
     def job(self, job: str) -> dict[str, str]:
-        """What ``scontrol show job`` says of it: JobState, NodeList, Restarts ..."""
-        text = self.control("exec", "scontrol", "--oneliner", "show", "job", job)
-        return dict(re.findall(r"(\w+(?:[/:]\w+)*)=(\S*)", text))
+        """What ``scontrol show job`` said of it in the last half second: JobState, NodeList, Restarts ..."""
+        with self.jobs.lock:
+            if job not in self.jobs.by_id or time.monotonic() - self.jobs.at > JOBS_S:
+                lines = self.control("exec", "scontrol", "--oneliner", "show", "job").splitlines()
+                said = [dict(re.findall(r"(\w+(?:[/:]\w+)*)=(\S*)", line)) for line in lines]
+                self.jobs.by_id = {one["JobId"]: one for one in said if "JobId" in one}
+                self.jobs.at = time.monotonic()
+            return self.jobs.by_id[job]
 
     def wait(self, job: str, timeout_s: float = 120) -> dict[str, str]:
         """The job once it has ended."""

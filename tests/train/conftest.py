@@ -1,10 +1,15 @@
-"""A small data set, made once, and what tests of loaders do with it."""
+"""A small data set, made once, what tests of loaders do with it, and the command in this process."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from jobs.run import Run, make_run
+from profiling.errors import run_command
+from train import __main__ as command
 from train import data
 
 IMAGES, CLASSES = 18, 3
@@ -30,3 +35,21 @@ def run_of(folder: Path, loader: str = "pytorch", data_format: str = "images", *
     """A tiny run over a data set."""
     tiny = {"workers": 0, "batch": 4, "image_size": 32, "batches": 6, "device": "cpu"}
     return make_run({**tiny, "loader": loader, "data": str(folder), "data_format": data_format, **other})
+
+
+@pytest.fixture
+def train_here(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
+    # This process's own crash is pytest's to report.
+    monkeypatch.setattr(command, "write_stacks_at_signal", lambda directory: None)
+    monkeypatch.setattr(command, "leave_at_once", lambda: None)
+    threads = torch.get_num_threads()
+
+    def train(*flags: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["train", *flags])
+        with pytest.raises(SystemExit) as left:
+            run_command(command.main)
+        return left.value.code, *capsys.readouterr()
+
+    yield train
+    torch.set_num_threads(threads)

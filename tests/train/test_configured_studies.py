@@ -1,13 +1,17 @@
 """configs/vgg16.yaml and configs/alexnet.yaml on a CPU, sized down, to the answers that they are for."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from jobs.flags import to_flags
+from jobs.sweep_file import expand, read_sweep
 from tests.analysis.commands import ROOT, run, run_as_user
 from tests.cluster.sweeps import leave_out_calibration
+from tests.train.many_runs import LOG, by_one_pair
 
 pytestmark = pytest.mark.long
 
@@ -15,7 +19,7 @@ SMALL = {"image_size": 32, "threads": 1, "device": "cpu", "workers": 1}
 
 
 def sized_down(name: str, folder: Path, **sizes: Any) -> Path:
-    """The profiled runs of a sweep of the project with other sizes; its factors and exclusions stay."""
+    """A sweep file of the project with other sizes; its factors and exclusions stay."""
     sweep = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
     sweep["repetitions"] = 1
     sweep["run"] |= SMALL | sizes
@@ -24,15 +28,34 @@ def sized_down(name: str, folder: Path, **sizes: Any) -> Path:
             rule["when"]["batches"] = batches
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(sweep))
-    (folder / "results" / name).mkdir(parents=True)
-    leave_out_calibration(folder / "results" / name)
-    done = run_as_user("jobs.sweep", file, "--out", folder / "results", "--only", "profile=torch")
+    return file
+
+
+def swept(file: Path) -> Path:
+    """The results of a sweep's profiled runs."""
+    results = file.parent / "results" / file.stem
+    results.mkdir(parents=True)
+    leave_out_calibration(results)
+    done = run_as_user("jobs.sweep", file, "--out", results.parent, "--only", "profile=torch")
     assert done.code == 0, done.err
-    return folder / "results" / name
+    return results
+
+
+def trained(file: Path, train_here: Callable[..., tuple[int, str, str]]) -> Path:
+    """The same, of runs by hand: those of one rank in this process, the others by one pair of processes."""
+    results, sweep_runs = file.parent / "results", expand(read_sweep(file))[0]
+    results.mkdir()
+    runs = {one.id: one.configuration for one in sweep_runs if one.configuration.profile == "torch"}
+    for name in [name for name in runs if runs[name].ranks == 1]:
+        code, _, said = train_here(*to_flags(runs[name]), "--out", str(results / name))
+        assert code == 0, said
+    _, ended = by_one_pair({name: runs[name] for name in runs if runs[name].ranks == 2}, results)
+    assert ended.exit_code == 0, (results / LOG).read_text()
+    return results
 
 
 def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
-    directory = sized_down("vgg16", tmp_path, model="squeezenet1_1", batch=2, batches=[32, 16])
+    directory = swept(sized_down("vgg16", tmp_path, model="squeezenet1_1", batch=2, batches=[32, 16]))
     ran = run("analysis.utilization", directory, "--format", "csv")
     assert ran.code == 0, ran.err
     assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("1", "0"), ("2", "0"), ("2", "1")]
@@ -47,9 +70,9 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
     assert all(row["sm_efficiency_pct"] == "" and "a CPU has no" in row["unknown"] for row in ran.csv)
 
 
-def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path):
+def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, train_here):
     sizes = {"gpus_per_node": [1, 2], "batch": 2, "batches": 6, "model": "squeezenet1_1"}
-    directory = sized_down("alexnet", tmp_path, **sizes)
+    directory = trained(sized_down("alexnet", tmp_path, **sizes), train_here)
     chart = tmp_path / "shares.html"
     ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")
     assert ran.code == 0, ran.err

@@ -11,10 +11,10 @@ import pytest
 from jobs.backends import NO_HOROVOD, has_horovod
 from jobs.execution import ROOT
 from jobs.flags import to_flags
-from jobs.launchers.local import Local
-from jobs.processes import Limits, run_processes
 from jobs.run import make_run
 from profiling import tables
+from tests.train.many_runs import LOG, by_one_pair
+from train import __main__ as command
 
 pytestmark = pytest.mark.long
 
@@ -62,18 +62,12 @@ BY_GLOO = {
 @pytest.fixture(scope="module")
 def by_gloo(data_set, tmp_path_factory) -> dict[str, Path]:
     """What two ranks left for each of BY_GLOO that this machine can do, all from one pair of processes."""
-    folder = tmp_path_factory.mktemp("gloo")
     wanted = [name for name in BY_GLOO if "horovod" not in name or has_horovod()]
     runs = {name: make_run({**TINY, **BY_GLOO[name], "data": str(data_set)}) for name in wanted}
-    for name in runs:
-        (folder / name).mkdir()
-    jobs = folder / "runs.json"
-    jobs.write_text(json.dumps([[to_flags(run), str(folder / name)] for name, run in runs.items()]))
-    command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
-    processes = Local().processes(runs["ddp fp32"], command, folder)
-    ended = run_processes(processes, folder / "log.txt", Limits(600), ROOT)
-    assert ended.exit_code == 0, (folder / "log.txt").read_text()
-    return {name: folder / name for name in runs}
+    folder = tmp_path_factory.mktemp("gloo")
+    outs, ended = by_one_pair(runs, folder)
+    assert ended.exit_code == 0, (folder / LOG).read_text()
+    return outs
 
 
 def test_horovod_over_gloo_has_the_losses_of_ddp(by_gloo):
@@ -96,6 +90,14 @@ def test_horovod_over_mpi_has_the_losses_of_ddp_at_half_precision(data_set, tmp_
     assert losses_of(by_gloo["ddp fp32"]) != pytest.approx(losses, rel=1e-3)
 
 
+def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(train_here, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "has_horovod", lambda: False)
+    flags = to_flags(make_run({**TINY, "gpus_per_node": 1, "loader": "synthetic", "backend": "horovod"}))
+    code, _, said = train_here(*flags, "--out", str(tmp_path / "run"))
+    assert code == 0 and NO_HOROVOD in said
+    assert backends_of(tmp_path / "run") == {"ddp/gloo"}
+
+
 def without_horovod(tmp_path: Path) -> dict[str, str]:
     """An environment in which Python finds no Horovod, installed or not."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -104,16 +106,6 @@ def without_horovod(tmp_path: Path) -> dict[str, str]:
         "util.find_spec = lambda name, *more: None if name == 'horovod' else find(name, *more)\n"
     )
     return {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-
-def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(tmp_path):
-    flags = to_flags(make_run({**TINY, "gpus_per_node": 1, "loader": "synthetic", "backend": "horovod"}))
-    done = subprocess.run(
-        [sys.executable, "-m", "train", *flags, "--out", str(tmp_path / "run")],
-        cwd=ROOT, env=without_horovod(tmp_path), capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0 and NO_HOROVOD in done.stderr
-    assert backends_of(tmp_path / "run") == {"ddp/gloo"}
 
 
 def test_a_sweep_without_horovod_names_its_points_after_what_they_are(tmp_path):

@@ -1,12 +1,15 @@
 """Stage times: five instants a batch, on the clock where the stages run."""
 
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from profiling import tables
-from train.timing import INSTANTS, DeviceClock, HostClock, batch_columns
+from profiling.step_clock import DeviceClock, HostClock
+from train.timing import INSTANTS, batch_columns
 
 
 def test_stages_lie_between_a_batchs_instants_and_what_is_between_batches_in_none():
@@ -106,3 +109,15 @@ def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never
     assert np.abs(np.diff(drift)).max() <= 2  # a stage is right to 2 ns
     assert abs(drift[-1]) < 20_000
     assert instants[0] == pytest.approx(time.time_ns(), abs=60e9)
+
+
+def test_the_age_of_a_process_is_what_its_parent_sees():
+    code = "from time import time_ns as now; from profiling.process_facts import process_age_ns as age"
+    begun = time.time_ns()
+    child = subprocess.Popen(
+        [sys.executable, "-c", code + "; print(now(), age(), now())"], stdout=subprocess.PIPE, text=True
+    )
+    started = time.time_ns()
+    before, age, after = map(int, child.communicate(timeout=600)[0].split())
+    tick = 20_000_000  # the kernel counts in hundredths of a second
+    assert before - started - tick <= age <= after - begun + tick

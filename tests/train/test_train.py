@@ -1,7 +1,6 @@
 """``python -m train`` as users and sweeps start it: its ranks, files, exit codes, its one line of error."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,16 +14,14 @@ from analysis.results.load import load
 from analysis.results.study import Source
 from jobs import store
 from jobs.execution import ROOT
-from jobs.flags import to_flags
-from jobs.launchers.local import Local
 from jobs.outcome import read_reports, why_not_right
-from jobs.processes import Ended, Limits, run_processes
+from jobs.processes import Ended
 from jobs.run import make_run
 from jobs.store import Manifest
 from profiling import tables
-from profiling.errors import UserError, run_command
+from profiling.errors import UserError
+from tests.train.many_runs import LOG, RUNS, by_one_pair
 from train.__main__ import in_world, make_parser, may_leave_at_once
-from train.__main__ import main as command
 from train.world import World
 
 pytestmark = pytest.mark.long
@@ -69,23 +66,18 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(data_set, tmp_path_factory) -> Trained:
     """All of it from one pair of processes, started as a sweep on this machine does."""
-    folder = tmp_path_factory.mktemp("variants")
+    folder, killed = tmp_path_factory.mktemp("variants"), []
     runs = {name: pair_of(data_set, **fields) for name, fields in {**VARIANTS, "endless": ENDLESS}.items()}
-    for name in runs:
-        (folder / name).mkdir()
-    jobs, log, killed = folder / "runs.json", folder / "log.txt", []
-    jobs.write_text(json.dumps([[to_flags(run), str(folder / name)] for name, run in runs.items()]))
 
     def kill_rank_1_once_it_trains_without_end():
         # Any batch: progress is said a few times a second, so none is sure to be named.
-        if not killed and f"/{ENDLESS['batches']} loss" in log.read_text():
-            killed.append(rank_process(1, jobs).kill())
+        if not killed and f"/{ENDLESS['batches']} loss" in (folder / LOG).read_text():
+            killed.append(rank_process(1, folder / RUNS).kill())
 
-    command = [sys.executable, "-m", "tests.train.many_runs", str(jobs)]
-    processes = Local().processes(pair_of(data_set), command, folder)
-    ended = run_processes(processes, log, Limits(600), ROOT, kill_rank_1_once_it_trains_without_end)
-    assert killed, f"{ended.reason}\n{log.read_text()}"
-    return Trained({name: folder / name for name in VARIANTS}, ended, log.read_text())
+    outs, ended = by_one_pair(runs, folder, kill_rank_1_once_it_trains_without_end)
+    log = (folder / LOG).read_text()
+    assert killed, f"{ended.reason}\n{log}"
+    return Trained({name: outs[name] for name in VARIANTS}, ended, log)
 
 
 @pytest.fixture
@@ -230,47 +222,39 @@ WRONG_USE = {
 TINY = ["--image-size", "64", "--batch", "2", "--batches", "6"]
 
 
-def train_alone(*flags: str) -> subprocess.CompletedProcess:
-    """``python -m train`` as a user types it: one rank, no launcher."""
-    launched = ("RANK", "WORLD_SIZE")
-    environment = {name: value for name, value in os.environ.items() if name not in launched}
-    return subprocess.run(
-        [sys.executable, "-m", "train", *TINY, *flags],
-        cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+@pytest.fixture
+def train_tiny(train_here):
+    """``python -m train`` in this process, of six small batches if nothing else is said."""
+    return lambda *flags: train_here(*TINY, "--threads", "1", *flags)
 
 
-def wrong_use(*flags: str) -> str:
-    """The one line of error of a command that ends with exit code 2."""
-    done = train_alone("--model", "resnet18", "--batches", "1", *flags)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("scaleprof: error: "), done.stderr
-    return done.stderr
+def one_line(ran: tuple[int, str, str]) -> str:
+    """The one line of error of a command that ended with exit code 2."""
+    code, _, said = ran
+    assert code == 2 and len(said.splitlines()) == 1 and said.startswith("scaleprof: error: "), ran
+    return said
 
 
 @pytest.mark.parametrize(("flags", "told"), WRONG_USE.values(), ids=WRONG_USE)
-def test_wrong_use(tmp_path, flags, told):
-    assert told in wrong_use(*flags, "--out", str(tmp_path / "out"))
+def test_wrong_use(train_tiny, tmp_path, flags, told):
+    assert told in one_line(train_tiny(*flags, "--out", str(tmp_path / "out")))
 
 
-@pytest.fixture
-def train_here(monkeypatch, capsys):
-    """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
-    # This process's own crash is pytest's to report.
-    monkeypatch.setattr("train.__main__.write_stacks_at_signal", lambda directory: None)
-    monkeypatch.setattr("train.__main__.leave_at_once", lambda: None)
-
-    def train(*flags: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["train", *TINY, "--threads", "1", *flags])
-        with pytest.raises(SystemExit) as left:
-            run_command(command)
-        return left.value.code, *capsys.readouterr()
-
-    return train
+def test_wrong_use_ends_before_pytorch_is_imported():
+    """A user who mistypes a flag waits a moment, not seconds, and is answered in a line."""
+    flags = ["--batch-size", "3"]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "train", *flags],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    imported = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    (said,) = set(done.stderr.splitlines()) - set(imported)
+    assert done.returncode == 2 and said.startswith("scaleprof: error: unknown flag --batch-size")
+    assert imported and not any(line.rpartition("|")[2].strip() == "torch" for line in imported)
 
 
-def test_a_data_folder_that_is_not_there(train_here, tmp_path):
-    code, _, said = train_here("--loader", "pytorch", "--data", "/nowhere", "--out", str(tmp_path / "out"))
+def test_a_data_folder_that_is_not_there(train_tiny, tmp_path):
+    code, _, said = train_tiny("--loader", "pytorch", "--data", "/nowhere", "--out", str(tmp_path / "out"))
     assert code == 2 and said.startswith("scaleprof: error: there is no data folder /nowhere")
     assert len(said.splitlines()) == 1
 
@@ -279,11 +263,11 @@ SMALL = ("--model", "squeezenet1_1", "--loader", "synthetic", "--learning-rate",
 
 
 def test_each_run_by_hand_has_a_folder_of_its_own_and_all_are_one_set_of_results(
-    train_here, tmp_path, monkeypatch
+    train_tiny, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     others = [(), (), ("--batches", "3"), ("--image-size", "96")]
-    printed = [train_here(*SMALL, *flags)[1] for flags in others]
+    printed = [train_tiny(*SMALL, *flags)[1] for flags in others]
     folders = [text.partition("results: ")[2].split()[0] for text in printed]
     assert len(set(folders)) == len(others) and all(Path(folder).is_dir() for folder in folders)
     assert printed[0].endswith("next: python -m analysis.scaled results/by-hand\n")
@@ -294,47 +278,47 @@ def test_each_run_by_hand_has_a_folder_of_its_own_and_all_are_one_set_of_results
     assert load(Path(folders[0])).sources[0].manifest.command[1:3] == ["-m", "train"]
 
 
-def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_here, tmp_path, monkeypatch):
+def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert train_here(*SMALL, "--loader", "pytorch", "--data", "/nowhere")[0] == 2
-    assert train_here(*SMALL, "--loader", "pytorch", "--data", "/nowhere", "--out", "mine")[0] == 2
+    assert train_tiny(*SMALL, "--loader", "pytorch", "--data", "/nowhere")[0] == 2
+    assert train_tiny(*SMALL, "--loader", "pytorch", "--data", "/nowhere", "--out", "mine")[0] == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_used_out_is_replaced_only_by_overwrite(train_here, tmp_path):
+def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
     out = tmp_path / "mine"
-    assert train_here(*SMALL, "--out", str(out))[0] == 0
+    assert train_tiny(*SMALL, "--out", str(out))[0] == 0
     (out / "notes.txt").write_text("the user's")
     before = (out / "manifest.json").read_text()
-    code, _, said = train_here(*SMALL, "--batches", "3", "--out", str(out))
+    code, _, said = train_tiny(*SMALL, "--batches", "3", "--out", str(out))
     assert code == 2 and len(said.splitlines()) == 1
     assert f"--out {out} already holds a run" in said and "--overwrite" in said
     assert (out / "manifest.json").read_text() == before
-    code, printed, _ = train_here(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
+    code, printed, _ = train_tiny(*SMALL, "--batches", "3", "--out", str(out), "--overwrite")
     assert code == 0 and f"next: python -m analysis.batches {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
     assert load(out).sources[0].fields["batches"] == 3
 
 
-def test_runs_by_hand_under_names_of_the_users_are_a_set_of_results(train_here, tmp_path):
+def test_runs_by_hand_under_names_of_the_users_are_a_set_of_results(train_tiny, tmp_path):
     for name in ("first try", "second try"):
-        assert train_here(*SMALL, "--out", str(tmp_path / name))[0] == 0
+        assert train_tiny(*SMALL, "--out", str(tmp_path / name))[0] == 0
     assert sorted(source.id for source in load(tmp_path).sources) == ["first try", "second try"]
 
 
-def test_a_gpu_loader_without_a_gpu(train_here, tmp_path, data_set):
+def test_a_gpu_loader_without_a_gpu(train_tiny, tmp_path, data_set):
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("a GPU is here: this is about machines without a GPU")
-    code, _, said = train_here("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
+    code, _, said = train_tiny("--loader", "dali-gpu", "--data", str(data_set), "--out", str(tmp_path))
     assert code == 2 and len(said.splitlines()) == 1
     assert "loader dali-gpu needs a GPU, and torch sees none here; use dali-cpu" in said
 
 
-def test_a_result_directory_that_cannot_be(tmp_path):
+def test_a_result_directory_that_cannot_be(train_tiny, tmp_path):
     (tmp_path / "file").write_text("mine")
-    line = wrong_use("--loader", "synthetic", "--out", str(tmp_path / "file" / "out"))
+    line = one_line(train_tiny(*SMALL, "--out", str(tmp_path / "file" / "out")))
     assert str(tmp_path / "file") in line
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -359,14 +343,14 @@ def full_disk(tmp_path):
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk(full_disk):
-    line = wrong_use("--loader", "synthetic", "--out", str(full_disk / "out"))
+def test_a_full_disk(train_tiny, full_disk):
+    line = one_line(train_tiny(*SMALL, "--out", str(full_disk / "out")))
     assert "No space left on device" in line and "free some space" in line
     assert [path.name for path in (full_disk / "out").rglob("*")] == ["rank_0000"], "half a file was left"
 
 
-def test_a_loss_that_is_not_finite_is_exit_code_1(train_here, tmp_path):
-    code, printed, said = train_here(
+def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):
+    code, printed, said = train_tiny(
         "--model", "squeezenet1_1", "--learning-rate", "100", "--loader", "synthetic", "--out", str(tmp_path)
     )  # fmt: skip
     assert code == 1 and "loss that is not finite; lower learning_rate" in said
