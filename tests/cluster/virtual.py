@@ -65,12 +65,12 @@ class Cluster:
                 self.jobs.at = time.monotonic()
             return self.jobs.by_id[job]
 
-    def wait(self, job: str, timeout_s: float = 120) -> dict[str, str]:
+    def wait(self, job: str, timeout_s: float = 300) -> dict[str, str]:
         """The job once it has ended."""
         self.until(lambda: self.job(job)["JobState"] in ENDED, timeout_s)
         return self.job(job)
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"it did not come to pass within {timeout_s:g} s"
