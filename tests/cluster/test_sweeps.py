@@ -144,7 +144,7 @@ def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folde
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
     # Slurm looks every 30 s: the signal comes 25 to 55 s after the start, and the runs take longer.
     job = sweep.submit("--nodes=2", "--time=1", "--signal=B:USR1@5", BATCH_S="0.95")
-    assert cluster.wait(job, 400)["ExitCode"] == "0:0", sweep.said(job)
+    assert cluster.wait(job, 900)["ExitCode"] == "0:0", sweep.said(job)
     assert int(cluster.job(job)["Restarts"]) >= 1
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
     assert all(manifest.done for manifest in sweep.manifests().values())

@@ -53,7 +53,7 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     out = tmp_path / "job.out"
     sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "nodes=1,2"]
     job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep)
-    assert cluster.wait(job, 400)["ExitCode"] == "0:0", out.read_text()
+    assert cluster.wait(job, 900)["ExitCode"] == "0:0", out.read_text()
     results = results_of(tmp_path, "virtual")
     assert [manifest.run.nodes for _, manifest in results] == [1, 2]
     for path, manifest in results:
