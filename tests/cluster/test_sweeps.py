@@ -170,7 +170,10 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
 @happening
 def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
-    jobs = [sweep.submit("--nodes=2", BATCH_S="0.4") for _ in range(2)]  # 24 s: the second comes in time
+    go = folder / "go"
+    jobs = [sweep.submit("--nodes=2", WAIT_FOR=str(go)) for _ in range(2)]
+    cluster.until(lambda: len(sweep.running()) == 2)  # one job must not have done all before the other begins
+    go.touch()
     for job in jobs:
         assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()

@@ -39,13 +39,13 @@ class Cluster:
     environment: Mapping[str, str] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=Jobs, repr=False)
 
-    def control(self, *arguments: str, timeout_s: float = 60) -> str:
+    def control(self, *arguments: str, timeout_s: float = 180) -> str:
         """``slurm/virtual_cluster.sh ARGUMENTS``; an error is raised if it fails."""
         answer = self._run([str(SCRIPT), *arguments], timeout_s)
         assert answer.returncode == 0, f"{arguments}: {answer.stderr or answer.stdout}"
         return answer.stdout
 
-    def run(self, *command: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess:
+    def run(self, *command: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess:
         """A user's command on the login node, whatever its exit code."""
         return self._run([str(SCRIPT), "exec", *command], timeout_s, variables)
 
