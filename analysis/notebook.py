@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 # Those that answer by a table; analysis.report is `charts`, and analysis.timeline writes a file.
 COMMANDS = (
-    "activities", "anatomy", "batches", "communication", "compare", "efficiency", "expense", "factors",
-    "hotspots", "kernels", "predict", "scaled", "stragglers", "tau_batches", "utilization",
+    "activities", "anatomy", "batches", "communication", "compare", "critical_path", "efficiency",
+    "expense", "factors", "hotspots", "kernels", "predict", "scaled", "stragglers", "tau_batches",
+    "utilization",
 )  # fmt: skip
 Setting = str | int | float | bool | Path | Iterable[str | int | float]
 

@@ -132,9 +132,9 @@ def numbers(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def launch_numpy(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The call that launched each kernel, by its number."""
-    from profiling.attribution.attribute import _matching
+    from profiling.attribution.launches import matching
 
-    return _matching(known, wanted)
+    return matching(known, wanted)
 
 
 def launch_duckdb(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

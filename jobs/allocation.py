@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jobs.cluster import count_gpus
@@ -34,14 +34,10 @@ class Allocation:
         out = set(nodes)
         return replace(self, nodes=tuple(node for node in self.nodes if node not in out))
 
-    def only(self, nodes: Sequence[str]) -> "Allocation":
-        """The allocation with such of its nodes only."""
-        return self.less(set(self.nodes) - set(nodes))
-
-    def as_it_is(self) -> "Allocation":
-        """The allocation less the nodes that Slurm has taken from the job since it began."""
+    def lost(self) -> frozenset[str]:
+        """The nodes that Slurm has taken from the job since it began."""
         now = _ask_slurm(self.job)
-        return self if now is None else self.only(now)
+        return frozenset() if now is None else frozenset(self.nodes) - frozenset(now)
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:

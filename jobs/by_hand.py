@@ -83,15 +83,20 @@ def _distinguishing(run: Run) -> tuple[str, ...]:
 
 def write_manifest(run: Run, directory: Path, started: datetime) -> Manifest:
     """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
-    reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(run.ranks)]
-    deadline = time.monotonic() + REPORTS_S
-    while not all(path.exists() for path in reports) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_reports(directory, run.ranks)
     command = [sys.executable, "-m", "train", *sys.argv[1:]]
     # This process's own environment is recorded anyway: no launcher of ours added to it.
     manifest = make_manifest(run, _repetition(directory), directory, Ended(0), command, {}, started, ROOT)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest
+
+
+def wait_for_reports(directory: Path, ranks: int) -> None:
+    """Wait for the reports of ranks that end at this time."""
+    reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(ranks)]
+    deadline = time.monotonic() + REPORTS_S
+    while not all(path.exists() for path in reports) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _repetition(directory: Path) -> int:

@@ -26,7 +26,7 @@ GROUPS = {
         "jobs.doctor", "jobs.choices", "jobs.site", "train.calibrate",
     ),
     "What should be measured?": (
-        "jobs.sweep", "train", "train.data", "profiling.convert",
+        "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",
     ),
     "How does training scale, and what is lost where?": (
         "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
@@ -37,7 +37,7 @@ GROUPS = {
         "analysis.activities", "analysis.tau_batches",
     ),
     "What matters, and what would change it?": (
-        "analysis.factors", "analysis.compare", "analysis.predict",
+        "analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict",
     ),
     "What does one node show before the big sweep?": (
         "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic.fields import FieldInfo
+
 from jobs.run import Run, as_text, make_run, parse_value, wrong_values
 from jobs.validation import literal_options
 from profiling.arguments import Help, Parser
@@ -44,9 +46,17 @@ def add_format_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# What our own training loop has no flag for: it is no program of a user's.
+_NO_FLAGS = ("program",)
+
+
+def _flags() -> dict[str, FieldInfo]:
+    return {name: info for name, info in Run.model_fields.items() if name not in _NO_FLAGS}
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
-    for name, info in Run.model_fields.items():
+    for name, info in _flags().items():
         options = literal_options(info.annotation)
         text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
         default = "" if info.default is None else f" [{as_text(info.default)}]"
@@ -70,7 +80,7 @@ def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) 
         Mistakes: all that is wrong; whether values go together shows only where each is right.
     """
     wrong, values = list(mistakes), {}
-    for name in Run.model_fields:
+    for name in _flags():
         text = getattr(arguments, name)
         if text is None:
             continue

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from jobs import machine, store
@@ -99,6 +100,29 @@ def why_not_right(run: Run, reports: Sequence[RankReport], directory: Path) -> s
         if rows != run.batches:
             return f"rank {rank} recorded {rows} of {run.batches} batches"
     return ""
+
+
+def speed_of(directory: Path, run: Run) -> str:
+    """How fast a run was, by the later half of rank 0's steps: ``about 421 ms per step, 76.1 images/s``.
+
+    For the user who watches a sweep; an analysis finds the warmup, and the slowest rank. Steps that the
+    profiler recorded count only where there are no others. "" if the table has no times.
+
+    Raises:
+        UserError: there is no such table.
+    """
+    table = tables.read(tables.rank_directory(directory, 0), "batches", ["start_ns", "end_ns", "attributed"])
+    rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
+    counted = [row for row in rows if not row["attributed"]] or rows
+    steps = [row["end_ns"] - row["start_ns"] for row in counted[len(counted) // 2 :]]
+    if not steps:
+        return ""
+    images_per_s = run.batch * run.world_size * 1e9 / fmean(steps)
+    return f"about {_short(median(steps) / 1e6)} ms per step, {_short(images_per_s)} images/s"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def log_tail(log: Path) -> str:

@@ -69,6 +69,7 @@ class Bar:
         self._total, self._done = total, done
         self._done_before, self._since = done, time.monotonic()
         self._shown, self._last = "", 0.0
+        self._named: SweepRun | None = None  # by the last line of a log
 
     def __enter__(self) -> "Bar":
         if self._bar.console.is_terminal:
@@ -82,6 +83,7 @@ class Bar:
         """Name the run that is under way, and the batch that ``log`` says it is at."""
         if not self._bar.console.is_terminal:
             if log is None:
+                self._named = sweep_run
                 place = f"[{self._done + 1}/{self._total}]"
                 told = (
                     f"{describe(sweep_run.configuration, sweep_run.outside)}{self._left()} ({sweep_run.id})"
@@ -92,16 +94,18 @@ class Bar:
             return
         self._last = time.monotonic()
         batch = last_batch(log) if log else ""
-        description = (
-            describe(sweep_run.configuration, sweep_run.outside)
-            + f" #{sweep_run.repetition}"
-            + (f"  batch {batch}" if batch else "")
-            + self._left()
-        )
+        description = _with_repetition(sweep_run) + (f"  step {batch}" if batch else "") + self._left()
         if description != self._shown or not log:
             self._bar.update(self._task, description=description)
             self._shown = description
         self._bar.refresh()
+
+    def tell(self, sweep_run: SweepRun, result: str) -> None:
+        """Say what came of a run; below the line that names it, where that is the last one."""
+        if result:
+            self.say(
+                f"  {result}" if sweep_run is self._named else f"{_with_repetition(sweep_run)}: {result}"
+            )
 
     def _left(self) -> str:
         """How long the rest will take if its runs take as long as those done here; "" before the first."""
@@ -120,6 +124,10 @@ class Bar:
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
         self._bar.console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _with_repetition(sweep_run: SweepRun) -> str:
+    return f"{describe(sweep_run.configuration, sweep_run.outside)} #{sweep_run.repetition}"
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:

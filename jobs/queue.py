@@ -19,7 +19,7 @@ from jobs.claims import Owner
 from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
-from jobs.outcome import make_manifest
+from jobs.outcome import make_manifest, speed_of
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
 from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
@@ -157,6 +157,7 @@ class Queue:
     def _finish(self, sweep_run: SweepRun, directory: Path, manifest: Manifest) -> None:
         ended = self._leave(directory, manifest)
         if manifest.done:
+            self._bar.tell(sweep_run, speed_of(ended, sweep_run.configuration))
             self._count_done()
             return
         if self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):

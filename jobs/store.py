@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -108,6 +108,12 @@ class Manifest(Facts):
     failed_nodes: list[str] = []  # where it failed
     peak_memory_bytes: int = 0  # of the rank that took most
     ranks: list[RankReport] = []
+    unknown: list[str] = []  # fields of the run that say nothing: those of a program that was watched
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The run's fields; None where nothing is known."""
+        return {**self.run.model_dump(), **dict.fromkeys(self.unknown)}
 
     @property
     def done(self) -> bool:

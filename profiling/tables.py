@@ -108,10 +108,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("occupancy_pct", pa.float32()),  # estimated by the tool: resident warps / those that fit
             ("correlation", pa.int64()),
             ("launch_ns", pa.int64()),  # when the host's call that launched it began; null on the host
+            ("launch_end_ns", pa.int64()),  # and when it returned; null: the tool does not say
+            ("launch_thread", pa.int64()),  # and on which thread
             ("collective", _text),  # of a collective its kind, e.g. allreduce
             ("process_group", _text),  # and the group of ranks that made it, by its name,
             ("group_ranks", _text),  # e.g. 0,1
             ("group_size", pa.int32()),
+        ]
+    ),
+    # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
+    "synchronizations": pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("name", _text),
+            ("start_ns", pa.int64()),
+            ("end_ns", pa.int64()),
+            ("thread", pa.int64()),
         ]
     ),
     # A change of the memory that PyTorch has allocated.
@@ -174,7 +186,12 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 # Columns that older files lack: there they are null.
-LATER = {"kernels": ("launch_ns", "collective", "process_group", "group_ranks", "group_size")}
+LATER = {
+    "kernels": (
+        "launch_ns", "launch_end_ns", "launch_thread", "collective", "process_group", "group_ranks",
+        "group_size",
+    )
+}  # fmt: skip
 
 
 def is_model(kinds: "np.ndarray", directions: "np.ndarray") -> "np.ndarray":

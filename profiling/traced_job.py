@@ -6,7 +6,6 @@
 Nothing is in it that no file says: what is not known is empty, 0 or None.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -114,15 +113,3 @@ def read_job(directory: Path) -> TracedJob:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path} is damaged or of another release: {place} {problem['msg']}") from None
-
-
-def listed(numbers: Sequence[int], most: int = 8) -> str:
-    """Numbers in a line, runs of them as one: ``0-3, 6``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    texts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
-    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")

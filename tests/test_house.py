@@ -41,11 +41,14 @@ LAYERS = {
         "studies",
         "report",
     ),
-    "profiling": ("cost", "attribution", "readers", "tools", "traces"),
+    "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
 }
 # The layers of analysis/measures, from the bottom up, by the same rule.
-MEASURES = ("tau", "batches", "kernels", "anatomy", "scaling", "lateness")
-COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap"}
+MEASURES = ("tau", "batches", "kernels", "anatomy", "critical_path", "scaling", "lateness")
+COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
+# A program that is watched leaves what a rank of ours leaves, so this command lies above ``jobs``, and is
+# imported by nobody.
+ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.watched", "jobs.store", "jobs.processes")}
 # What a function may import, for it takes long to load, or is not on every machine. All else is imported at
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {
@@ -92,10 +95,12 @@ def starts_with(module: str, prefix: str) -> bool:
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_imports_run_one_way(package):
     for path in (ROOT / package).rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for module in imports_of(path):
             other = module.split(".")[0]
             if other in OURS - {package}:
-                allowed = any(starts_with(module, prefix) for prefix in MAY_IMPORT[package])
+                permitted = (*MAY_IMPORT[package], *ABOVE_JOBS.get(name, ()))
+                allowed = any(starts_with(module, prefix) for prefix in permitted)
                 assert allowed, f"{path.relative_to(ROOT)} imports {module}"
 
 
@@ -140,6 +145,11 @@ def test_no_import_runs_to_a_higher_layer_and_nobody_imports_a_command(package):
             if module.split(".")[0] == package == other.split(".")[0]:
                 top = package == "analysis" and layer_of(other) == len(LAYERS[package])
                 assert layer_of(other) <= layer_of(module) and not top, f"{module} imports {other}"
+
+
+def test_nobody_imports_a_command_that_lies_above_the_packages():
+    for module, imports in tree_of_imports().items():
+        assert not imports & set(ABOVE_JOBS), f"{module} imports {imports & set(ABOVE_JOBS)}"
 
 
 def test_no_measure_imports_one_of_a_higher_layer():

@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profiling.number_ranges import ranges
+
 if TYPE_CHECKING:
     import torch
 
@@ -112,10 +114,4 @@ def from_list(text: str) -> set[int]:
 
 def as_list(numbers: Iterable[int]) -> str:
     """Numbers as the kernel lists them: {0, 1, 2, 8} -> "0-2,8"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return ",".join(ranges(numbers))

@@ -1,9 +1,7 @@
 """What does a rank say of itself when it has ended, and is its run right?"""
 
 import hashlib
-import resource
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +11,9 @@ import torch
 
 from jobs.run import Run
 from jobs.store import RankReport
+from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
 from train.device import driven
+from train.device_name import device_name
 from train.energy import Used
 from train.locality import Place
 from train.loop import Recorded
@@ -65,7 +65,7 @@ def report_of(ended: Ended) -> RankReport:
         world_size=world.size,
         local_rank=world.local_rank,
         hostname=socket.gethostname(),
-        device=torch.cuda.get_device_name(ended.device) if on_gpu else "cpu",
+        device=device_name(ended.device),
         bound_cpus=ended.place.cpus,
         bound_cards=list(ended.place.cards),
         backend=ended.backend.description,
@@ -89,7 +89,7 @@ def report_of(ended: Ended) -> RankReport:
         device_energy_j=ended.used.device_j,
         processors_energy_j=ended.used.processors_j,
         unmetered=ended.used.why_not,
-        versions=_versions(on_gpu),
+        versions=torch_versions(on_gpu),
         findings=ended.findings,
     )
 
@@ -119,27 +119,3 @@ def gradient_elements(model: torch.nn.Module) -> dict[str, int]:
     """How many elements each trained parameter has, by its name, as the model registers them."""
     trained = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
     return {name: one.numel() for name, one in trained}
-
-
-def peak_memory_bytes() -> int:
-    """The most memory this process has held (resident set)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
-
-
-def device_used_bytes(device: torch.device) -> int:
-    """What of a GPU's memory is in use, by the device's own count.
-
-    PyTorch's allocator counts its own alone: neither DALI's and NCCL's memory nor the context, 2 to 5 GB.
-    """
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free
-
-
-def _versions(on_gpu: bool) -> dict[str, str]:
-    versions: dict[str, str] = {"torch": str(torch.__version__)}
-    if on_gpu:
-        versions |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
-        if torch.distributed.is_nccl_available():
-            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return versions

@@ -95,6 +95,9 @@ def configurations(
     kind = chosen(study, scaling)
     groups: dict[tuple, list[Point]] = {}
     for point in points_of(study, kind):
+        if not point.fields["batch"]:
+            study.note(f"{point.label}: no prediction, for the samples of a step are unknown")
+            continue
         own = {name: point.fields[name] for name in CONFIGURATION}
         if kind == "strong":
             own["batch"] *= point.world_size

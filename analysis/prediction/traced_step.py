@@ -107,7 +107,9 @@ def traced_by(recording: Recording, point: Point, calls: Allreduces | None) -> T
     if not len(recorded["start_ns"]):
         return "its trace has no attributed batch"
     gradients = _ready(recording)
-    sent = None if gradients else _sent(calls, recorded, WIRE_BYTES[source.fields["grad"]])
+    # Of a program that was watched, the precision of gradients may be unknown.
+    wire_bytes = WIRE_BYTES.get(source.fields["grad"])
+    sent = _sent(calls, recorded, wire_bytes) if gradients is None and wire_bytes else None
     if gradients is None and sent is None:
         return (
             "its trace does not show when gradients are ready (this needs kernels with layers and the "

@@ -9,6 +9,7 @@ from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (
     batches,
     communication,
+    critical_path,
     factors,
     kernels,
     prediction,
@@ -43,6 +44,7 @@ SECTIONS: Sequence[SectionKind] = (
     scaling.ANATOMY,
     communication.COMMUNICATION,
     stragglers.STRAGGLERS,
+    critical_path.CRITICAL_PATH,
     kernels.TOP,
     kernels.CHANGE,
     roofline.ROOFLINE,

@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
 from analysis.display import plots
+from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
@@ -14,6 +13,7 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.encoded import line_chart
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
 from analysis.report.verdict import has_scaled, unscaled
@@ -27,8 +27,8 @@ def _scaling(context: Context) -> Content:
     own = context.own
     points = _against_ranks(own, context.series)
     charts = [
-        Chart("throughput", plots.throughput(points), "Images/s by number of ranks"),
-        Chart("efficiency", plots.efficiency(points), "Scaling efficiency by number of ranks"),
+        line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
+        line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
     ]
     strong = own[0]["scaling"] == "strong"
     per = "rank" if context.study.on_cpus else "GPU"
@@ -44,7 +44,7 @@ def _scaling(context: Context) -> Content:
     return Content(text, charts)
 
 
-def _against_ranks(own: Rows, series: Sequence[str]) -> pd.DataFrame:
+def _against_ranks(own: Rows, series: Sequence[str]) -> Rows:
     """The points of the charts: a row a configuration and world size, each series from its base point on.
 
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
@@ -61,7 +61,7 @@ def _against_ranks(own: Rows, series: Sequence[str]) -> pd.DataFrame:
                 "label": row["label"], "facts": row["facts"], "world_size": row["base_world_size"],
                 "images_per_s": rate, "scaling_efficiency_pct": 100.0,
             })  # fmt: skip
-    return pd.DataFrame(points)
+    return points
 
 
 def _table(context: Context) -> Content:

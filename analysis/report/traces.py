@@ -21,7 +21,8 @@ from analysis.report.views import as_view
 from analysis.results.study import Source
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
-from profiling.traced_job import TracedJob, listed
+from profiling.number_ranges import listed
+from profiling.traced_job import TracedJob
 
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (

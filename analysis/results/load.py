@@ -175,7 +175,7 @@ def _add_run(contents: Contents, directory: Path) -> None:
     if wrong:
         contents.fail(name, wrong, "failed")
         return
-    fields = manifest.run.model_dump()
+    fields = manifest.fields
     source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
     if any(fields[key] != value for key, value in said.items()):
         contents.note("its manifest and its name give different configurations; the manifest is used", source)

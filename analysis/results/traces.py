@@ -62,8 +62,8 @@ def _read_rank(source: Source, directory: Path) -> RankTables:
         batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
         kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     attributed = batches.filter(batches["attributed"])  # null is not attributed
-    whole = attributed.filter(_timed(attributed))
-    in_time, untimed = _in_time(kernels)
+    whole = attributed.filter(timed(attributed))
+    placed, untimed = in_time(kernels)
     return RankTables(
         int(directory.name.rpartition("_")[2]),
         # Of a batch without stages all is after its last.
@@ -71,14 +71,14 @@ def _read_rank(source: Source, directory: Path) -> RankTables:
             name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
             for name in tables.TIMES_OF_BATCHES
         },
-        arrays_of(in_time),
+        arrays_of(placed),
         len(attributed) - len(whole),
         untimed,
         staged=not any(whole[name].null_count for name in _STAGES),
     )
 
 
-def _timed(batches: pa.Table) -> pa.ChunkedArray:
+def timed(batches: pa.Table) -> pa.ChunkedArray:
     """Which batches have all times, or lack those of their stages alone, all of them."""
     lacking = [pc.is_null(batches[name]) for name in _STAGES]
     edges = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
@@ -86,7 +86,7 @@ def _timed(batches: pa.Table) -> pa.ChunkedArray:
     return pc.and_(edges, same)
 
 
-def _in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
+def in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
     """The kernels that have a place in time; how many have no duration, or one below 0."""
     lasts = pc.fill_null(pc.greater_equal(kernels["duration_ns"], 0), False)
     in_time = pc.and_(pc.is_valid(kernels["start_ns"]), lasts)

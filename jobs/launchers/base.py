@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from jobs.allocation import Allocation
 from jobs.data_sets import why_no_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
@@ -94,6 +95,18 @@ class Launcher(ABC):
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
 
 
+class OnNodes(Launcher):
+    """A launcher on the nodes of an allocation, if there is one."""
+
+    allocation: Allocation | None
+
+    def on(self, nodes: tuple[str, ...]) -> Self:
+        return self.without(frozenset(self.nodes) - frozenset(nodes))
+
+    def refreshed(self) -> Self:
+        return self.without(self.allocation.lost()) if self.allocation else self
+
+
 def why_node_cannot(
     run: Run,
     machine: Machine,
@@ -112,6 +125,8 @@ def why_node_cannot(
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
         return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
+    if gpus == 0 and run.graph:
+        return f"graph true needs a GPU, and {node} has none; use graph false"
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
     looked_for = LOADERS[run.loader].reads_data and run.data and sees_data

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from jobs.allocation import Allocation, read_allocation
 from jobs.launchers.base import (
-    Launcher,
+    OnNodes,
     Process,
     in_container,
     network_environment,
@@ -107,7 +107,7 @@ def kind_of(version: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Mpirun(Launcher):
+class Mpirun(OnNodes):
     """Ranks started by mpirun.
 
     Attributes:
@@ -154,15 +154,9 @@ class Mpirun(Launcher):
     def nodes(self) -> tuple[str, ...]:
         return self.hosts or (self.allocation.nodes if self.allocation else ())
 
-    def on(self, nodes: tuple[str, ...]) -> Self:
-        return self.without(frozenset(self.nodes) - frozenset(nodes))
-
     def without(self, nodes: frozenset[str]) -> Self:
         hosts = tuple(host for host in self.hosts if host not in nodes)
         return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
-
-    def refreshed(self) -> Self:
-        return replace(self, allocation=self.allocation and self.allocation.as_it_is())
 
     def cannot(self, run: Run) -> str | None:
         if self.kind is None:

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from jobs.allocation import Allocation, gpus_per_node, read_allocation
 from jobs.cluster import Partition, partition
 from jobs.launchers.base import (
-    Launcher,
+    OnNodes,
     Process,
     in_container,
     network_environment,
@@ -26,7 +26,7 @@ _WAIT_S = 30
 
 
 @dataclass(frozen=True)
-class Slurm(Launcher):
+class Slurm(OnNodes):
     """Ranks as tasks of one job step.
 
     Attributes:
@@ -65,14 +65,8 @@ class Slurm(Launcher):
     def nodes(self) -> tuple[str, ...]:
         return self.allocation.nodes if self.allocation else ()
 
-    def on(self, nodes: tuple[str, ...]) -> Self:
-        return replace(self, allocation=self.allocation and self.allocation.only(nodes))
-
     def without(self, nodes: frozenset[str]) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.less(nodes))
-
-    def refreshed(self) -> Self:
-        return replace(self, allocation=self.allocation and self.allocation.as_it_is())
 
     def planned(self) -> Self:
         """With the nodes of the partition that a job of this site would run in."""

@@ -26,6 +26,12 @@ from profiling.attribution.context import (
 )
 from profiling.attribution.credit import Credit, credit_operators
 from profiling.attribution.events import LAYER, OPERATOR, RANGE, Columns, Events, Trace, name_flags, pick
+from profiling.attribution.launches import (
+    launch_columns,
+    launch_of,
+    matching,
+    synchronizations_table,
+)
 from profiling.attribution.memory import memory_table
 from profiling.attribution.message_rows import Messages, messages_of
 from profiling.attribution.messages import ONE_OF_SEVERAL
@@ -35,8 +41,6 @@ from profiling.converted import Converted, collect
 from profiling.cost.classify import is_helper
 from profiling.cost.operators import is_primitive
 from profiling.tables import CLASSES, DIRECTIONS, END_OF_BATCH, as_table
-
-_DENSE = 8  # numbers to find, if each that is known has fewer than so many others beside it
 
 
 def attribute(
@@ -62,7 +66,7 @@ def attribute_in_windows(
     batches: bool = False,
     batch_marker: str = "",
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Pieces of the tables ``kernels``, ``markers`` and, of allocations, ``memory`` of a rank.
+    """Pieces of the tables ``kernels``, ``markers``, ``synchronizations`` and ``memory`` of a rank.
 
     Args:
         findings: takes what was found on the way, when all pieces are made.
@@ -89,6 +93,9 @@ def attribute_in_windows(
         tally.add(rows.time_ns, rows.start_ns, rows.kind == COMMUNICATION)
         yield "kernels", _kernels(rows, events, context, rank, collected)
         yield "markers", _markers(events, context, rank, window.owns)
+        waits = synchronizations_table(events, rank)
+        if len(waits):
+            yield "synchronizations", waits
         if len(events.memory["time_ns"]):
             yield "memory", memory_table(events, context, rank)
     if collected is not None:
@@ -118,12 +125,13 @@ class _Rows:
     block: np.ndarray | None = None
     blocks_per_sm: np.ndarray | None = None
     occupancy_pct: np.ndarray | None = None
-    launch_ns: np.ndarray | None = None  # time_ns, where it is that of a call
+    calls: Columns | None = None  # of the table, about the calls that launched them
 
 
 def _device_rows(events: Events, context: Context, trace: Trace, by_launch: bool) -> _Rows:
     device, host = events.device, context.nest.host
-    place, time_ns = _launched_at(events, context, by_launch)
+    launch = launch_of(events) if by_launch else None
+    place, time_ns = _launched_at(events, context, launch)
     operator = pick(context.operator, place)
     kind = device_classes(events, host["name"], operator)
     collective = kind == COMMUNICATION
@@ -140,15 +148,16 @@ def _device_rows(events: Events, context: Context, trace: Trace, by_launch: bool
         messages=messages,
         grid=device["grid"], block=device["block"],
         blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
-        launch_ns=time_ns if by_launch else None,
+        calls=None if launch is None else launch_columns(events, launch),
     )  # fmt: skip
 
 
-def _launched_at(events: Events, context: Context, by_launch: bool) -> tuple[np.ndarray, np.ndarray]:
+def _launched_at(
+    events: Events, context: Context, launch: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Where and when each device activity was launched: host event and time in ns; -1: not recorded."""
     device, launches, host = events.device, events.launches, context.nest.host
-    if by_launch:
-        launch = _matching(launches["correlation"], device["correlation"])
+    if launch is not None:
         time_ns = pick(launches["start_ns"], launch)
         place = np.full(len(launch), -1, dtype=np.int64)
         launched = launch >= 0
@@ -156,26 +165,8 @@ def _launched_at(events: Events, context: Context, by_launch: bool) -> tuple[np.
         return place, time_ns
     # Without records of launches the operator's own number is the only link. With them it must not be used:
     # some versions write the correlation there.
-    place = _matching(host["external"], np.where(device["external"] > 0, device["external"], -1))
+    place = matching(host["external"], np.where(device["external"] > 0, device["external"], -1))
     return place, pick(host["start_ns"], place)
-
-
-def _matching(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Index in ``numbers`` of each wanted number; -1 where it is not there, or is below 0."""
-    if not len(numbers):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    least, most = int(numbers.min()), int(numbers.max())
-    # A table of all numbers from the least to the most, and one place more: what is not known asks for that
-    # one, the last, which stays -1. Equal numbers are written last to first, so that the first one remains.
-    if most - least < _DENSE * len(numbers):  # as numbers that count launches are: several times as fast
-        place_of = np.full(most - least + 2, -1)
-        place_of[(numbers - least)[::-1]] = np.arange(len(numbers))[::-1]  # of equal numbers the first
-        near = (wanted >= max(least, 0)) & (wanted <= most)
-        return place_of[np.where(near, wanted - least, -1)]
-    # Too far apart for a table: known[order] rises, and the place of a number among them is its own if equal.
-    order = np.argsort(numbers, kind="stable")
-    place = order[np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)]
-    return np.where((numbers[place] == wanted) & (wanted >= 0), place, -1)
 
 
 def _share(
@@ -319,7 +310,7 @@ def _kernels(
         "flops": rows.flops,
         "bytes": rows.bytes,
         "correlation": or_null(rows.correlation, pa.int64()),
-        "launch_ns": None if rows.launch_ns is None else or_null(rows.launch_ns, pa.int64()),
+        **(rows.calls or {}),
     }
     table = as_table("kernels", columns)
     if (rows.start_ns[1:] >= rows.start_ns[:-1]).all():

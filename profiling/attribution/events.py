@@ -29,7 +29,9 @@ HOST_COLUMNS = {
     "message": np.int32,  # of a collective: index of Events.messages
 }
 LAUNCH_COLUMNS = {
+    "name": np.int32,  # of a call that may wait for the device; -1: nobody asks
     "start_ns": np.int64,
+    "end_ns": np.int64,  # start_ns: not recorded
     "thread": np.int32,
     "correlation": np.int64,
     "external": np.int64,

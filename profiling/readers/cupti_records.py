@@ -25,6 +25,7 @@ from profiling.readers.gpu_records import (
     add_device,
     add_launches,
     add_ranges,
+    call_names,
     coded,
     copy_name,
     memory_name,
@@ -208,7 +209,8 @@ class _Reader:
         self.builder.malformed += len(sound) - int(sound.sum())
         rows = {name: column[sound] for name, column in columns.items()}
         if group in _CALLS:
-            add_launches(self.builder, rows["start"], rows["thread"], rows["correlation"])
+            names = call_names(self.builder, rows["call"], group == "runtime")
+            add_launches(self.builder, rows["start"], rows["end"], rows["thread"], rows["correlation"], names)
         elif group == "range":
             texts = [self.names[name] for name in rows["name"].tolist()]
             add_ranges(self.builder, texts, rows["start"], rows["end"], rows["thread"])

@@ -18,6 +18,8 @@ _COPY_KINDS = (
     "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
     "HtoD", "DtoH", "DtoD",  # of managed memory, as Nsight Systems goes on
 )  # fmt: skip
+# Calls of the runtime that wait for a device, by CUPTI's numbers (cupti_runtime_cbid.h).
+_WAITS = {131: "cudaStreamSynchronize", 137: "cudaEventSynchronize", 165: "cudaDeviceSynchronize"}
 _MEMORY = ("Unknown", "Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed")
 
 
@@ -88,17 +90,35 @@ def add_device(
 
 
 def add_launches(
-    builder: Builder, start_ns: np.ndarray, thread: np.ndarray, correlation: np.ndarray, process: int = 0
+    builder: Builder,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
+    thread: np.ndarray,
+    correlation: np.ndarray,
+    name: np.ndarray | int = -1,
+    process: int = 0,
 ) -> None:
-    """Add calls that launch work."""
+    """Add calls of the host: those that launch work, and those that wait for it.
+
+    Args:
+        name: numbers of the builder's names; -1: not recorded.
+    """
     builder.launches.add(
         {
+            "name": name,
             "start_ns": start_ns,
+            "end_ns": np.maximum(start_ns, end_ns),
             "thread": _threads(builder, thread, process),
             "correlation": correlation,
             "external": -1,
         }
     )
+
+
+def call_names(builder: Builder, call: np.ndarray, of_runtime: bool) -> np.ndarray:
+    """The names of calls by CUPTI's numbers; of those that do not wait for the device, empty."""
+    names = _WAITS if of_runtime else {}
+    return coded(builder, call, lambda key: names.get(key, ""))
 
 
 def add_ranges(

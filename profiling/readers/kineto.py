@@ -251,10 +251,12 @@ def _messages(builder: Builder, args: list[dict[str, Any]]) -> list[int]:
 
 
 def _launch(builder: Builder, events: list[dict[str, Any]]) -> None:
-    _names(events)
     args = _args(events)
+    start_ns, duration_ns = _times(events)
     columns = {
-        "start_ns": _times(events)[0],
+        "name": builder.names.of(_names(events)),
+        "start_ns": start_ns,
+        "end_ns": start_ns + duration_ns,
         "thread": builder.threads.of([(event.get("pid"), event.get("tid")) for event in events]),
         "correlation": _numbers(args, "correlation"),
         "external": _external(args),

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from profiling.errors import UserError, did_you_mean
 from profiling.readers.origin import Origin, rank_in
-from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect
+from profiling.tools.base import Capture, Converted, Options, Profiler, Step, collect, switch
 
 __all__ = [
     "STARTED", "TOOLS", "Capture", "Converted", "Options", "Origin", "Profiler", "Step", "check_mode",
-    "collect", "open_capture", "rank_in", "tool", "why_not_installed", "why_not_on_a_cpu", "why_not_so_many",
+    "collect", "open_capture", "rank_in", "switch", "tool", "why_not_installed", "why_not_on_a_cpu",
+    "why_not_so_many",
 ]  # fmt: skip
 
 # name -> module and class

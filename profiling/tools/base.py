@@ -1,6 +1,6 @@
 """What is a profiler to the rest? A class that does nothing; each tool overrides what it can do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -85,6 +85,24 @@ class NoCapture:
     def write(self) -> list[str]:
         """No table is written, nothing is found."""
         return []
+
+
+def switch(
+    capture: Capture, recordings: Sequence[range], warm_up: int, index: int, model: "torch.nn.Module | None"
+) -> None:
+    """Batch ``index`` is about to begin: end, prepare or begin a recording.
+
+    Args:
+        recordings: the batches of each.
+        warm_up: batches before each in which the profiler is on and keeps nothing.
+    """
+    for recording in recordings:
+        if index == recording.stop:
+            capture.stop()
+        if warm_up and index == recording.start - warm_up:
+            capture.prepare(model)
+        if index == recording.start:
+            capture.start(model, first_batch=index)
 
 
 class Profiler:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts, listed
+from profiling.number_ranges import listed
+from profiling.traced_job import ProcessGroup, TracedJob, TracedRank, TraceFacts
 
 # Traces that begin further apart are of different jobs; the clocks of a cluster's hosts are not.
 _APART_NS = 600 * 10**9

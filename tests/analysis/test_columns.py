@@ -66,6 +66,8 @@ ANSWERS = (
     ("communication", "--by", "rank"),
     ("communication", "REFERENCE"),
     ("communication", "TAU"),
+    ("critical_path",),
+    ("critical_path", "--by", "rank,batch_index,direction,layer,operator,kernel"),
     ("stragglers",),
     ("stragglers", "--by", "batch"),
     ("efficiency", "--group-by", "batch,world_size,batch"),

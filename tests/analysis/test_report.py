@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis.display import plots
 from analysis.display.metrics import Metric
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
@@ -66,7 +65,8 @@ def test_all_sections_of_a_sweep(page):
     found = {section.id: section for section in page.sections}
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
-        "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
+        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction",
+        "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
@@ -95,7 +95,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
     assert first.text == "Not available: 5 points say nothing of it."
-    assert second.id == "scaling" and len(page.sections) == 17
+    assert second.id == "scaling" and len(page.sections) == 18
 
 
 def test_what_several_sections_read_is_computed_once(sweep):
@@ -158,13 +158,6 @@ def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
     page = build(load(tmp_path))
     said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
     assert "no configuration was measured at two" in said and "one world size" not in said.lower()
-
-
-@pytest.mark.parametrize(("entries", "beside"), [(6, False), (7, True)])
-def test_a_legend_of_many_entries_stands_beside_the_plot(entries, beside):
-    traces = [{"name": str(number)} for number in range(entries)] + [{"showlegend": False}]
-    legend = plots.figure(traces, plots.bars("a title", "ms", 3))["layout"]["legend"]
-    assert (legend.get("x", 0) > 1) == beside
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", True), ("NVIDIA L4", False)])

@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline
 from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.measures.critical_path.paths import paths_of
 from analysis.results.load import load
 from analysis.results.matching import Ahead
 from profiling import tables
@@ -75,6 +77,24 @@ def test_perfetto_takes_the_trace_without_an_error(perfetto):
     assert perfetto.rows("select name, value from stats where severity != 'info' and value > 0") == []
 
 
+def pieces_of(sweep):
+    study = load(sweep)
+    return sum(len(step.part) for step in paths_of(study, timeline.choose(study)).steps)
+
+
+def test_the_critical_path_is_as_long_as_the_steps_and_in_order(perfetto, sweep):
+    study = load(sweep)
+    steps = paths_of(study, timeline.choose(study)).steps
+    rows = perfetto.rows(
+        "select ts, dur, extract_arg(s.arg_set_id, 'debug.batch') from slice s "
+        "where category = 'critical path' order by ts"
+    )
+    for step in steps:
+        mine = [(ts, dur) for ts, dur, batch in rows if batch == step.batch_index]
+        assert sum(dur for _, dur in mine) == step.step_ns
+        assert all(ts + dur == after for (ts, dur), (after, _) in pairwise(mine))
+
+
 def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
     found = dict(
         perfetto.rows("select t.name, count(*) from slice s join track t on t.id = s.track_id group by 1")
@@ -87,6 +107,7 @@ def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
         "GPU 0 · stream 7": 4 * recorded,
         "loader · stream 7": recorded,
         "communication · stream 20": recorded,
+        "critical path": pieces_of(sweep),
     }
     rows = [
         tables.read(path.parent, "kernels").num_rows
@@ -130,7 +151,8 @@ def test_kernels_keep_their_times_and_arguments(perfetto, sweep):
     rows = perfetto.rows(
         "select ts, dur, s.name, category, extract_arg(s.arg_set_id, 'debug.direction'), "
         "extract_arg(s.arg_set_id, 'debug.flops') from slice s join process_track t on t.id = s.track_id "
-        "join process p using (upid) where p.pid = 2 and category not in ('batch', 'recorded batch', 'stage')"
+        "join process p using (upid) where p.pid = 2 "
+        "and category not in ('batch', 'recorded batch', 'stage', 'critical path')"
     )
     assert Counter(rows) == planted
     assert any(name == EVIL for _, _, name, *_ in rows)  # as it is: no markup was made of it, none was lost

@@ -114,6 +114,17 @@ def test_nodes_left_out_are_not_asked_for():
     assert "n2,n4" in argv
 
 
+@pytest.mark.parametrize("launcher", [Slurm(Site(), FOUR, CPU_NODE), mpirun("MPICH")])
+def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
+    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: ["n1", "n3"] if job == "7" else None)
+    assert launcher.refreshed().nodes == ("n1", "n3")
+    assert launcher.on(("n2", "n4")).nodes == ("n2", "n4")
+    monkeypatch.setattr("jobs.allocation._ask_slurm", lambda job: None)  # it does not say
+    assert launcher.refreshed().nodes == FOUR.nodes
+    alone = replace(launcher, allocation=None)
+    assert alone.refreshed() == alone
+
+
 @pytest.mark.parametrize(
     ("launcher", "values", "says"),
     [

@@ -198,6 +198,11 @@ def test_a_library_of_another_mpi_is_named():
             "did you mean 'virtual'",
         ),
         (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
+        (
+            ["slurm/submit.sh", "--dry-run", "a.yaml"],
+            "the sweep file comes first: slurm/submit.sh CONFIG --dry",
+        ),
+        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "python9 lacks what scaleprof needs"),
     ],
 )
 def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):

@@ -6,9 +6,11 @@ import time
 import pytest
 from rich.console import Console
 
+from jobs.outcome import speed_of
 from jobs.progress import Bar, describe, in_words
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
+from profiling import tables
 
 
 def test_a_run_is_named_in_words():
@@ -39,3 +41,29 @@ def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch)
     first, second = (line for line in shown.file.getvalue().splitlines() if line.startswith("["))
     assert first == f"[2/5] {describe(run.configuration)} ({run.id})"
     assert second == f"[3/5] {describe(run.configuration)}; about 15 min left ({run.id})"
+
+
+def test_the_result_of_a_run_is_below_its_line_or_names_it():
+    shown = Console(file=io.StringIO(), width=300)
+    first, second = SweepRun(Run(), 0), SweepRun(Run(nodes=2), 1)
+    with Bar(shown, total=2, done=0) as bar:
+        bar.show(first)
+        bar.tell(first, "about 4 ms")
+        bar.show(first)
+        bar.show(second)  # side by side
+        bar.tell(first, "about 5 ms")
+        bar.tell(second, "")
+    said = [line for line in shown.file.getvalue().splitlines() if "about" in line]
+    assert said == ["  about 4 ms", f"{describe(Run())} #0: about 5 ms"]
+
+
+def test_a_runs_speed_is_that_of_its_later_steps_without_the_profilers(tmp_path):
+    starts, step = [0, 900, 1000, 1100], [900, 100, 100, 700]
+    rows = {
+        "rank": [0] * 4, "batch_index": range(4), "attributed": [False, False, False, True],
+        "start_ns": [start * 10**6 for start in starts],
+        "end_ns": [(start + took) * 10**6 for start, took in zip(starts, step, strict=True)],
+    }  # fmt: skip
+    tables.write(tables.as_table("batches", rows), tmp_path / "rank_0000", "batches")
+    run = Run(batches=4, batch=8, nodes=2)
+    assert speed_of(tmp_path, run) == "about 100 ms per step, 160 images/s"

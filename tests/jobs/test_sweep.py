@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,12 @@ def batches_of_ranks(tmp_path_factory):
     """What scripted ranks leave as their batches, made once."""
     folder = tmp_path_factory.mktemp("batches")
     for rank, batches in product(range(2), range(1, 5)):
-        rows = {"rank": [rank] * batches, "batch_index": list(range(batches)), "loss": [1.0] * batches}
+        rows = {
+            "rank": [rank] * batches, "batch_index": list(range(batches)), "loss": [1.0] * batches,
+            "start_ns": [index * 250_000_000 for index in range(batches)],
+            "end_ns": [index * 250_000_000 + 250_000_000 for index in range(batches)],
+            "attributed": [False] * batches,
+        }  # fmt: skip
         written = tables.write(tables.as_table("batches", rows), folder, "batches")
         written.rename(folder / f"{batches}_of_{rank}.parquet")
     with pytest.MonkeyPatch.context() as patch:
@@ -81,9 +86,12 @@ def test_every_run_ends_with_a_manifest_and_a_second_call_does_nothing(tmp_path,
     work = execution(tmp_path / "nodes[dim]2")
     assert run_all(work) == 0
     # Without a terminal the bar is a line a run.
-    assert [line.split()[0] for line in capsys.readouterr().err.splitlines() if "(run_" in line] == [
-        "[1/4]", "[2/4]", "[3/4]", "[4/4]"
-    ]  # fmt: skip
+    lines = capsys.readouterr().err.splitlines()
+    runs = [(line, below) for line, below in pairwise(lines) if "(run_" in line]
+    assert [line.split()[0] for line, _ in runs] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    # Of 2 images per rank in 250 ms.
+    speeds = {True: "  about 250 ms per step, 16.0 images/s", False: "  about 250 ms per step, 8.0 images/s"}
+    assert [below for _, below in runs] == [speeds["1 node x 2" in line] for line, _ in runs]
     first = manifests(work)
     assert len(first) == 4 and all(m.done and m.reason == "" for m in first.values())
     assert run_all(work) == 0
@@ -354,6 +362,8 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (0, {"nodes": 2}, "2 nodes requested"),
         (0, {"device": "gpu"}, "no usable GPU"),
         (0, {"loader": "dali-gpu"}, "needs a GPU"),
+        (0, {"graph": True}, "graph true needs a GPU, and this machine has none; use graph false"),
+        (1, {"graph": True}, None),
         (0, {"gpus_per_node": 3}, "2 CPU cores"),
         (
             0,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.attribution.attribute import _matching
+from profiling.attribution.launches import matching
 from profiling.tables import SCHEMAS
 from profiling.tools import Origin, tool
 from tests.profiling.traces import Trace, tensors, training_step
@@ -306,5 +306,5 @@ def test_the_rank_is_the_traces_the_names_or_the_callers(tmp_path):
     wanted=st.lists(st.integers(-2, 70) | st.sampled_from([1 << 40, 1 << 61])),
 )
 def test_launches_are_found_by_their_numbers_whether_these_lie_close_or_far_apart(known, wanted):
-    found = _matching(np.array(known, dtype=np.int64), np.array(wanted, dtype=np.int64))
+    found = matching(np.array(known, dtype=np.int64), np.array(wanted, dtype=np.int64))
     assert found.tolist() == [known.index(one) if one >= 0 and one in known else -1 for one in wanted]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from profiling import tables
-from train.timing import INSTANTS, DeviceClock, HostClock, batch_columns
+from profiling.step_clock import DeviceClock, HostClock
+from train.timing import INSTANTS, batch_columns
 
 
 def test_stages_lie_between_a_batchs_instants_and_what_is_between_batches_in_none():
@@ -111,7 +112,7 @@ def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never
 
 
 def test_the_age_of_a_process_is_what_its_parent_sees():
-    code = "from time import time_ns as now; from train.timing import process_age_ns as age"
+    code = "from time import time_ns as now; from profiling.process_facts import process_age_ns as age"
     begun = time.time_ns()
     child = subprocess.Popen(
         [sys.executable, "-c", code + "; print(now(), age(), now())"], stdout=subprocess.PIPE, text=True

@@ -15,13 +15,13 @@ from jobs import studies
 from jobs.flags import add_format_flags, make_parser
 from jobs.studies import Recorder
 from profiling.errors import UserError
-from train.timing import Clock, open_clock
+from profiling.step_clock import Clock, open_clock
 
 if TYPE_CHECKING:
     import torch
 
 # A study calls it when a stage of a repetition has ended.
-Tick = Callable[[], None]
+Tick = Callable[[], object]
 Action = Callable[[Tick], None]
 
 
@@ -109,13 +109,6 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
         raise UserError("--device gpu: torch sees no GPU here; use --device cpu")
     gpus = [torch.device("cuda", 0)] if has_gpu else []
     return [torch.device("cpu"), *gpus] if not gpus or (both and wanted == "auto") else gpus
-
-
-def device_name(device: "torch.device") -> str:
-    """What tables call a device: "cpu", or the GPU's name."""
-    import torch
-
-    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def time_cases(

@@ -7,7 +7,7 @@ import argparse
 import gzip
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from analysis.results.study import Source, Study
 from profiling import tables
 from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-from profiling.traced_job import listed
+from profiling.number_ranges import listed
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -33,6 +33,8 @@ _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 Span = tuple[int, int]  # the first and the last batch
+Added = tuple[str, Mapping[int, Tracks]]
+NOTHING_MORE: Added = ("", {})
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Written:
     """What a timeline holds.
 
     Attributes:
-        slices: how many, by what they are: batches, stages, ranges, marks, kernels.
+        slices: how many, by what they are: batches, stages, ranges, marks, kernels; and what was added.
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
         notes: what is not there and why, a line each.
     """
@@ -80,11 +82,12 @@ def _kernels(source: Source) -> int:
         return 0  # damaged: another run is the better one to draw
 
 
-def write(source: Source, path: Path, span: Span | None = None) -> Written:
+def write(source: Source, path: Path, span: Span | None = None, more: Added = NOTHING_MORE) -> Written:
     """Write a run's timeline, whole or not at all; ranks are read one after the other.
 
     Args:
         span: the first and the last batch that are drawn; None: all.
+        more: further tracks of each rank, on its own clock, and what their slices are.
 
     Raises:
         UserError: no rank has such batches, there are too many kernels to draw all, or the file cannot be
@@ -101,7 +104,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
         # The name inside and the time are left out: the same run gives the same bytes.
         with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
-            _write(source, timeline, trace, span)
+            _write(source, timeline, trace, span, more)
             trace.finish()
         partial.replace(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
@@ -111,7 +114,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
     return timeline
 
 
-def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None) -> None:
+def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None, more: Added) -> None:
     ranks = _ranks(source, timeline)
     matched = _align(ranks, timeline)
     ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
@@ -127,7 +130,8 @@ def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | N
         ranks, limits, ahead, calls, strict=True
     ):
         process = trace.process(rank, _name(source, rank))
-        for what, tracks in _of_rank(directory, batches, numbers, timeline):
+        added = [(more[0], more[1][rank])] if rank in more[1] else []
+        for what, tracks in (*added, *_of_rank(directory, batches, numbers, timeline)):
             slices = tracks.slices
             if span is not None:
                 slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
@@ -299,10 +303,21 @@ def parse_span(text: str) -> Span:
     return int(match[1]), int(match[2] or match[1])
 
 
-def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
-    """Write the timeline of a study's run; says which, what it holds and what it does not."""
+def write_of(
+    study: Study,
+    path: Path,
+    run: str | None,
+    batches: str | None,
+    more: Callable[[Study, Source], Added],
+) -> int:
+    """Write the timeline of a study's run; says which, what it holds and what it does not.
+
+    Args:
+        more: what it holds beside the run's tables.
+    """
     span = None if batches is None else parse_span(batches)
-    timeline = write(choose(study, run), path, span)
+    source = choose(study, run)
+    timeline = write(source, path, span, more(study, source))
     print(timeline.path)
     counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
     print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)

@@ -59,5 +59,6 @@ def base_of(number: int, every: Sequence[Fields], scaling: Scaling) -> int:
 
 def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
     if scaling == "strong":
-        fields = {**fields, "batch": fields["batch"] * world_size(fields)}  # the global batch
+        # The global batch; of a program whose samples are unknown, none is known to be that of another.
+        fields = {**fields, "batch": (fields["batch"] or 1) * world_size(fields)}
     return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -90,7 +91,7 @@ def spent(study: Study) -> list[Spent]:
     sweeps = {source.path.parent for source in study.of_kind("run")} or {study.path}
     alone = (study.path / store.MANIFEST).is_file()
     runs = []
-    for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in sweep.glob("run_*")):
+    for directory in sorted(counted) if alone else sorted(p for sweep in sweeps for p in _runs_in(sweep)):
         if not (directory / store.MANIFEST).is_file():
             study.note(f"{directory.name}: its cost is not available, it has not ended")
             continue
@@ -100,8 +101,13 @@ def spent(study: Study) -> list[Spent]:
             study.note(f"{directory.name}: its cost is not available ({error})")
             continue
         hours = manifest.seconds * manifest.run.nodes / 3600
-        runs.append(Spent(manifest.run.model_dump(), directory.resolve() in counted, hours))
+        runs.append(Spent(manifest.fields, directory.resolve() in counted, hours))
     return runs
+
+
+def _runs_in(sweep: Path) -> list[Path]:
+    """The runs in a folder; one that was started by hand may have any name."""
+    return [path for path in sweep.glob("*") if path.name.startswith("run_") or store.is_run(path)]
 
 
 def rows(study: Study, by_rank: bool = False) -> Rows:

@@ -81,7 +81,9 @@ class Point:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
         unit = "rank" if self.on_cpus else "GPU"
         of_node = f"{gpus} {unit}{'s' if gpus > 1 else ''}"
-        return f"{nodes} node{'s' if nodes > 1 else ''} x {of_node}, {self.fields['grad']} gradients"
+        # Of a program that was watched, the precision of gradients may be unknown.
+        grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
+        return f"{nodes} node{'s' if nodes > 1 else ''} x {of_node}{grad}"
 
     def images_per_s(self, pace_ns: np.ndarray) -> np.ndarray:
         """Images of all ranks over the total time of these batches (the last axis)."""

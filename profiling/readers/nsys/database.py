@@ -60,10 +60,14 @@ class Reader:
         self._add_copies()
         self._add_sets()
         self._add_graphs()
-        for rows in self._rows(_CALLS, {"start": None, "globalTid": None, "correlationId": -1}):
+        columns = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
+        for rows in self._rows(_CALLS, columns):
             for builder, process, mine in self._by_process(rows, "globalTid"):
                 thread = mine["globalTid"] & 0xFFFFFF
-                add_launches(builder, mine["start"], thread, mine["correlationId"], process)
+                name = coded(builder, mine["nameId"], lambda key: self._texts.get(key, ""))
+                add_launches(
+                    builder, mine["start"], mine["end"], thread, mine["correlationId"], name, process
+                )
         self._add_ranges()
         self._add_mpi()
         shift_ns = self._session_start_ns()

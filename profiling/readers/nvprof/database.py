@@ -12,6 +12,7 @@ from profiling.readers.gpu_records import (
     add_device,
     add_launches,
     add_ranges,
+    call_names,
     coded,
     copy_name,
     memory_name,
@@ -49,8 +50,16 @@ def read_database(database: Database) -> Trace:
     _add_sets(builder, database)
     for table in _CALLS:
         if table in database.tables:
-            for rows in database.integers(table, {"start": None, "threadId": 0, "correlationId": None}):
-                add_launches(builder, rows["start"], rows["threadId"] & 0xFFFFFFFF, rows["correlationId"])
+            columns = {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}
+            for rows in database.integers(table, columns):
+                add_launches(
+                    builder,
+                    rows["start"],
+                    rows["end"],
+                    rows["threadId"] & 0xFFFFFFFF,
+                    rows["correlationId"],
+                    call_names(builder, rows["cbid"], table == _CALLS[0]),
+                )
     findings = _add_markers(builder, database, texts)
     builder.malformed += database.malformed
     trace = builder.finish()

@@ -1,0 +1,254 @@
+"""What waited for what on one rank? Edges between the moments at which its activities start and end.
+
+Activity n has the moments 2n, its start, and 2n + 1, its end. Each moment has one edge from what it waited
+for, which tells its recorded time exactly; other edges say how early it could have been without that. So the
+recorded times are those of the longest path.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from analysis.measures.batches.overlap import Intervals, covered
+from analysis.measures.critical_path.activities import (
+    CALL,
+    COMMUNICATION,
+    KERNEL,
+    OPERATOR,
+    WAIT,
+    Activities,
+)
+from profiling.tables import CLASSES
+
+# What the time of an edge is: kernels of a class of ``tables.CLASSES``, or one of these.
+HOST, LOADING, LAUNCHES, SYNCHRONIZATION, GAPS = range(len(CLASSES), len(CLASSES) + 5)
+MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
+# From a call to the start of its kernel on an idle GPU; if it takes longer, something else was waited for.
+LATENCY_NS = 20_000
+_USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
+_TRIES = 32  # kernels among which that is looked for which a call waited for
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Arrays of one element an edge.
+
+    Attributes:
+        tail, head: moments; a tail of -1: nothing is known to come before.
+        ns: length; of an edge without a tail 0, since it takes as long as there is.
+        part: a class, or one of the numbers after them.
+        activity: to which the time is charged.
+    """
+
+    tail: np.ndarray
+    head: np.ndarray
+    ns: np.ndarray
+    part: np.ndarray
+    activity: np.ndarray
+
+
+def joined(pieces: Iterable[Edges]) -> Edges:
+    """All edges of the pieces."""
+    several = list(pieces)
+    return Edges(
+        **{one.name: np.concatenate([getattr(piece, one.name) for piece in several]) for one in fields(Edges)}
+    )
+
+
+def edges_of(activities: Activities, loading: Intervals) -> Edges:
+    """All edges of a rank, but those from collectives that it made with others.
+
+    Args:
+        loading: when batches were loaded, disjoint and in order.
+    """
+    edges = joined(
+        [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
+    )
+    preceded = np.zeros(2 * len(activities), bool)
+    preceded[edges.head] = True
+    first = np.flatnonzero(~preceded)
+    begins = first // 2
+    part = np.where(
+        activities.kind[begins] == KERNEL,
+        GAPS,
+        np.where(_loads(activities.start_ns[begins], loading), LOADING, HOST),
+    )
+    return joined([edges, _edges(np.full(len(first), -1), first, 0, part, begins)])
+
+
+def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
+    """Whether most of the time since the batch began was loading it."""
+    begin = np.append(loading[0], np.iinfo(np.int64).max)[
+        np.searchsorted(loading[0], at_ns, side="right") - 1
+    ]
+    begin = np.minimum(begin, at_ns)
+    return 2 * covered((begin, at_ns), loading) > at_ns - begin
+
+
+def _edges(
+    tail: np.ndarray,
+    head: np.ndarray,
+    ns: np.ndarray | int,
+    part: np.ndarray | int,
+    activity: np.ndarray,
+) -> Edges:
+    return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, head)[:3])
+
+
+# --- what comes before --------------------------------------------------------------------------------
+
+
+def last_ended(end_ns: np.ndarray, at_ns: np.ndarray, earlier: bool = False) -> np.ndarray:
+    """Of those that had ended at each of these times the one that ended last; -1: none had.
+
+    Args:
+        earlier: one that ends in that nanosecond does not count.
+    """
+    order = np.append(np.argsort(end_ns, kind="stable"), -1)
+    side: Literal["left", "right"] = "left" if earlier else "right"
+    return order[np.searchsorted(end_ns[order[:-1]], at_ns, side=side) - 1]
+
+
+def previous(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """Of each of these, in order of the start, the one that ended last before it started; -1: none did.
+
+    One that ends in the nanosecond in which the next starts is before it.
+    """
+    last = last_ended(end_ns, start_ns, earlier=True)
+    neighbour = np.arange(len(start_ns)) - 1
+    touches = (neighbour >= 0) & (end_ns[neighbour] <= start_ns)
+    return np.where(touches & ((last < 0) | (end_ns[neighbour] >= end_ns[last])), neighbour, last)
+
+
+def _in_chains(activities: Activities) -> np.ndarray:
+    """Of each activity that which was before it in its chain; -1: none."""
+    before = np.full(len(activities), -1)
+    order = np.argsort(activities.chain, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(activities.chain[order])) + 1):
+        place = previous(activities.start_ns[mine], activities.end_ns[mine])
+        before[mine] = np.where(place >= 0, mine[place], -1)
+    return before
+
+
+def _at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The times of activities; long ago where the index is below 0."""
+    return np.where(index >= 0, times[index], np.iinfo(np.int64).min // 2)
+
+
+# --- starts -------------------------------------------------------------------------------------------
+
+
+def _starts_of_kernels(activities: Activities) -> list[Edges]:
+    """A kernel starts after its launch, and after what its stream had to do.
+
+    One that starts later, though it was launched and its stream was idle, waited for the kernel of another
+    stream that ended last before it: events, by which streams wait for each other, are not in the recording.
+    """
+    rows = np.flatnonzero(activities.kind == KERNEL)
+    start, end = activities.start_ns[rows], activities.end_ns[rows]
+    stream, launch = _in_chains(activities)[rows], activities.launch[rows]
+    streamed, called = _at(activities.end_ns, stream), _at(activities.start_ns, launch)
+    latency = np.minimum(start - called, _latency(start, called, streamed))
+    free = np.maximum(called + latency, streamed)
+    lasting = rows[end > start]
+    other = np.append(lasting, -1)[last_ended(activities.end_ns[lasting], start)]
+    waited = (_at(activities.end_ns, other) > free) & (activities.chain[other] != activities.chain[rows])
+    by_stream = ~waited & (streamed >= called + latency)
+    by_call = ~waited & ~by_stream
+    by_call_ns = np.where(by_call, start - called, latency)
+    by_stream_ns = np.where(by_stream, start - streamed, 0)
+    launched, follows = launch >= 0, stream >= 0
+    return [
+        _edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
+        _edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
+        _edges(
+            2 * other[waited] + 1, 2 * rows[waited], (start - _at(activities.end_ns, other))[waited], GAPS,
+            rows[waited],
+        ),
+    ]  # fmt: skip
+
+
+def _latency(start: np.ndarray, called: np.ndarray, streamed: np.ndarray) -> int:
+    """How long a kernel takes to start on an idle stream, ns: a quartile, since some wait for more."""
+    idle = (start - called)[(streamed <= called) & (called >= 0)]
+    return min(int(np.percentile(idle, 25, method="lower")), LATENCY_NS) if len(idle) else LATENCY_NS
+
+
+def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
+    """A call follows the one before it, an operator of a CPU the one before it or a collective."""
+    rows = np.flatnonzero(activities.kind != KERNEL)
+    start, before = activities.start_ns[rows], _in_chains(activities)[rows]
+    since = _at(activities.end_ns, before)
+    operates = activities.kind[rows] == OPERATOR
+    talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
+    works = operates & ~talks
+    gaps = (start - since)[works & (before >= 0)]
+    usual = int(np.percentile(gaps, _USUAL_PCT)) if len(gaps) else 0
+    # An operator waits for a collective, and a collective for the operator that made what it sends.
+    other = np.full(len(rows), -1)
+    for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
+        candidates = rows[theirs & (activities.end_ns[rows] > start)]
+        last = np.append(candidates, -1)[last_ended(activities.end_ns[candidates], start[mine])]
+        later = _at(activities.end_ns, last) > since[mine] + patience
+        other[mine] = np.where(later, last, -1)
+    waited = other >= 0
+    known = before >= 0
+    loads = np.zeros(len(rows), bool)
+    loads[known] = 2 * covered((since[known], start[known]), loading) > (start - since)[known]
+    part = np.where(loads, LOADING, HOST)
+    ns = np.where(waited, np.minimum(start - since, usual), start - since)
+    return [
+        _edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
+        _edges(
+            2 * other[waited] + 1, 2 * rows[waited], (start - _at(activities.end_ns, other))[waited], HOST,
+            rows[waited],
+        ),
+    ]  # fmt: skip
+
+
+# --- ends ---------------------------------------------------------------------------------------------
+
+
+def _ends(activities: Activities) -> list[Edges]:
+    """An activity ends when it has lasted; a call that waits for a device when that has done its work."""
+    every = np.arange(len(activities))
+    lasts = activities.end_ns - activities.start_ns
+    part = np.select(
+        [activities.kind == CALL, activities.kind == WAIT], [LAUNCHES, SYNCHRONIZATION],
+        activities.kernel_class,
+    )  # fmt: skip
+    waiting, kernel = _waits(activities)
+    # What a call takes that need not wait: what was left of it when the kernel was done.
+    returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
+    lasts[waiting] = returns
+    return [
+        _edges(2 * every, 2 * every + 1, lasts, part, every),
+        _edges(2 * kernel + 1, 2 * waiting + 1, returns, SYNCHRONIZATION, waiting),
+    ]
+
+
+def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
+    """Calls that waited for a device, and each one's kernel: of those launched before, the last that ended.
+
+    A copy's call that returned after the copy was done waited for it, too.
+    """
+    kernels = np.flatnonzero(activities.kind == KERNEL)
+    kernels = kernels[np.argsort(activities.end_ns[kernels], kind="stable")]
+    end, launch = activities.end_ns[kernels], activities.launch[kernels]
+    waits = np.flatnonzero(activities.kind == WAIT)
+    place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
+    for _ in range(_TRIES):
+        later = (place >= 0) & (_at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
+        if not later.any():
+            break
+        place[later] -= 1
+    found = place >= 0
+    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
+    call = activities.launch[copies]
+    done = activities.end_ns[copies] <= activities.end_ns[call]
+    return (
+        np.concatenate([waits[found], call[done]]),
+        np.concatenate([kernels[place[found]], copies[done]]),
+    )

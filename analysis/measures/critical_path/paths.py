@@ -1,0 +1,205 @@
+"""The critical paths of a run's steps, by name: from its tables to pieces that can be summed and drawn."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from analysis.measures.anatomy.traces import RunTrace, trace_of
+from analysis.measures.critical_path.activities import COMMUNICATION, WAIT, Activities
+from analysis.measures.critical_path.edges import (
+    GAPS,
+    HOST,
+    LAUNCHES,
+    LOADING,
+    MEMCPY,
+    MEMSET,
+    SYNCHRONIZATION,
+)
+from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
+from analysis.measures.critical_path.steps import Collectives, Group, Path, WhatIf
+from analysis.results.matching import Ahead
+from analysis.results.study import Source, Study, reading
+from profiling import tables
+from profiling.tables import APART, CLASSES
+
+COLLECTIVES = "collectives"
+_APART = {
+    COLLECTIVES: WhatIf((COMMUNICATION,), alone=True),
+    "copies": WhatIf((MEMCPY, MEMSET)),
+    "data loading": WhatIf((LOADING,)),
+    "host": WhatIf((HOST,)),
+    "launches": WhatIf((LAUNCHES,)),
+    "synchronization": WhatIf((SYNCHRONIZATION,)),
+    "gaps": WhatIf((GAPS,)),
+}
+# The parts of a path, which sum to it: classes of kernels, and the rest.
+PARTS: dict[str, WhatIf] = {
+    name: WhatIf((number,))
+    for number, name in enumerate(CLASSES)
+    if number not in (COMMUNICATION, MEMCPY, MEMSET)
+} | _APART
+# Several parts at once, and what is no part.
+TOGETHER = {
+    "all of the model's kernels": WhatIf(
+        tuple(number for number, name in enumerate(CLASSES) if name not in APART)
+    ),
+    "all on the host": WhatIf((HOST, LOADING, LAUNCHES, SYNCHRONIZATION)),
+    "waiting for other ranks": WhatIf(alone=True),
+}
+WHAT_IF = PARTS | TOGETHER
+_PART_OF = {number: name for name, one in PARTS.items() for number in one.parts}
+
+
+@dataclass(frozen=True)
+class StepPath:
+    """The critical path of a step of ranks on one clock; arrays of one element a piece, in order.
+
+    Attributes:
+        step_ns: from the last rank's start to the last rank's end; the pieces sum to it.
+        free_ns: what the step would take without each of :data:`WHAT_IF`.
+        start_ns: on the rank's own clock.
+        kernel: which ran or was launched; of a call that waits for the device the call.
+    """
+
+    batch_index: int
+    step_ns: int
+    free_ns: dict[str, int]
+    rank: np.ndarray
+    part: np.ndarray
+    start_ns: np.ndarray
+    duration_ns: np.ndarray
+    kernel: np.ndarray
+    operator: np.ndarray
+    layer: np.ndarray
+    direction: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The critical paths of a run's steps; ``unknown``: in words, what they do not show, and why."""
+
+    source: Source
+    steps: tuple[StepPath, ...]
+    unknown: tuple[str, ...]
+
+
+# Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
+MOST_KERNELS = 250_000
+
+
+def paths_of(study: Study, source: Source) -> RunPaths:
+    """A run's critical paths; a study computes them once.
+
+    Raises:
+        Unusable: a table is missing, damaged or wrong.
+    """
+    kept: dict[str, RunPaths] = study.kept("critical paths")
+    if source.id not in kept:
+        trace = trace_of(study, source)
+        ranks, left_out = _read(source)
+        steps = tuple(step for group in _groups(trace, ranks) for step in group)
+        kept[source.id] = RunPaths(source, steps, (*left_out, *_unknown(trace, ranks)))
+    return kept[source.id]
+
+
+def _read(source: Source) -> tuple[list[Recorded], list[str]]:
+    """The ranks of a run in the steps that are looked at; in words, which these are if not all."""
+    folders = [path.parent for path in source.tables("kernels")]
+    batches = [steps_of(source, folder) for folder in folders]
+    with reading(source):
+        kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
+    steps = sorted({number for one in batches for number in one["batch_index"].to_pylist()})
+    count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
+    first = (len(steps) - count) // 2
+    looked_at = steps[first : first + count]
+    ranks = [
+        read_rank(source, folder, of_rank, looked_at)
+        for folder, of_rank in zip(folders, batches, strict=True)
+        if len(of_rank)
+    ]
+    left_out = [
+        f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: all "
+        f"have {kernels:,} kernels"
+    ]
+    return [one for one in ranks if len(one.kind)], left_out if count < len(steps) else []
+
+
+def _groups(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[Iterator[StepPath]]:
+    """The paths of ranks that are on one clock; of each rank alone where clocks are not known."""
+    matched = trace.matched
+    if matched is None:
+        for one in ranks:
+            yield _paths([one], [Ahead()], [])
+        return
+    place = {calls.rank: number for number, calls in enumerate(trace.calls)}
+    for clock in np.unique(matched.clock).tolist():
+        members = [one for one in ranks if matched.clock[place[one.rank]] == clock]
+        position = {place[one.rank]: number for number, one in enumerate(members)}
+        shared = [
+            Collectives(one.kind, tuple(position[member] for member in one.members), one.calls)
+            for one in matched.shared
+            if all(member in position for member in one.members)
+        ]
+        if members:
+            yield _paths(members, [matched.ahead[place[one.rank]] for one in members], shared)
+
+
+def _paths(
+    ranks: Sequence[Recorded], clocks: Sequence[Ahead], shared: Sequence[Collectives]
+) -> Iterator[StepPath]:
+    group = Group(ranks, clocks, shared)
+    for path in group.paths(WHAT_IF):
+        yield _named(path, ranks, clocks, group.activities)
+
+
+def _named(
+    path: Path, ranks: Sequence[Recorded], clocks: Sequence[Ahead], activities: Sequence[Activities]
+) -> StepPath:
+    count = len(path.part)
+    start = np.zeros(count, np.int64)
+    texts = {
+        name: np.full(count, None, dtype=object) for name in ("short_name", "operator", "layer", "direction")
+    }
+    for place in np.unique(path.rank).tolist():
+        mine = path.rank == place
+        recorded, which = ranks[place], path.activity[mine]
+        begin = path.begin_ns[mine]
+        start[mine] = begin + clocks[place].at(begin)
+        waits = activities[place].kind[which] == WAIT
+        row = activities[place].row[which]
+        for name, of in texts.items():
+            of[mine] = recorded.texts[name].of(np.where(waits, -1, row))
+        texts["short_name"][mine] = np.where(
+            waits, recorded.wait_names.of(np.where(waits, row, -1)), texts["short_name"][mine]
+        )
+    numbers = np.array([one.rank for one in ranks])
+    return StepPath(
+        path.batch_index,
+        path.end_ns - path.start_ns,
+        path.free_ns,
+        numbers[path.rank],
+        np.array([_PART_OF[part] for part in path.part.tolist()], dtype=object),
+        start,
+        path.ns,
+        texts["short_name"],
+        texts["operator"],
+        texts["layer"],
+        texts["direction"],
+    )
+
+
+def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[str]:
+    devices = [one for one in ranks if (one.kernels["device"] >= 0).any()]
+    if devices and not any((one.kernels["launch_ns"] >= 0).any() for one in devices):
+        yield "launches are not recorded: the path stays on the device, and what the host took counts as gaps"
+    elif any(not one.calls_timed for one in devices):
+        yield (
+            "it is not recorded when calls returned and which waited for the device (convert the traces "
+            "again): such waits count as host"
+        )
+    if len(ranks) > 1 and trace.matched is None:
+        yield "the ranks' clocks are not aligned: each rank has a path of its own, with its waits for others"
+    elif trace.matched is not None and len(np.unique(trace.matched.clock)) > 1:
+        yield "no process group joins all ranks: each set of ranks on one clock has a path of its own"

@@ -1,0 +1,167 @@
+"""What is on the critical path of a run's steps, and what would each step take without it?"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.display.metrics import (
+    BATCH,
+    OF_A_RUN,
+    RANK,
+    RUNS,
+    Column,
+    Metric,
+    Rows,
+    columns,
+    fields,
+    telling,
+)
+from analysis.measures.critical_path.paths import PARTS, TOGETHER, RunPaths, paths_of
+from analysis.results.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = {
+    "rank": RANK,
+    "batch_index": BATCH,
+    "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
+    "layer": Metric("layer", "layer of the operator, where it is known", text=True, key=True),
+    "operator": Metric(
+        "operator",
+        "operator that ran, or that launched or was about to launch the kernel",
+        text=True,
+        key=True,
+    ),
+    "kernel": Metric(
+        "kernel", "kernel that ran or was launched; of a synchronization the call", text=True, key=True
+    ),
+}
+_MEANINGS = (
+    "what the time is: a class of kernels, or collectives (transfer; with the wait for other ranks where "
+    "clocks are not aligned), copies, host (its code between calls), data loading (the same, until the "
+    "forward pass), launches (calls, and the time until the kernel starts), synchronization (returning from "
+    "calls that waited for the device), gaps (between a kernel and the one that it waited for); or several "
+    "of these"
+)
+METRICS = (
+    Metric("part", _MEANINGS, text=True, key=True),
+    Metric("steps", "number of steps averaged"),
+    Metric("step_ms", "duration of the step, from the last rank's start to the last rank's end"),
+    Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
+    Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
+    Metric("pieces", "pieces of the path per step", places=1),
+    Metric(
+        "step_without_ms",
+        "duration of the step if this part took no time, all else being as recorded; another path may then "
+        "be the longest",
+        "step\nwithout ms",
+    ),
+    Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
+    Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),
+)
+COLUMNS = {
+    "Columns: id, the fields of the run, repetition, part, the fields of --by, then per step:": (
+        METRICS[0], *LEVELS.values(), *METRICS[1:],
+    )
+}  # fmt: skip
+TITLE = "Critical path of a step"
+
+
+def rows(study: Study, by: Sequence[str] = ()) -> Rows:
+    """The answer's rows; with :data:`METRICS`. What would be saved is of whole parts only.
+
+    Raises:
+        UserError: no run has attributed steps with kernels that have a place in time.
+    """
+    answer = []
+    for _, paths in study.each(study.recorded, lambda source: paths_of(study, source)):
+        for text in paths.unknown:
+            study.note(text, paths.source)
+        answer += of_run(paths, by)
+    if not answer:
+        raise study.nothing(
+            f"{study.path} holds no attributed step with timed kernels: this needs a profiled run "
+            "(profile: torch)"
+        )
+    return answer
+
+
+def of_run(paths: RunPaths, by: Sequence[str] = ()) -> Rows:
+    """The rows of a run, the longest part first; then those of several parts at once."""
+    if not paths.steps:
+        return []
+    source, count = paths.source, len(paths.steps)
+    step_ns = sum(one.step_ns for one in paths.steps) / count
+    pieces = _pieces(paths)
+    whole = {"id": source.id, **source.fields, "repetition": source.repetition}
+
+    def row(part: str, found: "pd.DataFrame") -> dict[str, Any]:
+        ns = int(found["duration_ns"].sum()) / count
+        return {
+            **whole,
+            "part": part,
+            "steps": count,
+            "step_ms": step_ns / 1e6,
+            "path_ms": ns / 1e6,
+            "path_pct": 100 * ns / step_ns,
+            "pieces": len(found) / count,
+        }
+
+    if by:
+        groups = pieces.fillna("").groupby(["part", *by], sort=False, observed=True)
+        found = [
+            row(str(part), group) | dict(zip(by, values, strict=True)) for (part, *values), group in groups
+        ]
+        return sorted(found, key=lambda one: -one["path_ms"])
+    rows = [row(name, pieces[pieces["part"] == name]) for name in PARTS]
+    rows = sorted((one for one in rows if one["path_ms"]), key=lambda one: -one["path_ms"])
+    for name, several in TOGETHER.items():
+        of_these = [part for part, what in PARTS.items() if set(what.parts) <= set(several.parts)]
+        rows.append(row(name, pieces[pieces["part"].isin(of_these)]))
+    for one in rows:
+        without = sum(step.free_ns[one["part"]] for step in paths.steps) / count
+        one |= {
+            "step_without_ms": without / 1e6,
+            "saved_ms": (step_ns - without) / 1e6,
+            "saved_pct": 100 * (1 - without / step_ns),
+        }
+    return [one for one in rows if one["path_ms"] or one["saved_ms"]]
+
+
+def _pieces(paths: RunPaths) -> "pd.DataFrame":
+    """The pieces of all paths: ``part``, the columns of :data:`LEVELS`, ``duration_ns``."""
+    import pandas as pd
+
+    names = ("rank", "part", "duration_ns", "kernel", "operator", "layer", "direction")
+    return pd.concat(
+        [
+            pd.DataFrame({"batch_index": one.batch_index} | {name: getattr(one, name) for name in names})
+            for one in paths.steps
+        ],
+        ignore_index=True,
+    )
+
+
+def columns_of(by: Sequence[str] = ()) -> list[Metric]:
+    """The columns of :func:`rows`."""
+    return [*OF_A_RUN, METRICS[0], *(LEVELS[name] for name in by), *METRICS[1:]]
+
+
+def shown(rows: Rows, by: Sequence[str] = ()) -> list[Column]:
+    """The table's columns."""
+    runs = [RUNS.column()] if any(row.get("runs", 1) > 1 for row in rows) else []
+    keys = [*columns(fields(telling(rows))), METRICS[0].column(), *(LEVELS[name].column() for name in by)]
+    figures = ("step_ms", "path_ms", "path_pct", "pieces")
+    saved = () if by else ("step_without_ms", "saved_ms", "saved_pct")
+    return [*keys, *runs, *columns(METRICS, *figures, *saved)]
+
+
+def caption(by: Iterable[str] = ()) -> str:
+    """What is said below the table."""
+    text = "The pieces of the path sum to the step while the profiler records it."
+    if not list(by):
+        text += (
+            "\nSaved: what the step would be shorter by if the part took no time and all else as recorded; "
+            "savings do not add up."
+        )
+    return text

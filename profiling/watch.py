@@ -1,0 +1,224 @@
+"""Watch a training program, unchanged: what does each of its steps take, on each rank?
+
+    torchrun --nproc-per-node 4 -m profiling.watch --batches 50 my_train.py --lr 0.1
+    srun -n 4 python -m profiling.watch --out results/mine -m my_package.train
+    mpirun -np 4 python -m profiling.watch --profile torch my_train.py
+
+The program runs as Python would run it. A step ends with the optimizer's step; load is the wait for the data
+loader, forward the call of the outermost module, backward autograd's. Each run gets a folder of its own,
+results/by-hand/<program>-..., which every analysis command takes. Flags come before the program.
+
+Exit code: that of the program; 1: it ended, but no step was seen, or the results do not count; 2: wrong use.
+"""
+
+import argparse
+import importlib.util
+import os
+import shlex
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from jobs import by_hand, watched
+from jobs.processes import Ended
+from jobs.store import RANK_REPORT, write_record
+from profiling import tables
+from profiling.arguments import Parser
+from profiling.clocks import set_clock
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, did_you_mean, run_command
+from profiling.identity import Identity, read_identity
+from profiling.tools import STARTED, open_capture
+from profiling.watching.facts import leave_group
+from profiling.watching.program import Program, hidden, when_imported
+from profiling.watching.program import __file__ as program_file
+from profiling.watching.watched import (
+    Enough,
+    Wanted,
+    Watch,
+    batch_columns,
+    findings_of,
+    usual_samples,
+)
+
+# Without --batches: what a profiler records.
+FIRST_RECORDED, RECORDED = 10, 20
+
+
+def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
+    """The flags, checked, and the program.
+
+    Raises:
+        UserError: a flag has no such value, or there is no such program.
+    """
+    parser = Parser(
+        prog="python -m profiling.watch", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [flags] SCRIPT|-m MODULE ...",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
+    add("--overwrite", action="store_true", help="replace the run that is in --out")
+    add("--batches", type=_positive, metavar="N", help="end the program after N steps [when it ends]")
+    add("--samples", type=_positive, metavar="N", help="samples per step and rank [from the data loader]")
+    add("--steps-per-batch", type=_positive, default=1, metavar="K",
+        help="optimizer steps that make one step of training [1]")  # fmt: skip
+    add("--profile", default="none", metavar="NAME", help=f"the profiler: {', '.join(STARTED)} [none]")
+    add("--profile-mode", default="auto", metavar="MODE", help="mode of the profiler [auto]")
+    add("--attribute-from", type=_natural, metavar="K",
+        help=f"first step (from 0) that the profiler records [half of --batches; else {FIRST_RECORDED}, and "
+        f"{RECORDED} steps from there]")  # fmt: skip
+    add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
+    add(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="run a module, as python -m does",
+    )
+    add("program", nargs=argparse.REMAINDER, help="your script and its arguments")
+    given = parser.parse_args(arguments)
+    words = given.module or given.program
+    if not words:
+        raise UserError("no program: give a script or -m MODULE, e.g. python -m profiling.watch my_train.py")
+    if given.profile not in STARTED:
+        raise UserError(f"invalid --profile {given.profile!r}{did_you_mean(given.profile, STARTED)}")
+    if given.batches and given.attribute_from is not None and given.attribute_from >= given.batches:
+        raise UserError(
+            f"--attribute-from {given.attribute_from} must be less than --batches {given.batches}"
+        )
+    return given, Program(words[0], tuple(words[1:]), bool(given.module))
+
+
+def _positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    return int(text)
+
+
+def wanted_of(given: argparse.Namespace) -> Wanted:
+    """What the flags ask for."""
+    recordings: tuple[range, ...] = ()
+    if given.profile != "none":
+        first = given.attribute_from
+        if first is None:
+            first = given.batches // 2 if given.batches else FIRST_RECORDED
+        recordings = (range(first, given.batches or first + RECORDED),)
+    return Wanted(given.batches or 0, given.steps_per_batch, given.samples or 0, recordings)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; see the module's docstring."""
+    given, program = parse(arguments)
+    program.check()
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("this Python has no PyTorch, and only PyTorch programs can be watched")
+    me = read_identity(os.environ)
+    out, mine = _prepare(given, program, me)
+    started = datetime.now(UTC)
+    wanted = wanted_of(given)
+    directory = tables.rank_directory(out, me.rank)
+    directory.mkdir(parents=True, exist_ok=True)
+    capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
+    watch = Watch(wanted, capture)
+    with hidden(("jobs",)):
+        when_imported("torch", watch.hooks.attach)
+        code, reason = _run(program)
+        steps = watch.stop()
+    if steps is None:
+        if me.rank == 0:
+            _say(f"no results: {_why_nothing()}")
+        return code or EXIT_FAILED
+    findings = [*capture.write(), *findings_of(steps, watch.hooks.seen, wanted, watch.has_host_clock)]
+    tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
+    findings += set_clock(directory, given.profile)
+    one = watched.Watched(
+        me, program.words, given.profile, watch.model_facts, len(steps), usual_samples(steps, wanted),
+        watch.hooks.seen.workers, watch.startup_ns, findings,
+    )  # fmt: skip
+    write_record(directory / RANK_REPORT, watched.report_of(one))
+    leave_group()
+    if mine and me.rank == 0:
+        return _write_run(one, out, Ended(code, reason), started)
+    return code
+
+
+def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
+    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs)."""
+    if given.out is None:
+        return watched.PARENT / watched.new_name(program.name, me, os.environ), True
+    out = given.out
+    mine = by_hand.is_by_hand(out)
+    if mine:
+        by_hand.check_unused(out, given.overwrite)
+        if me.rank == 0:
+            by_hand.prepare(out)
+    return out, mine
+
+
+def _run(program: Program) -> tuple[int, str]:
+    """Run the program to its end; its exit code, and why it is none of success."""
+    try:
+        program.run()
+    except Enough:
+        return EXIT_DONE, ""
+    except SystemExit as left:
+        if left.code is None or isinstance(left.code, int):
+            code = int(left.code or 0)
+            return code, f"the program ended with exit code {code}" if code else ""
+        print(left.code, file=sys.stderr)
+        return EXIT_FAILED, f"the program ended: {left.code}"
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED, "the program was interrupted"
+    except Exception as error:  # noqa: BLE001 (of the user's program: any)
+        # As Python would print it, from the program's first line on.
+        traceback.print_exception(error.with_traceback(_of_program(error.__traceback__)))
+        return EXIT_FAILED, f"the program failed: {type(error).__name__}: {error}"
+    return EXIT_DONE, ""
+
+
+def _of_program(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without its outermost frames, which are ours."""
+    ours = {__file__, program_file}
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
+
+
+def _why_nothing() -> str:
+    if "torch" not in sys.modules:
+        return "the program did not import torch"
+    return (
+        "the program loaded, computed and optimised nothing in this process. If it starts its ranks itself, "
+        "start it by torchrun, srun or mpirun; loops that PyTorch does not see: profiling.markers"
+    )
+
+
+def _write_run(one: watched.Watched, out: Path, ended: Ended, started: datetime) -> int:
+    """Write the manifest, and say what was found; the exit code."""
+    manifest = watched.write_manifest(one, out, ended, started)
+    size = one.me.size
+    _say(f"watched {one.steps} steps on {size} rank{'s' if size > 1 else ''}", *manifest.findings)
+    if manifest.reason:
+        _say(f"the results do not count: {manifest.reason}")
+        return ended.exit_code or EXIT_FAILED
+    _say(f"results: {out}", f"next: python -m analysis.batches {shlex.quote(str(out))}")
+    return EXIT_DONE
+
+
+def _say(*lines: str) -> None:
+    # Not into what the program prints to standard output.
+    for line in lines:
+        print(f"scaleprof: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_command(main)

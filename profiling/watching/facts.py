@@ -1,0 +1,92 @@
+"""What does a watched rank know of its model and of the device that it is on?"""
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+# How gradients are exchanged, by the class of the outermost module.
+_WRAPPERS = {
+    "DistributedDataParallel": "ddp",
+    "DataParallel": "dp",
+    "FullyShardedDataParallel": "fsdp",
+    "FSDPModule": "fsdp2",
+    "DeepSpeedEngine": "deepspeed",
+}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the outermost module says of itself.
+
+    Attributes:
+        name: its class; "": none was seen.
+        backend: how the ranks exchange gradients, and by which library: ``ddp/gloo``.
+        elements: of each trained parameter how many.
+        grad: the precision in which DDP exchanges gradients; "": not known.
+        device: of its parameters.
+    """
+
+    name: str = ""
+    backend: str = ""
+    parameters: int = 0
+    elements: dict[str, int] = field(default_factory=dict)
+    grad: str = ""
+    device: "torch.device | None" = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device is not None and self.device.type == "cuda"
+
+
+def facts_of(model: "torch.nn.Module | None") -> ModelFacts:
+    """The facts of a model that is being trained."""
+    if model is None:
+        return ModelFacts(backend=_backend(None))
+    parameters = list(model.named_parameters())
+    return ModelFacts(
+        name=type(getattr(model, "module", model)).__name__,
+        backend=_backend(model),
+        parameters=sum(one.numel() for _, one in parameters),
+        elements={name: one.numel() for name, one in parameters if one.requires_grad},
+        grad=_precision_of_gradients(model),
+        device=parameters[0][1].device if parameters else None,
+    )
+
+
+def has_group() -> bool:
+    """Whether the program has a process group of PyTorch's."""
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized())
+
+
+def _backend(model: "torch.nn.Module | None") -> str:
+    import torch
+
+    names = [one.__name__ for one in type(model).__mro__]
+    how = [backend for name, backend in _WRAPPERS.items() if name in names]
+    if not how and "horovod.torch" in sys.modules:
+        return "horovod"
+    library = str(torch.distributed.get_backend()) if has_group() else ""
+    return "/".join(filter(None, [*how[:1], library])) or "single"
+
+
+def _precision_of_gradients(model: "torch.nn.Module") -> str:
+    """That of the parameters, if they have one and no hook of DDP changes it."""
+    import torch
+
+    if getattr(model, "_comm_hooks", None):
+        return ""
+    types = {one.dtype for one in model.parameters() if one.requires_grad}
+    names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    return names.get(types.pop(), "") if len(types) == 1 else ""
+
+
+def leave_group() -> None:
+    """Take the program's process group apart, if it is still there."""
+    if has_group():
+        import torch
+
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,139 @@
+"""How is the user's program run as Python would run it by itself, with hooks that wait for PyTorch?"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from profiling.errors import UserError
+
+
+@dataclass(frozen=True)
+class Program:
+    """What ``python`` would be given: a script or, with ``-m``, a module, and its arguments."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The command after ``python``."""
+        return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
+
+    @property
+    def name(self) -> str:
+        """A short name: that of the file, or of the module."""
+        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+
+    def check(self) -> None:
+        """Raise UserError where there is no such program."""
+        if self.is_module:
+            try:
+                found = importlib.util.find_spec(self.target)
+            except ImportError:
+                found = None
+            if found is None:
+                raise UserError(f"no module {self.target!r}: python -m {self.target} does not run either")
+        elif not Path(self.target).exists():
+            raise UserError(f"{self.target} does not exist; give the script of your program, or -m MODULE")
+
+    def run(self) -> None:
+        """Run it to its end as ``__main__``; what it raises comes through."""
+        if self.is_module:
+            sys.argv = [self.target, *self.arguments]
+            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+            return
+        path = Path(self.target)
+        sys.argv = [self.target, *self.arguments]
+        if not path.is_file():  # a folder or an archive with a __main__.py
+            runpy.run_path(self.target, run_name="__main__")
+            return
+        sys.path[0] = str(path.resolve().parent)
+        # Not by runpy: it takes the module away when the program ends, and functions that run at exit, or
+        # are unpickled then, need it.
+        module = ModuleType("__main__")
+        module.__file__ = self.target
+        module.__dict__["__builtins__"] = __builtins__
+        sys.modules["__main__"] = module
+        exec(_compiled(path), module.__dict__)
+
+
+def _compiled(path: Path) -> CodeType:
+    return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+
+
+@contextmanager
+def hidden(names: Sequence[str]) -> Iterator[None]:
+    """Within it packages of ours are not loaded: a program may have modules of such names."""
+
+    def is_one(module: str) -> bool:
+        return module.partition(".")[0] in names
+
+    ours = {name: module for name, module in sys.modules.items() if is_one(name)}
+    for name in ours:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if is_one(name)]:
+            del sys.modules[name]
+        sys.modules.update(ours)
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """Call ``act`` as soon as a module has been imported: now, if it has been already.
+
+    A program may set variables of the environment before it imports PyTorch, so it is not imported for it.
+    """
+    if name in sys.modules:
+        act()
+    else:
+        sys.meta_path.insert(0, _Waiting(name, act))
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Finds one module as all others would, and acts when it has been executed."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Acting(spec.loader, self._act)
+        return spec
+
+
+class _Acting(importlib.abc.Loader):
+    """A loader that acts when it has executed its module."""
+
+    def __init__(self, loader: Any, act: Callable[[], None]) -> None:
+        self._loader, self._act = loader, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # From now on as if this had not been here.
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._act()

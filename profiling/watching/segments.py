@@ -1,0 +1,111 @@
+"""What did the program do, from when to when? Segments, each of one kind, none within another.
+
+Where one begins within another (Lightning runs forward and backward inside the optimizer's step) the outer
+one is interrupted: it is cut into pieces, of which the last is the whole one's end.
+"""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling.markers import Markers
+from profiling.step_clock import Clock
+
+# The kinds of segments. EVALUATION: a forward pass without gradients; STEP: what an explicit marker encloses,
+# of which only the rest is left; PAUSE: what a profiler takes to start.
+LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = range(7)
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What was recorded, in order; arrays of shape (segments,).
+
+    Attributes:
+        kind: one of the kinds above.
+        who: the number of the data loader, module or optimizer.
+        begin_ns, end_ns: since the epoch; of the device, if the program computes on one.
+        whole: False of a piece after which the same goes on, and of a load that brought nothing.
+        samples: of a load; :data:`UNKNOWN` where it does not say how many.
+    """
+
+    kind: np.ndarray
+    who: np.ndarray
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+    whole: np.ndarray
+    samples: np.ndarray
+
+
+class Recorder:
+    """Records segments as they begin and end, on one clock, and tells the collectors of the stages.
+
+    Args:
+        ended: is called after each segment that ended whole, with its kind and who it was of.
+    """
+
+    def __init__(self, clock: Clock, markers: Markers, ended: Callable[[int, int], None]) -> None:
+        self._clock, self._ended = clock, ended
+        self._ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
+        self._kind, self._whole = array("b"), array("b")
+        self._who, self._samples = array("i"), array("i")
+        self._begin, self._end = array("q"), array("q")
+        self._open: list[list[int]] = []  # kind, who, the tick at which its present piece began
+
+    def __len__(self) -> int:
+        return len(self._kind)
+
+    def is_open(self, kind: int) -> bool:
+        """Whether a segment of a kind is under way, interrupted or not."""
+        return any(one[0] == kind for one in self._open)
+
+    def enter(self, kind: int, who: int = 0) -> None:
+        """A segment begins; what is under way is interrupted."""
+        if self._open:
+            self._leave_range(self._open[-1][0])
+        tick = self._clock.tick()
+        if self._open:
+            self._add(self._open[-1], tick, whole=False)
+        self._open.append([kind, who, tick])
+        if kind in self._ranges:
+            self._ranges[kind].__enter__()
+
+    def leave(self, samples: int = UNKNOWN, whole: bool = True) -> None:
+        """The segment that began last ends; what it interrupted goes on."""
+        kind, who, _ = self._open[-1]
+        self._leave_range(kind)
+        tick = self._clock.tick()
+        self._add(self._open.pop(), tick, whole, samples)
+        if self._open:
+            outer = self._open[-1]
+            outer[2] = tick
+            if outer[0] in self._ranges:
+                self._ranges[outer[0]].__enter__()
+        if whole:
+            self._ended(kind, who)
+
+    def _leave_range(self, kind: int) -> None:
+        if kind in self._ranges:
+            self._ranges[kind].__exit__(None, None, None)
+
+    def _add(self, one: list[int], tick: int, whole: bool, samples: int = UNKNOWN) -> None:
+        self._kind.append(one[0])
+        self._who.append(one[1])
+        self._begin.append(one[2])
+        self._end.append(tick)
+        self._whole.append(whole)
+        self._samples.append(samples)
+
+    def segments(self) -> Segments:
+        """All of them; the clock is read for the last time."""
+        instants_ns = self._clock.instants_ns()
+        return Segments(
+            kind=np.asarray(self._kind, dtype=np.int8),
+            who=np.asarray(self._who, dtype=np.int32),
+            begin_ns=instants_ns[np.asarray(self._begin, dtype=np.int64)],
+            end_ns=instants_ns[np.asarray(self._end, dtype=np.int64)],
+            whole=np.asarray(self._whole, dtype=bool),
+            samples=np.asarray(self._samples, dtype=np.int32),
+        )

@@ -1,0 +1,217 @@
+"""Which steps did a watched program do? Segments in, one row per step out; pure.
+
+The last of a step's segments is the optimizer's step, of several optimizers that of the one that came last;
+where nothing is optimised, the last backward pass before the next load or forward pass; else each forward
+pass, else each load. What lies between two segments belongs to the stage of the one before: moving the batch
+to load, the loss to forward, clipping gradients to backward; what follows the last, to the end of the step.
+So a step's stages add up, and steps follow each other without a gap, but for evaluations and for what a
+profiler takes to start.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiling.watching.segments import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    LOAD,
+    PAUSE,
+    STEP,
+    UNKNOWN,
+    UPDATE,
+    Segments,
+)
+
+# An optimizer that comes after so many steps of another begins a new phase, and ends no step.
+LATE = 10
+
+STAGES = (LOAD, FORWARD, BACKWARD, UPDATE)
+
+# What a step ends with, for people.
+BY_MARKER, BY_OPTIMIZER, BY_BACKWARD, BY_FORWARD, BY_LOAD, BY_NOTHING = (
+    "explicit markers", "the optimizer's step", "the backward pass", "the forward pass", "each load", "",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a program on one rank; arrays of shape (steps,).
+
+    Attributes:
+        stages_ns: kind of segment (LOAD, FORWARD, BACKWARD, UPDATE) -> time in it.
+        samples: :data:`UNKNOWN` where no loader says it.
+        passes: how many backward passes it had (forward passes, where there is no backward one).
+        paused: whether an evaluation before it was left out.
+        by: what ends a step.
+    """
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    stages_ns: Mapping[int, np.ndarray]
+    samples: np.ndarray
+    passes: np.ndarray
+    paused: np.ndarray
+    by: str
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+class Ends:
+    """Says while a program runs which segment ends a step: the same as :func:`ends_of` says afterwards.
+
+    Args:
+        per_step: optimizer steps that make one step.
+    """
+
+    def __init__(self, per_step: int = 1) -> None:
+        self._per_step = per_step
+        self._counts: Counter[int] = Counter()
+        self._ending = UNKNOWN
+        self._marked = 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps have ended."""
+        return self._marked or self._counts[self._ending] // self._per_step
+
+    def ended(self, kind: int, who: int) -> bool:
+        """A segment has ended whole; whether a step has, too."""
+        if kind == STEP:
+            self._marked += 1
+            return True
+        if kind != UPDATE or self._marked:
+            return False
+        if not self._counts[who] and self._counts[self._ending] < LATE:
+            self._ending = who
+        self._counts[who] += 1
+        return who == self._ending and self._counts[who] % self._per_step == 0
+
+
+def ending_optimizer(who: np.ndarray) -> int:
+    """Which optimizer ends a step: of those that came early enough the one that came last.
+
+    Args:
+        who: the optimizers' numbers in the order of their steps.
+    """
+    ending, counts = UNKNOWN, Counter[int]()
+    for one in who.tolist():
+        if not counts[one] and counts[ending] < LATE:
+            ending = one
+        counts[one] += 1
+    return ending
+
+
+def ends_of(segments: Segments, per_step: int = 1) -> tuple[np.ndarray, str]:
+    """The places of the segments that end a step, and what these are."""
+    kind, whole = segments.kind, segments.whole
+    marked = np.flatnonzero((kind == STEP) & whole)
+    if len(marked):
+        return marked, BY_MARKER
+    updates = np.flatnonzero((kind == UPDATE) & whole)
+    if len(updates):
+        who = segments.who[updates]
+        return updates[who == ending_optimizer(who)][per_step - 1 :: per_step], BY_OPTIMIZER
+    last = np.flatnonzero(np.isin(kind, (LOAD, FORWARD, BACKWARD)))
+    backward = kind[last] == BACKWARD
+    if backward.any():
+        before_other = backward & ~np.append(backward[1:], False)
+        return last[before_other], BY_BACKWARD
+    for one, by in ((FORWARD, BY_FORWARD), (LOAD, BY_LOAD)):
+        if len(places := np.flatnonzero((kind == one) & whole)):
+            return places, by
+    return np.empty(0, dtype=np.int64), BY_NOTHING
+
+
+def steps_of(segments: Segments, per_step: int = 1) -> Steps:
+    """The steps that were done to their end."""
+    ends, by = ends_of(segments, per_step)
+    count = len(ends)
+    of_step = np.searchsorted(ends, np.arange(len(segments.kind)))
+    pauses = _pauses(segments, of_step, count)
+    # What of a step comes before a pause is none of it: an evaluation loads, computes, and may log for long.
+    last_pause = _last(pauses, of_step, count)
+    counted = (of_step < count) & ~pauses
+    counted[counted] = np.flatnonzero(counted) > last_pause[of_step[counted]]
+    # A teacher's pass is a forward pass like any other.
+    kind = np.where(segments.kind == EVALUATION, FORWARD, segments.kind)
+    staged = np.flatnonzero(counted & np.isin(kind, STAGES))
+    step, kind = of_step[staged], kind[staged]
+    begin_ns, end_ns = segments.begin_ns[staged], segments.end_ns[staged]
+    first = np.searchsorted(step, np.arange(count))
+    if by == BY_MARKER:
+        pieces = np.flatnonzero(counted)
+        start_ns = segments.begin_ns[pieces[np.searchsorted(of_step[pieces], np.arange(count))]]
+        stop_ns = segments.end_ns[ends]
+    else:
+        start_ns = begin_ns[first]
+        goes_on = np.append(last_pause[1:] == UNKNOWN, False)
+        stop_ns = np.where(goes_on, np.append(start_ns[1:], 0), segments.end_ns[ends])
+    # Each segment lasts until the next of its step begins.
+    last_of_step = np.append(step[1:] != step[:-1], True)
+    until_ns = np.where(last_of_step, end_ns, np.append(begin_ns[1:], 0))
+
+    def total(one: int, of_each: np.ndarray) -> np.ndarray:
+        here = kind == one
+        return np.bincount(step[here], of_each[here], count).astype(np.int64)
+
+    stages_ns = {one: total(one, until_ns - begin_ns) for one in STAGES}
+    if by == BY_MARKER and len(staged):
+        there = first < np.append(first[1:], len(step))
+        before_ns = np.where(there, begin_ns[np.minimum(first, len(step) - 1)] - start_ns, 0)
+        stages_ns[LOAD] = stages_ns[LOAD] + before_ns
+    whole = segments.whole[staged].astype(np.int64)
+    passes = total(BACKWARD, whole)
+    return Steps(
+        start_ns=start_ns,
+        end_ns=stop_ns,
+        stages_ns=stages_ns,
+        samples=_samples(segments.samples[staged], (kind == LOAD) & (whole > 0), step, count),
+        passes=passes if passes.any() else total(FORWARD, whole),
+        paused=_last(pauses & (segments.kind != PAUSE), of_step, count) != UNKNOWN,
+        by=by,
+    )
+
+
+def _last(which: np.ndarray, of_step: np.ndarray, count: int) -> np.ndarray:
+    """The place of the last of some segments in each step; :data:`UNKNOWN` where a step has none."""
+    last = np.full(count, UNKNOWN)
+    places = np.flatnonzero(which & (of_step < count))
+    np.maximum.at(last, of_step[places], places)
+    return last
+
+
+def _samples(samples: np.ndarray, loads: np.ndarray, step: np.ndarray, count: int) -> np.ndarray:
+    unknown = np.bincount(step[loads & (samples == UNKNOWN)], minlength=count) > 0
+    total = np.bincount(step[loads], np.maximum(samples[loads], 0), count)
+    return np.where(unknown | (not loads.any()), UNKNOWN, total).astype(np.int64)
+
+
+def _pauses(segments: Segments, of_step: np.ndarray, count: int) -> np.ndarray:
+    """Which segments are no part of a step: evaluations, their loads, and starts of a profiler.
+
+    A forward pass without gradients is an evaluation where its module is also trained (a teacher's is not). A
+    loader is an evaluation's where no forward pass of training follows its loads, and few steps have one.
+    """
+    kind, who = segments.kind, segments.who
+    trained = np.unique(who[kind == FORWARD])
+    evaluations = (kind == EVALUATION) & np.isin(who, trained)
+    loads = np.flatnonzero((kind == LOAD) & segments.whole)
+    of_others = np.zeros(len(kind), dtype=bool)
+    if len(loads) and len(trained):
+        passes = np.flatnonzero((kind == FORWARD) | (kind == EVALUATION))
+        next_pass = np.searchsorted(passes, loads)
+        # The last load before each forward pass of training.
+        is_last = np.append(next_pass[1:] != next_pass[:-1], True) & (next_pass < len(passes))
+        feeds = is_last.copy()
+        feeds[is_last] = kind[passes[next_pass[is_last]]] == FORWARD
+        training = set(who[loads[feeds]].tolist())
+        for loader in set(who[loads].tolist()) - training:
+            steps_with = len(np.unique(of_step[loads[who[loads] == loader]]))
+            if 2 * steps_with <= count:
+                of_others |= (kind == LOAD) & (who == loader)
+    return (kind == PAUSE) | evaluations | of_others

@@ -1,0 +1,190 @@
+"""What does one rank of a watched program leave? The rows of its steps, and what was found on the way."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from profiling.markers import open_markers
+from profiling.process_facts import process_age_ns
+from profiling.step_clock import HostClock, open_clock
+from profiling.tools import Capture, switch
+from profiling.watching.facts import ModelFacts, facts_of
+from profiling.watching.hooks import MOST_SEARCHES, Hooks, Seen
+from profiling.watching.segments import (
+    BACKWARD,
+    FORWARD,
+    LOAD,
+    PAUSE,
+    UNKNOWN,
+    UPDATE,
+    Recorder,
+)
+from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Enough(SystemExit):
+    """The program has done as many steps as were asked for; it ends as by ``sys.exit(0)``."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a watched rank.
+
+    Attributes:
+        batches: after so many steps the program ends; 0: when it likes.
+        per_step: optimizer steps that make one step.
+        samples: per step of this rank; 0: as the data loader says.
+        recordings: the steps that a profiler records.
+    """
+
+    batches: int = 0
+    per_step: int = 1
+    samples: int = 0
+    recordings: tuple[range, ...] = ()
+
+
+class Watch:
+    """Watches this process from the first thing that it loads or computes.
+
+    Args:
+        capture: the profiler's; it records ``wanted.recordings``.
+    """
+
+    def __init__(self, wanted: Wanted, capture: Capture) -> None:
+        self.wanted, self._capture = wanted, capture
+        self._ends = Ends(wanted.per_step)
+        self._recorder: Recorder | None = None
+        self._on = True
+        self.hooks = Hooks(self._open)
+        self.startup_ns = 0
+        # Of the model, while it is there: it may be gone, as the process group, when the program has ended.
+        self.model_facts = ModelFacts()
+        self.has_host_clock = True
+
+    def _open(self) -> Recorder:
+        import torch
+
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._clock = open_clock("cuda" if on_gpu else "cpu")
+        self.has_host_clock = isinstance(self._clock, HostClock)
+        self._markers = open_markers()
+        recorder = self._recorder = Recorder(self._clock, self._markers, self._ended)
+        self.startup_ns = process_age_ns()
+        self._clock.start()
+        self._markers.begin()
+        self._switch(0)
+        return recorder
+
+    def _ended(self, kind: int, who: int) -> None:
+        if not self._on or not self._ends.ended(kind, who):
+            return
+        self._markers.end_of_batch()
+        self._clock.settle()
+        steps = self._ends.steps
+        # Modules that are called in none of the first steps are looked for once more.
+        if steps <= MOST_SEARCHES:
+            self.model_facts = facts_of(self.model)
+        if self.wanted.batches and steps >= self.wanted.batches:
+            raise Enough
+        self._switch(steps)
+
+    def _switch(self, index: int) -> None:
+        """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
+        if any(index in (one.start, one.stop) for one in self.wanted.recordings):
+            assert self._recorder is not None
+            self._recorder.enter(PAUSE)
+            switch(self._capture, self.wanted.recordings, 0, index, self.model)
+            self._recorder.leave()
+
+    @property
+    def model(self) -> "torch.nn.Module | None":
+        """The outermost module of most parameters that is there."""
+        there = [one for one in (module() for module in self.hooks.seen.modules) if one is not None]
+        return max(there, key=lambda one: sum(p.numel() for p in one.parameters()), default=None)
+
+    def stop(self) -> Steps | None:
+        """The program has ended: its steps; None where nothing was seen."""
+        self._on = False
+        self.hooks.stop()
+        if self._recorder is None:
+            return None
+        steps = steps_of(self._recorder.segments(), self.wanted.per_step)
+        return steps if len(steps) else None
+
+
+def batch_columns(steps: Steps, rank: int, wanted: Wanted) -> dict[str, Any]:
+    """The columns of the ``batches`` table (:mod:`profiling.tables`)."""
+    count = len(steps)
+    index = np.arange(count)
+    samples = np.full(count, wanted.samples) if wanted.samples else steps.samples
+    recorded = [step for recording in wanted.recordings for step in recording]
+    return {
+        "rank": np.full(count, rank),
+        "batch_index": index,
+        "start_ns": steps.start_ns,
+        "load_ns": steps.stages_ns[LOAD],
+        "forward_ns": steps.stages_ns[FORWARD],
+        "backward_ns": steps.stages_ns[BACKWARD],
+        "update_ns": steps.stages_ns[UPDATE],
+        "end_ns": steps.end_ns,
+        "images": np.where(samples == UNKNOWN, np.nan, samples),
+        "attributed": np.isin(index, recorded),
+    }
+
+
+def usual_samples(steps: Steps, wanted: Wanted) -> int:
+    """How many samples a step of a rank has; 0: not known."""
+    if wanted.samples:
+        return wanted.samples
+    known = steps.samples[steps.samples > 0]
+    return int(np.median(known)) if len(known) else 0
+
+
+def findings_of(steps: Steps, seen: Seen, wanted: Wanted, has_host_clock: bool) -> list[str]:
+    """What is to be said of a program's steps, a sentence each."""
+    findings = []
+    if steps.by != BY_OPTIMIZER:
+        why = "" if seen.optimizers else "no optimizer's step was seen: "
+        findings.append(f"{why}a step ends with {steps.by}")
+    elif len(seen.optimizers) > 1:
+        names = ", ".join(dict.fromkeys(seen.optimizers))
+        findings.append(
+            f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
+        )
+    if wanted.per_step > 1:
+        findings.append(f"{wanted.per_step} optimizer steps make one step (--steps-per-batch)")
+    findings += _of_passes(steps)
+    if seen.skipped:
+        findings.append(f"{seen.skipped} updates were skipped by the gradient scaler; they count as steps")
+    if not seen.loaders:
+        findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
+    if not wanted.samples and (steps.samples == UNKNOWN).any():
+        findings.append("samples per step are unknown: give --samples N (per rank)")
+    if not steps.stages_ns[FORWARD].any():
+        findings.append("no module's forward pass was seen: forward is 0")
+    elif not steps.stages_ns[BACKWARD].any():
+        findings.append("no backward pass was seen (a compiled step?): backward is 0")
+    if steps.paused.any():
+        findings.append(f"evaluations are left out of the steps: {int(steps.paused.sum())}")
+    return findings
+
+
+def _of_passes(steps: Steps) -> list[str]:
+    counts = Counter(steps.passes.tolist())
+    usual = counts.most_common(1)[0][0]
+    findings = []
+    if usual > 1:
+        findings.append(f"{usual} backward passes per step (gradient accumulation, or several losses)")
+    more = sum(times for passes, times in counts.items() if passes > usual)
+    if usual and more:
+        findings.append(f"{more} of {len(steps)} steps have more backward passes than the usual {usual}: "
+                        "were updates skipped?")  # fmt: skip
+    return findings

@@ -1,0 +1,336 @@
+"""The critical path: exact on graphs and programs made by hand, and the sum of a step on recorded ones."""
+
+from collections.abc import Generator, Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.measures.critical_path import paths
+from analysis.measures.critical_path.edges import last_ended, previous
+from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
+from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
+from analysis.measures.critical_path.recorded import Recorded, Texts
+from analysis.measures.critical_path.rows import rows
+from analysis.measures.critical_path.steps import Collectives, Group
+from analysis.report.build import build
+from analysis.results.load import load
+from analysis.results.matching import Ahead
+from profiling.convert import main as convert
+from profiling.tables import CLASSES
+from tests.analysis.commands import run as run_module
+from tests.profiling.traced_jobs import Planted, write_job
+from tests.profiling.traces import Trace
+
+# --- graphs -------------------------------------------------------------------------------------------
+
+NODES = 6
+ends = [(tail, head) for head in range(NODES) for tail in range(head)]
+graphs = st.lists(
+    st.tuples(st.sampled_from(ends), st.one_of(st.integers(-5, 20), st.just(NEVER))), max_size=15
+).map(lambda edges: sorted(edges, key=lambda edge: edge[0][1]))
+
+
+def graph_of(edges) -> Graph:
+    tail, head, ns = (np.array(list(one), np.int64) for one in zip(*[(*e, n) for e, n in edges], strict=True))
+    return Graph(NODES, tail, head, ns)
+
+
+def longest(edges, node) -> int:
+    """Over all sequences of nodes that end at this one: a node is there at once, or when an edge says."""
+    longest_of: dict[tuple[int, int], int] = {}
+    for between, ns in edges:
+        longest_of[between] = max(ns, longest_of.get(between, NEVER))
+    sums = [0]
+    for count in range(1, node + 1):
+        for nodes in combinations(range(node), count):
+            sums.append(sum(longest_of.get(one, NEVER) for one in pairwise([*nodes, node])))
+    return max(sums)
+
+
+@given(graphs.filter(bool))
+def test_moments_are_the_longest_of_all_paths(edges):
+    found = moments(graph_of(edges))
+    assert found.tolist() == [longest(edges, node) for node in range(NODES)]
+
+
+@given(graphs.filter(bool))
+def test_the_critical_path_leads_to_the_end_and_sums_to_it(edges):
+    graph = graph_of(edges)
+    path = critical(graph)
+    assert graph.ns[path].sum() == longest(edges, NODES - 1)
+    assert graph.head[path][:-1].tolist() == graph.tail[path][1:].tolist()
+    assert not len(path) or graph.head[path][-1] == NODES - 1
+
+
+spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=12).map(
+    lambda some: sorted((start, start + length) for start, length in some)
+)
+
+
+@given(spans)
+def test_the_one_before_is_that_which_ended_last_and_stands_before(some):
+    start, end = (np.array(column) for column in zip(*some, strict=True))
+    strictly = last_ended(end, start, earlier=True)
+    for place, before in enumerate(previous(start, end).tolist()):
+        earlier = [end[one] for one in range(len(some)) if end[one] < start[place]]
+        assert (strictly[place] < 0) if not earlier else (end[strictly[place]] == max(earlier))
+        ended = [*earlier, *(end[one] for one in [place - 1] if one >= 0 and end[one] <= start[place])]
+        assert (before < 0) if not ended else (end[before] == max(ended))
+
+
+# --- programs -----------------------------------------------------------------------------------------
+
+LATENCY = 5
+GEMM, POINTWISE, COMMUNICATION = (CLASSES.index(name) for name in ("gemm", "pointwise", "communication"))
+small, call = st.integers(0, 40), st.integers(1, 12)
+# (what, the host's code before it, its call, its kernel): kernels may take long or be short.
+launch = st.tuples(st.sampled_from(["gemm", "pointwise"]), small, call, st.integers(1, 80))
+wait = st.tuples(st.just("wait"), small, call, st.just(0))
+some = st.lists(st.one_of(launch, launch, wait), max_size=6)
+# Ranks make as many collectives; between them each does something else.
+stretches = st.lists(st.tuples(some, some, small, small, st.integers(1, 50)), min_size=1, max_size=4)
+
+
+def programs(stretched) -> list[list[tuple[str, int, int, int]]]:
+    """Of two ranks; each begins with a kernel on an idle device, by which its latency is known."""
+    of_ranks: list[list[tuple[str, int, int, int]]] = [[("gemm", 3, 1, 2)], [("gemm", 1, 2, 3)]]
+    for first, second, gap_1, gap_2, transfer in stretched:
+        of_ranks[0] += [*first, ("collectives", gap_1, 2, transfer)]
+        of_ranks[1] += [*second, ("collectives", gap_2, 2, transfer)]
+    return of_ranks
+
+
+Row = tuple[str, int, int, int, int]  # what, when its call began and returned, when it ran
+
+
+def rank(program, free: Sequence[str]) -> Generator[int, int, list[Row]]:
+    """What a rank does; it yields when it enters a collective and is told when the last one did."""
+    host = device = 0
+    rows = []
+    for what, gap, called, lasts in program:
+        host += 0 if "host" in free else gap
+        begin = host
+        if what == "wait":
+            host = max(host, device) + (0 if "synchronization" in free else called)
+            rows.append((what, begin, host, 0, 0))
+            continue
+        host += 0 if "launches" in free else called
+        start = max(device, begin + (0 if "launches" in free else LATENCY))
+        entered = start if what != "collectives" or what in free else (yield start)
+        device = max(start, entered) + (0 if what in free else lasts)
+        rows.append((what, begin, host, start, device))
+    return rows
+
+
+def run(of_ranks, free: Sequence[str] = ()) -> list[list[Row]]:
+    """All ranks together."""
+    running = [rank(program, free) for program in of_ranks]
+    found: list[list[Row]] = [[] for _ in running]
+    tell: list[int | None] = [None] * len(running)
+    while True:
+        entered = []
+        for place, one in enumerate(running):
+            try:
+                entered.append(one.send(tell[place]))
+            except StopIteration as done:
+                found[place] = done.value
+        if not entered:
+            return found
+        last = max(entered)
+        tell = [
+            entered[place] if "waiting for other ranks" in free else last for place in range(len(running))
+        ]
+
+
+def end_of(rows: Sequence[Row]) -> int:
+    return max(max(returned, end) for _, _, returned, _, end in rows)
+
+
+def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
+    """What a profiler would say of it, on a clock that is ahead."""
+    ran = [row for row in rows if row[0] != "wait"]
+    waits = [row for row in rows if row[0] == "wait"]
+    columns = np.array([row[1:] for row in ran], np.int64).reshape(-1, 4) + shift
+    none = np.zeros(len(ran), np.int64)
+    word = Texts(none - 1, [])
+    return Recorded(
+        number,
+        {
+            "batch_index": np.array([0]), "start_ns": np.array([shift]), "load_ns": np.array([0]),
+            "end_ns": np.array([end_of(rows) + shift]),
+        },
+        {
+            "batch_index": none, "start_ns": columns[:, 2], "duration_ns": columns[:, 3] - columns[:, 2],
+            "device": none, "stream": none + 7, "launch_ns": columns[:, 0], "launch_end_ns": columns[:, 1],
+            "launch_thread": none + 1,
+        },
+        np.array([CLASSES.index("communication" if row[0] == "collectives" else row[0]) for row in ran]),
+        dict.fromkeys(("short_name", "operator", "layer", "direction"), word),
+        {
+            "start_ns": np.array([row[1] + shift for row in waits], np.int64),
+            "end_ns": np.array([row[2] + shift for row in waits], np.int64),
+            "thread": np.ones(len(waits), np.int64),
+        },
+        Texts(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
+        np.array([place for place, row in enumerate(ran) if row[0] == "collectives"], np.int64),
+        0,
+        calls_timed=True,
+    )  # fmt: skip
+
+
+@settings(deadline=None)
+@given(stretches)
+def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
+    of_ranks = programs(stretched)
+    found = run(of_ranks)
+    clocks = [Ahead(), Ahead(7000.0)]
+    calls = np.arange(len(stretched))
+    group = Group(
+        [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)],
+        clocks,
+        [Collectives("allreduce", (0, 1), np.stack([calls, calls]))],
+    )
+    (path,) = group.paths(WHAT_IF)
+    assert path.end_ns - path.start_ns == max(map(end_of, found)) == path.ns.sum()
+    assert (path.begin_ns[1:] == (path.begin_ns + path.ns)[:-1]).all()
+    for name in (
+        "gemm",
+        "pointwise",
+        "host",
+        "launches",
+        "synchronization",
+        "collectives",
+        "waiting for other ranks",
+    ):
+        assert path.free_ns[name] == max(map(end_of, run(of_ranks, [name]))), name
+
+
+def test_a_kernel_that_starts_when_another_streams_ends_waited_for_it():
+    rows = [("gemm", 10, 12, 15, 100), ("gemm", 12, 14, 100, 150), ("pointwise", 14, 16, 151, 160)]
+    of = recorded(0, rows, 0)
+    of.kernels["stream"][2] = 20
+    (path,) = Group([of]).paths(WHAT_IF)
+    kernels = path.part < len(CLASSES)
+    assert [CLASSES[part] for part in path.part[kernels]] == ["gemm", "gemm", "pointwise"]
+    assert path.ns[kernels].tolist() == [85, 50, 9]
+    assert path.free_ns["gemm"] == 14 + 5 + 9  # its launch, the latency, the kernel
+
+
+# --- recordings ---------------------------------------------------------------------------------------
+
+
+def converted(tmp_path, name="mine"):
+    assert convert([str(tmp_path / name), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    return tmp_path / "out" / name
+
+
+def test_the_late_rank_of_a_job_is_on_the_path_and_what_it_costs_is_said(tmp_path):
+    planted = Planted(ranks=4, batches=6, late=((2, 70.0),))
+    write_job(tmp_path / "mine", planted)
+    study = load(converted(tmp_path))
+    of = {row["part"]: row for row in rows(study)}
+    assert of["collectives"]["step_ms"] == pytest.approx(planted.batch / 1e3, abs=2e-3)
+    assert sum(of[name]["path_ms"] for name in PARTS if name in of) == pytest.approx(of["gemm"]["step_ms"])
+    assert of["collectives"]["path_ms"] == pytest.approx(planted.transfer / 1e3, abs=2e-3)
+    assert "waiting for other ranks" not in of  # the late rank itself would be no faster
+    backward = [row for row in rows(study, ["rank"]) if row["part"] == "gemm"]
+    assert backward[0]["rank"] == 2
+
+
+def test_pieces_by_operator_sum_to_the_parts(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
+    study = load(converted(tmp_path))
+    whole = {row["part"]: row["path_ms"] for row in rows(study) if row["part"] in PARTS}
+    pieces = rows(study, ["operator", "kernel", "rank"])
+    for part, ms in whole.items():
+        assert sum(row["path_ms"] for row in pieces if row["part"] == part) == pytest.approx(ms)
+    assert all(row.get("saved_ms") is None for row in pieces)
+
+
+def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
+    trace = Trace()
+    for step in range(2):
+        at = 1000.0 * step
+        trace.range(f"ProfilerStep#{step}", at, at + 1000)
+        trace.kernel("gemm_kernel", at + 10, at + 20, at + 900)
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "pid": 9, "tid": 1}
+        trace.events.append({**call, "ts": at + 12, "dur": 890, "args": {"correlation": 900 + step}})
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    assert of["gemm"]["path_ms"] == pytest.approx(0.880)
+    assert of["synchronization"]["path_ms"] == pytest.approx(0.002)
+    assert of["host"]["saved_ms"] == pytest.approx(of["host"]["path_ms"])
+
+
+def test_on_a_cpu_the_path_is_the_operators_and_the_collective_they_waited_for(tmp_path):
+    trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
+    for step in range(3):
+        at = 10_000.0 * step
+        trace.range(f"ProfilerStep#{step}", at, at + 10_000)
+        for place in range(30):
+            trace.host("aten::mm", at + 100 * place, at + 100 * place + 95)
+        trace.range("gloo:all_reduce", at + 3000, at + 9000, thread=2)
+        trace.host("aten::_foreach_add_", at + 9010, at + 9900)
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    assert of["collectives"]["path_ms"] == pytest.approx(6.0)
+    assert of["gemm"]["path_ms"] == pytest.approx(30 * 0.095)
+    assert of["collectives"]["saved_ms"] == pytest.approx(6.0, abs=0.05)  # but for a usual gap
+
+
+REAL = ("nccl_data", "resnet50_v100_dims_old_schema", "resnet18_ddp_mi300_rank0of8", "dlrm_8ranks")
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_on_real_traces_the_pieces_sum_to_the_step(name, shared_data, tmp_path):
+    trace = shared_data / "kineto" / name
+    trace = trace if trace.is_dir() else trace.with_name(f"{name}.json.gz")
+    assert convert([str(trace), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    study = load(next((tmp_path / "out").iterdir()))
+    (source,) = study.recorded
+    steps = paths_of(study, source).steps
+    assert steps
+    for step in steps:
+        assert step.duration_ns.sum() == step.step_ns
+        assert all(0 <= ns <= step.step_ns for ns in step.free_ns.values())
+
+
+def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
+    path = converted(tmp_path)
+    text = run_module("analysis.critical_path", path).out
+    assert "Critical path of a step" in text and "collectives" in text
+    assert "aten::" in run_module("analysis.critical_path", path, "--by", "operator").out
+
+
+def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_said(tmp_path, monkeypatch):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=9, late=((1, 70.0),)))
+    folder = converted(tmp_path)
+    (source,) = (study := load(folder)).recorded
+    whole = {one.batch_index: one for one in paths_of(study, source).steps}
+    kernels = 2 * 9 * 4
+    monkeypatch.setattr(paths, "MOST_KERNELS", kernels // 3)
+    found = paths_of(study := load(folder), source)
+    assert [one.batch_index for one in found.steps] == [3, 4, 5]
+    (said,) = found.unknown
+    assert "3 of 9 steps" in said and f"{kernels} kernels" in said
+    for one in found.steps:
+        assert one.free_ns == whole[one.batch_index].free_ns
+        assert one.start_ns.tolist() == whole[one.batch_index].start_ns.tolist()
+
+
+def test_the_report_has_a_section_with_the_parts(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
+    study = load(converted(tmp_path))
+    (section,) = (one for one in build(study).sections if one.id == "critical-path")
+    of = {row["part"]: row for row in rows(study)}
+    assert [row.cells[0].text for row in section.tables[0].rows] == list(of)
+    saved, rest = section.charts[0].figure["data"]
+    for part, ms, not_saved in zip(saved["y"], saved["x"], rest["x"], strict=True):
+        assert ms == of[part]["saved_ms"]
+        assert ms + not_saved == pytest.approx(max(of[part]["path_ms"], ms))

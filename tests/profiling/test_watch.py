@@ -1,0 +1,140 @@
+"""Programs of users, run unchanged under profiling.watch: what do they leave?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.measures.batches.series import series_of
+from analysis.results.load import load
+from jobs.store import MANIFEST, RANK_REPORT, Manifest, RankReport, read_record
+from profiling import tables
+from profiling.errors import UserError
+from profiling.watch import main, parse, wanted_of
+
+pytestmark = pytest.mark.long
+
+PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).resolve().parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node")
+
+
+def watch(*words: object, ranks: int = 0, code: int = 0) -> str:
+    """Run ``profiling.watch``, of several ranks under torchrun; what it printed."""
+    launcher = [*TORCHRUN, str(ranks)] if ranks else []
+    command = [sys.executable, *launcher, "-m", "profiling.watch", *map(str, words)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    text = ended.stdout + ended.stderr
+    assert ended.returncode == code, text
+    return text
+
+
+def manifest_of(out: Path) -> Manifest:
+    return read_record(out / MANIFEST, Manifest)
+
+
+def batches_of(out: Path, rank: int = 0):
+    return tables.read(tables.rank_directory(out, rank), "batches").to_pandas()
+
+
+def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
+    out = tmp_path / "run"
+    printed = watch("--out", out, PROGRAMS / "ddp.py", "--batch-size", 4, "--epochs", 2, ranks=2)
+    assert printed.count("cleaned up") == 2 and "16 steps on 2 ranks" in printed
+    manifest = manifest_of(out)
+    assert manifest.done and manifest.run.ranks == 2 and manifest.run.batch == 4
+    assert manifest.fields["loader"] is None and manifest.fields["grad"] == "fp32"
+    assert manifest.run.program == f"{PROGRAMS / 'ddp.py'} --batch-size 4 --epochs 2"
+    report = read_record(tables.rank_directory(out, 1) / RANK_REPORT, RankReport)
+    assert report.backend == "ddp/gloo" and report.images_done == 64 and report.parameters == 6500
+    assert report.startup_ns > 0 and report.peak_memory_bytes > 0
+    for rank in (0, 1):
+        rows = batches_of(out, rank)
+        assert (rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]] > 0).all(axis=None)
+        stages = rows.load_ns + rows.forward_ns + rows.backward_ns + rows.update_ns
+        assert (stages <= rows.end_ns - rows.start_ns).all()
+        # The evaluation between the epochs is in no step; all others follow each other.
+        gaps = (rows.start_ns[1:].to_numpy() - rows.end_ns[:-1].to_numpy()) > 0
+        assert gaps.nonzero()[0].tolist() == [7]
+    study = load(out)
+    assert series_of(study, study.sources[0]).images.tolist() == [8] * 16
+
+
+def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path):
+    out, done = tmp_path / "run", tmp_path / "done"
+    program = (PROGRAMS / "ddp.py", "--done", done)
+    printed = watch("--out", out, "--batches", 5, "--samples", 7, *program, ranks=2)
+    assert printed.count("cleaned up") == 2 and not done.exists()
+    assert len(batches_of(out)) == len(batches_of(out, 1)) == 5
+    assert batches_of(out).images.tolist() == [7] * 5
+
+
+def test_the_torch_profiler_records_the_later_half(tmp_path):
+    out = tmp_path / "run"
+    watch("--out", out, "--batches", 8, "--profile", "torch", PROGRAMS / "ddp.py")
+    rows = batches_of(out)
+    assert rows.attributed.tolist() == [False] * 4 + [True] * 4
+    kernels = tables.read(tables.rank_directory(out, 0), "kernels").to_pandas()
+    assert {4, 5, 6, 7} <= set(kernels.batch_index.dropna())
+    # A kernel's stage is that in which it ran: the convolution's lie where forward and backward are.
+    convolutions = kernels[kernels["class"] == "convolution"]
+    assert set(convolutions.direction) == {"fprop", "bprop"}
+    assert convolutions.layer.notna().any()
+
+
+def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path):
+    out = tmp_path / "run"
+    printed = watch("--out", out, PROGRAMS / "ddp.py", "--fail", code=1)
+    assert "ValueError: no more data" in printed and "profiling/watch" not in printed.split("ValueError")[0]
+    manifest = manifest_of(out)
+    assert manifest.exit_code == 1
+    assert manifest.reason.endswith("the program failed: ValueError: no more data")
+    assert len(batches_of(out)) == 16
+
+
+def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
+    program = tmp_path / "plain.py"
+    program.write_text("import sys; print('arguments', sys.argv[1:], __name__); sys.exit(3)")
+    printed = watch("--out", tmp_path / "run", program, "--batches", "2", code=3)
+    assert "arguments ['--batches', '2'] __main__" in printed
+    assert "no results: the program did not import torch" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no program"),
+        (["--batches", "0", "x.py"], "'0' is not a whole number from 1 on"),
+        (["--profile", "torhc", "x.py"], "did you mean 'torch'"),
+        (["--batches", "5", "--attribute-from", "5", "x.py"], "must be less than --batches 5"),
+    ],
+)
+def test_wrong_use_is_one_line(words, message):
+    with pytest.raises(UserError, match=message):
+        parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.py"], "missing.py does not exist"),
+        (["-m", "missing.package"], "no module 'missing.package'"),
+    ],
+)
+def test_a_program_that_is_not_there_is_one_line(words, message):
+    with pytest.raises(UserError, match=message):
+        main(words)
+
+
+def test_results_are_not_overwritten_unasked(tmp_path):
+    out = tmp_path / "run"
+    (out / "rank_0000").mkdir(parents=True)
+    (out / MANIFEST).write_text("{}")
+    with pytest.raises(UserError, match="already holds a run"):
+        main(["--out", str(out), str(PROGRAMS / "ddp.py")])
+
+
+def test_what_is_recorded_without_a_number_of_steps():
+    assert wanted_of(parse(["--profile", "torch", "x.py"])[0]).recordings == (range(10, 30),)
+    assert wanted_of(parse(["x.py"])[0]).recordings == ()

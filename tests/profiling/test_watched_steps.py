@@ -1,0 +1,226 @@
+"""Which steps a watched program did: from segments whose truth is known, without PyTorch."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from profiling.markers import Markers
+from profiling.watching.segments import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    LOAD,
+    PAUSE,
+    STEP,
+    UNKNOWN,
+    UPDATE,
+    Recorder,
+    Segments,
+)
+from profiling.watching.steps import (
+    BY_BACKWARD,
+    BY_FORWARD,
+    BY_LOAD,
+    BY_MARKER,
+    BY_OPTIMIZER,
+    LATE,
+    Ends,
+    steps_of,
+)
+
+KINDS = {"L": LOAD, "F": FORWARD, "B": BACKWARD, "U": UPDATE, "E": EVALUATION, "P": PAUSE}
+TOOK = {"L": 10, "F": 20, "B": 40, "U": 5, "E": 15, "P": 1000}
+GAP = 1  # after each segment
+
+
+def segments(text: str, samples: int = 4) -> Segments:
+    """Segments as ``"L F B U"``; ``L1`` is of loader 1, ``U1`` of optimizer 1, ``_100`` a gap of 100."""
+    rows, now = [], 1000
+    for word in text.split():
+        if word[0] == "_":
+            now += int(word[1:])
+            continue
+        took = TOOK[word[0]]
+        rows.append((KINDS[word[0]], int(word[1:] or 0), now, now + took))
+        now += took + GAP
+    kind, who, begin, end = np.array(rows).T
+    brought = np.where(kind == LOAD, samples, UNKNOWN)
+    return Segments(kind, who, begin, end, np.ones(len(rows), bool), brought)
+
+
+def stages(steps) -> list[list[int]]:
+    """Load, forward, backward, update of each step."""
+    return np.stack([steps.stages_ns[kind] for kind in (LOAD, FORWARD, BACKWARD, UPDATE)], axis=1).tolist()
+
+
+def test_a_step_ends_with_the_optimizers_step_and_what_is_between_belongs_to_the_stage_before():
+    steps = steps_of(segments("L _7 F B U _100 L F _3 B U _100 L F"))
+    assert steps.by == BY_OPTIMIZER
+    assert stages(steps) == [[18, 21, 41, 5], [11, 24, 41, 5]]
+    # A step lasts until the next one begins; the last one that is whole, to the end of its update.
+    assert (steps.end_ns - steps.start_ns).tolist() == [18 + 21 + 41 + 5 + 101, 11 + 24 + 41 + 5]
+    assert steps.start_ns[1] == steps.end_ns[0]
+    assert steps.samples.tolist() == [4, 4]
+
+
+def test_accumulated_passes_are_one_step_and_their_times_add_up():
+    steps = steps_of(segments("L F B L F B L F B U " * 3))
+    assert len(steps) == 3 and steps.passes.tolist() == [3, 3, 3]
+    assert stages(steps)[0] == [33, 63, 123, 5] and steps.samples.tolist() == [12, 12, 12]
+
+
+def test_of_two_optimizers_the_later_ends_the_step():
+    steps = steps_of(segments("L F B U0 F B U1 " * 4))
+    assert len(steps) == 4 and stages(steps)[0] == [11, 42, 82, 11]
+
+
+def test_five_steps_of_the_critic_and_one_of_the_generator_are_one_step():
+    assert len(steps_of(segments("L F B U0 " * 5 + "F B U1 " + "L F B U0 " * 5 + "F B U1 "))) == 2
+
+
+def test_an_optimizer_of_a_later_phase_ends_no_step():
+    steps = steps_of(segments("L F B U0 " * LATE + "L F B U0 F B U1 " * 3))
+    assert len(steps) == LATE + 3
+
+
+def test_several_steps_of_the_optimizer_are_one_step_where_that_is_asked_for():
+    assert len(steps_of(segments("L F B U F B U " * 4), per_step=2)) == 4
+
+
+def test_an_evaluation_between_steps_is_left_out():
+    train, evaluate = "L0 F B U ", "_50 L1 E L1 E L1 E _500 "
+    steps = steps_of(segments(train * 3 + evaluate + train * 3))
+    assert steps.paused.tolist() == [False, False, False, True, False, False]
+    durations = (steps.end_ns - steps.start_ns).tolist()
+    assert durations == [79, 79, 78, 79, 79, 78]  # the third and the last end with their update
+    assert steps.samples.tolist() == [4] * 6
+
+
+def test_an_evaluation_whose_passes_are_not_seen_is_known_by_its_loader():
+    steps = steps_of(segments("L0 F B U " * 3 + "L1 L1 L1 " + "L0 F B U " * 3))
+    assert (steps.end_ns - steps.start_ns).max() == 79 and steps.samples.tolist() == [4] * 6
+
+
+def test_two_loaders_of_every_step_and_a_teacher_are_no_evaluation():
+    steps = steps_of(segments("L0 L1 E7 F B U " * 4))
+    assert not steps.paused.any()
+    assert stages(steps)[0] == [22, 16 + 21, 41, 5] and steps.samples.tolist() == [8] * 4
+
+
+def test_what_a_profiler_takes_to_start_is_in_no_step():
+    steps = steps_of(segments("L F B U L F B U P L F B U"))
+    assert (steps.end_ns - steps.start_ns).tolist() == [79, 78, 78] and not steps.paused.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "count"),
+    [
+        ("L F B L F B L F B", BY_BACKWARD, 3),
+        ("L F B B L F B B L F B B L", BY_BACKWARD, 3),
+        ("L F L F L F", BY_FORWARD, 3),
+        ("L L L", BY_LOAD, 3),
+    ],
+)
+def test_without_an_optimizer_steps_end_with_what_there_is(text, by, count):
+    steps = steps_of(segments(text))
+    assert steps.by == by and len(steps) == count
+
+
+def test_nothing_seen_is_no_step():
+    nothing = np.empty(0, dtype=np.int64)
+    assert len(steps_of(Segments(nothing, nothing, nothing, nothing, nothing.astype(bool), nothing))) == 0
+
+
+def test_samples_that_a_loader_does_not_tell_are_unknown():
+    assert steps_of(segments("L F B U L F B U", UNKNOWN)).samples.tolist() == [UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    "text", ["L F B U " * 20, "L F B U0 F B U1 " * 9, "L F B U0 " * LATE + "L F B U0 F B U1 " * 3]
+)
+def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text):
+    found = segments(text)
+    ends = Ends()
+    for kind, who in zip(found.kind.tolist(), found.who.tolist(), strict=True):
+        ends.ended(kind, who)
+    assert ends.steps == len(steps_of(found))
+
+
+# --- recording ----------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A clock that goes on by one at each tick."""
+
+    def __init__(self) -> None:
+        self.ticks = itertools.count()
+        self.last = -1
+
+    def start(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def tick(self) -> int:
+        self.last = next(self.ticks)
+        return self.last
+
+    def instants_ns(self) -> np.ndarray:
+        return np.arange(self.last + 1)
+
+
+class Heard:
+    """An emitter that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def push(self, name: str) -> None:
+        self.words.append(name)
+
+    def pop(self, name: str) -> None:
+        self.words.append(f"/{name}")
+
+    def mark(self, name: str) -> None: ...
+
+
+def test_passes_within_the_optimizers_step_interrupt_it():
+    heard, ended = Heard(), []
+    recorder = Recorder(Counting(), Markers([heard]), lambda kind, who: ended.append((kind, who)))
+    recorder.enter(UPDATE, 3)  # 0
+    recorder.enter(FORWARD)  # 1
+    recorder.leave()  # 2
+    recorder.enter(BACKWARD)  # 3
+    recorder.leave()  # 4
+    recorder.leave()  # 5
+    found = recorder.segments()
+    rows = list(zip(found.kind, found.begin_ns, found.end_ns, found.whole, strict=True))
+    assert rows == [
+        (UPDATE, 0, 1, False), (FORWARD, 1, 2, True), (UPDATE, 2, 3, False), (BACKWARD, 3, 4, True),
+        (UPDATE, 4, 5, True),
+    ]  # fmt: skip
+    assert ended == [(FORWARD, 0), (BACKWARD, 0), (UPDATE, 3)]
+    # Ranges follow one another, as collectors know them of our own ranks.
+    assert heard.words == [
+        word for name in ("Model Update", "Forward Pass", "Model Update", "Backward Pass", "Model Update")
+        for word in (name, f"/{name}")
+    ]  # fmt: skip
+    steps = steps_of(found)
+    assert len(steps) == 1 and stages(steps) == [[0, 1, 1, 3]]
+
+
+def test_explicit_steps_are_taken_before_all_others():
+    recorder = Recorder(Counting(), Markers([]), lambda kind, who: None)
+    for _ in range(2):
+        recorder.enter(STEP)  # 0, 7
+        recorder.enter(FORWARD)  # 1
+        recorder.leave()
+        recorder.enter(UPDATE)  # 3
+        recorder.leave()
+        recorder.enter(UPDATE)  # 5
+        recorder.leave()  # 6
+        recorder.leave()  # 7
+    steps = steps_of(recorder.segments())
+    assert steps.by == BY_MARKER
+    assert steps.start_ns.tolist() == [0, 8] and steps.end_ns.tolist() == [7, 15]
+    assert stages(steps) == [[1, 2, 0, 3], [1, 2, 0, 3]]
