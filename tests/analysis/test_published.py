@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.commands import Ran, run, run_as_user
+from tests.analysis.commands import Ran, run
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_flops_efficiency_of_kernels(surfboard: Path) -> None:
 def both(surfboard: Path) -> Ran:
     """One command with everything: both methods, explained."""
     arguments = ("--method", "corrected,published", "--explain", "--format", "csv")
-    ran = run_as_user("analysis.scaled", surfboard, *arguments)
+    ran = run("analysis.scaled", surfboard, *arguments)
     assert ran.code == 0, ran.err
     return ran
 
@@ -105,7 +105,7 @@ def test_every_file_has_sensible_counts(both: Ran) -> None:
 
 def test_scaling_efficiency_of_lisa(surfboard: Path) -> None:
     file = surfboard / "tau" / "lisa_interval.gzip"
-    ran = run_as_user("analysis.scaled", file, "--method", "published", "--format", "csv", "--explain")
+    ran = run("analysis.scaled", file, "--method", "published", "--format", "csv", "--explain")
     point = {"workers": "4", "loader": "dali-gpu", "batch": "64", "grad": "fp32", "gpus_per_node": "4"}
     by_ranks = {
         row["world_size"]: row for row in ran.csv if all(row[name] == value for name, value in point.items())
@@ -200,7 +200,7 @@ def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> 
 
 
 def test_the_terminal_stays_within_120_columns(surfboard: Path) -> None:
-    ran = run_as_user("analysis.scaled", surfboard / "pyprof_kernels")
+    ran = run("analysis.scaled", surfboard / "pyprof_kernels")
     assert ran.code == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert "dali-cpu-to-gpu" in ran.out
