@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from analysis.display.metrics import Rows
+from analysis.measures.scaling import factors
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, varied, with_ranks
@@ -59,6 +60,29 @@ class Context:
             self._results[compute] = compute(self)
         result: T = self._results[compute]
         return result
+
+    def by_effect(self, names: Sequence[str]) -> list[str]:
+        """Factors, the one that explains most first; those whose effect is not known as they were, last."""
+        known = [row["factor"] for row in self.once(effects)]
+        return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def effects(context: Context) -> Rows:
+    """What each factor, and each pair of them, explains: of :func:`factors.rows`; empty: nothing varies."""
+    try:
+        _, cells = context.once(responses)
+        return factors.rows(cells)
+    except UserError:
+        return []
+
+
+def responses(context: Context) -> tuple[str, list[factors.Cell]]:
+    """What the factors are to explain, and its values by configuration.
+
+    Raises:
+        UserError: the study holds no repeated runs, nor TAU tables.
+    """
+    return factors.responses(context.study)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.lines import Axes
 from analysis.display.metrics import TELLING, Rows, columns, filled
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
+from analysis.report.encoded import line_chart, with_lines
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
@@ -18,9 +20,9 @@ from analysis.report.views import as_view, called, facts, varied
 HIDDEN = {"exposed": "#D55E00", "overlapped": "#56B4E9"}
 WAITED = {"transfer": "#0072B2", "wait": "#E69F00"}
 _MPI_CHARTS = (
-    ("mpi_s", "Time in MPI, all ranks", "s"),
-    ("messages", "Messages, all ranks", "messages"),
-    ("volume_mb", "Bytes sent, all ranks", "MB"),
+    Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),
+    Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
+    Axes("nodes", "nodes", "volume_mb", "MB", "Bytes sent, all ranks"),
 )
 
 
@@ -61,17 +63,15 @@ def _collectives(context: Context) -> Content:
         Chart(
             "exposed",
             hidden,
-            "Milliseconds per batch of collectives, overlapped with computation and exposed",
+            "Milliseconds per step of collectives, overlapped with computation and exposed",
         )
     ]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
         waited = plots.parts(complete, WAITED, "Transfer, and waiting for other ranks")
-        charts.append(
-            Chart("waits", waited, "Milliseconds per batch of collectives, in transfer and waiting")
-        )
+        charts.append(Chart("waits", waited, "Milliseconds per step of collectives, in transfer and waiting"))
     text = (
-        "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
+        "Collectives per step and rank, by configuration (mean over its runs). Wait is the time until the "
         "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
@@ -120,13 +120,13 @@ def _mpi(context: Context) -> Content:
     fields = varied(rows)
     lines = [name for name in fields if name not in ("nodes", "world_size")]
     labelled: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in rows]
-    points = pd.DataFrame(labelled)
     charts = [
-        Chart(f"mpi-{name}", plots.by_nodes(points.dropna(subset=[name]), name, title, unit),
-              f"{title}, by number of nodes")
-        for name, title, unit in _MPI_CHARTS
-        if name in points and points[name].notna().any()
-    ]  # fmt: skip
+        line_chart(
+            context, f"mpi-{axes.y}", with_lines(known, axes.x), axes, f"{axes.title}, by number of nodes"
+        )
+        for axes in _MPI_CHARTS
+        if (known := [row for row in labelled if pd.notna(row.get(axes.y))])
+    ]
     text = (
         "MPI as TAU recorded it, startup included: time in allreduce, broadcast, gather and allgather, "
         "number of messages, and their bytes, summed over ranks. Bars show the central 95 % of repetitions "

@@ -8,12 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 from analysis.report.sentences import Sentence
 
-_HERE = Path(__file__).parent
+_PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("filters", "tables", "charts", "start")  # in the order in which the page runs them
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
@@ -62,11 +64,23 @@ class TableView:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure, and what it shows in words for those who do not see it."""
+    """A plotly figure, and what it shows in words for those who do not see it.
+
+    Attributes:
+        caption: below it: which factors its colours, lines and panels show.
+        wide: it takes the page's width.
+    """
 
     id: str
     figure: dict[str, Any]
     label: str
+    caption: str = ""
+    wide: bool = False
+
+    @property
+    def title(self) -> str:
+        """The figure's title as text, which the page sets itself: plotly breaks no lines."""
+        return unescape(self.figure["layout"]["title"]["text"])
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ def render(page: Page) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = [
         {"id": chart.id, "json": script_json(chart.figure)}
@@ -116,8 +130,8 @@ def render(page: Page) -> str:
     ]
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},
-        css=(_HERE / "style.css").read_text(encoding="utf-8"),
-        js=(_HERE / "report.js").read_text(encoding="utf-8"),
+        css=(_PAGE / "style.css").read_text(encoding="utf-8"),
+        scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
         figures=figures,
     )

@@ -75,12 +75,17 @@ class Path:
 
 @dataclass(frozen=True)
 class _Rank:
-    """A rank on its group's clock; ``calls``: the activities that are its collectives, in order."""
+    """A rank on its group's clock.
+
+    Attributes:
+        calls: the activities that are its collectives, in order; ``first_call``: the number of the first.
+    """
 
     activities: Activities
     edges: Edges
     batches: Mapping[str, np.ndarray]
     calls: np.ndarray
+    first_call: int
 
 
 @dataclass(frozen=True)
@@ -139,10 +144,14 @@ class Group:
         arrivals: list[int] = []
         edges = []
         for one in collectives:
-            calls = np.stack(
-                [self._ranks[member].calls[call] for member, call in zip(one.members, one.calls, strict=True)]
+            members = [self._ranks[member] for member in one.members]
+            numbers = np.stack(
+                [call - rank.first_call for rank, call in zip(members, one.calls, strict=True)]
             )
-            ranks = [self.activities[member] for member in one.members]
+            counts = np.array([[len(rank.calls)] for rank in members])
+            numbers = numbers[:, ((numbers >= 0) & (numbers < counts)).all(axis=0)]
+            calls = np.stack([rank.calls[number] for rank, number in zip(members, numbers, strict=True)])
+            ranks = [rank.activities for rank in members]
             start = np.stack([each.start_ns[call] for each, call in zip(ranks, calls, strict=True)])
             end = np.stack([each.end_ns[call] for each, call in zip(ranks, calls, strict=True)])
             last = start.max(axis=0)
@@ -282,17 +291,12 @@ def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
     load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
     batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
     edges = edges_of(activities, union(batches["start_ns"], load_end))
-    return _Rank(activities, edges, batches, _calls(recorded, activities))
+    return _Rank(activities, edges, batches, _calls(recorded, activities), recorded.first_call)
 
 
 def _calls(recorded: Recorded, activities: Activities) -> np.ndarray:
-    """The activities that are collectives of attributed batches, in the order of their start."""
-    rows = np.flatnonzero(
-        (recorded.kind == COMMUNICATION)
-        & np.isin(recorded.kernels["batch_index"], recorded.batches["batch_index"])
-    )
-    rows = rows[np.argsort(recorded.kernels["start_ns"][rows], kind="stable")]
+    """The activities that are the rank's collectives."""
     ran = np.flatnonzero(activities.kernel_class >= 0)
     activity_of = np.empty(len(recorded.kind), np.int64)
     activity_of[activities.row[ran]] = ran
-    return activity_of[rows]
+    return activity_of[recorded.calls]
