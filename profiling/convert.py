@@ -39,7 +39,7 @@ _ENDINGS = re.compile(
 )
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
+    r"^(batches|markers|kernels|synchronizations|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
     r"|^log\.txt$"
 )
 

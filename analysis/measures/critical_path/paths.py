@@ -86,7 +86,7 @@ class RunPaths:
 
 
 # Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
-MOST_KERNELS = 500_000
+MOST_KERNELS = 250_000
 
 
 def paths_of(study: Study, source: Source) -> RunPaths:
