@@ -10,7 +10,7 @@ from analysis.report.views import called
 
 # Options that leave the training job what it is: the model, its data and its batch are the user's question.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
-           "cudnn_benchmark", "bucket_mb", "network", "data_format")  # fmt: skip
+           "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
 
 
 def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:

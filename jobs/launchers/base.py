@@ -125,6 +125,8 @@ def why_node_cannot(
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
         return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
+    if gpus == 0 and run.graph:
+        return f"graph true needs a GPU, and {node} has none; use graph false"
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
     looked_for = LOADERS[run.loader].reads_data and run.data and sees_data

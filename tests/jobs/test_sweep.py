@@ -362,6 +362,8 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (0, {"nodes": 2}, "2 nodes requested"),
         (0, {"device": "gpu"}, "no usable GPU"),
         (0, {"loader": "dali-gpu"}, "needs a GPU"),
+        (0, {"graph": True}, "graph true needs a GPU, and this machine has none; use graph false"),
+        (1, {"graph": True}, None),
         (0, {"gpus_per_node": 3}, "2 CPU cores"),
         (
             0,

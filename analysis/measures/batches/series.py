@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
+from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
@@ -27,7 +28,7 @@ class Series:
         images: of all ranks.
         rank_stages: name -> duration in ns of each rank's (ranks x batches).
         attributed: whether the profiler recorded it (on any rank).
-        warmup: how many batches at the head are off the steady level.
+        warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
     """
 
     rank_ns: np.ndarray
@@ -144,7 +145,10 @@ def _series(source: Source) -> Series:
     # What the profiler records is slower; that is no end of the warm-up.
     step = rank_ns.max(axis=0)
     own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
-    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, estimates.warmup(own))
+    # Nor are steps that were issued kernel by kernel those of a graph, however steady they were.
+    before_graph = STEPS_BEFORE_GRAPH if source.fields.get("graph") else 0
+    warmup = max(before_graph, estimates.warmup(own))
+    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, warmup)
 
 
 def all_series(study: Study) -> dict[str, Series]:
