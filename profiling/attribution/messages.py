@@ -85,8 +85,8 @@ def of_arguments(args: Mapping[str, Any]) -> Message | None:
 def between_two(message: Message, rank: int) -> Message:
     """A send or receive as a collective of its two ranks in its direction; any other message as it is.
 
-    In a pipeline all stages are one process group, of which two make each send and receive: only those between
-    the same ranks in the same direction come in the same order on both.
+    In a pipeline all stages are one process group, of which two make each send and receive: only those
+    between the same ranks in the same direction come in the same order on both.
 
     Args:
         rank: that recorded it.
