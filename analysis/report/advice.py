@@ -124,8 +124,8 @@ def held_up(late: Late | None) -> list[Sentence]:
         least, how = "at least ", f"in the stage times of {late.runs} of {late.of} runs"
     text = (
         f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}: the other ranks wait "
-        f"{least}{digits(late.ms, 3)} ms per batch for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
-        f"the batch, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
+        f"{least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
+        f"the step, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
@@ -138,8 +138,8 @@ def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:
     if not ranks:
         return []
     text = (
-        f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per batch for "
-        f"{_numbered(ranks)}. With so few recorded batches this may be chance: record more (batches, "
+        f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per step for "
+        f"{_numbered(ranks)}. With so few recorded steps this may be chance: record more (batches, "
         "attribute_from)."
     )
     return [Sentence(text, "stragglers")]

@@ -9,7 +9,7 @@ def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
     part = batches.part(batches.rows(context.study))
     text = (
-        "The batches of each run, without warmup. A batch of the job ends with its slowest rank. One batch "
+        "The steps of each run, without warmup. A step of the job ends with its slowest rank. One step "
         "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
         "between runs."
     )
@@ -17,5 +17,5 @@ def _batches(context: Context) -> Content:
 
 
 BATCHES = SectionKind(
-    "batches", "How steady is a batch?", _batches, lambda context: bool(context.own or context.traces)
+    "batches", "How steady is a step?", _batches, lambda context: bool(context.own or context.traces)
 )

@@ -112,7 +112,7 @@ def _subtitle(study: Study) -> str:
     bad = len(failed)
     jobs = study.of_kind("trace")
     if jobs and not manifests:
-        return f"{traces.counted(jobs)}; {bad} unreadable"
+        return traces.counted(jobs) + (f"; {bad} unreadable" if bad else "")
     if not manifests:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
@@ -192,7 +192,7 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
                 "kernel-tables",
             ))  # fmt: skip
         sentences.append(Sentence(
-            "Not enough data to say how training scales: kernel tables hold no batch durations.",
+            "Not enough data to say how training scales: kernel tables hold no step durations.",
             "left-out",
         ))  # fmt: skip
     return sentences

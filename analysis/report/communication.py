@@ -63,17 +63,15 @@ def _collectives(context: Context) -> Content:
         Chart(
             "exposed",
             hidden,
-            "Milliseconds per batch of collectives, overlapped with computation and exposed",
+            "Milliseconds per step of collectives, overlapped with computation and exposed",
         )
     ]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
         waited = plots.parts(complete, WAITED, "Transfer, and waiting for other ranks")
-        charts.append(
-            Chart("waits", waited, "Milliseconds per batch of collectives, in transfer and waiting")
-        )
+        charts.append(Chart("waits", waited, "Milliseconds per step of collectives, in transfer and waiting"))
     text = (
-        "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
+        "Collectives per step and rank, by configuration (mean over its runs). Wait is the time until the "
         "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."

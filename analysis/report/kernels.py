@@ -42,7 +42,7 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per batch by kernel")
+    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per step by kernel")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run
@@ -50,7 +50,7 @@ def _top(context: Context) -> Content:
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
-        "Time per batch and rank, in attributed batches only. On a CPU a kernel is an operator that calls "
+        "Time per step and rank, in attributed steps only. On a CPU a kernel is an operator that calls "
         "no other operator. Efficiencies are relative to the datasheet's peak."
     )
     return Content(text, [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
@@ -145,14 +145,14 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
             f"ranks, {pair[0].fields['grad']} on one rank, which sends no gradients."
         )
     text = (
-        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per batch and rank changes "
+        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per step and rank changes "
         f"by {of[kernel_difference.ALL]:+.2f} ms ({kinds or 'none changed'})"
     )
     if kernel_difference.BATCH not in of:
-        return f"{text}. The batch duration of these runs is not available.{of_grad}"
+        return f"{text}. The step duration of these runs is not available.{of_grad}"
     return (
         f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]:+.2f} ms, and time without a kernel "
-        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded batch changes by "
+        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded step changes by "
         f"{of[kernel_difference.BATCH]:+.2f} ms.{of_grad}"
     )
 
@@ -173,7 +173,7 @@ def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
     rows = utilization.rows(context.study)
     text = (
-        "In recorded batches: the share of time in which a kernel runs and, estimated from launch sizes, "
+        "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )

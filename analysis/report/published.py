@@ -32,7 +32,7 @@ def _published(context: Context) -> Rows:
 
 def _tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
-    text = "PyProf kernel tables. Batches are counted in each table, not assumed."
+    text = "PyProf kernel tables. Steps are counted in each table, not assumed."
     return Content(text, tables=_views(_counted(context), "counted"))
 
 

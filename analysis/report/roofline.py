@@ -58,7 +58,7 @@ def _roofline(context: Context) -> Content:
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     if not rows:
-        return "no profiled run has a kernel in an attributed batch"
+        return "no profiled run has a kernel in an attributed step"
     if not placed:
         return "the profiler recorded no FLOPs or bytes for any kernel"
     if not named_roofs:
@@ -75,7 +75,7 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
         for row in placed
     ]  # fmt: skip
     table["hint"] = [
-        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per batch" for row in placed
+        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per step" for row in placed
     ]
     return table
 

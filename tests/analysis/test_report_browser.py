@@ -95,38 +95,47 @@ class Watched:
         return self.page.evaluate(f"document.getElementById('chart-{chart}').data.map((t) => t.name)")
 
 
+@pytest.fixture(scope="module")
+def seen(browser, report):
+    """One page for all tests that only look at it."""
+    opened = Watched(browser, report)
+    yield opened
+    opened.page.close()
+
+
 @pytest.fixture
 def watched(browser, report):
-    made = Watched(browser, report)
-    yield made
-    made.page.close()
+    """A page of the test's own, to use."""
+    opened = Watched(browser, report)
+    yield opened
+    opened.page.close()
 
 
-def test_it_loads_without_a_message_and_without_the_network(watched, report):
-    assert watched.messages == []
+def test_it_loads_without_a_message_and_without_the_network(seen, report):
+    assert seen.messages == []
     # blob: and data: are the page's own.
-    assert [url for url in watched.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
+    assert [url for url in seen.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
 
 
-def test_every_chart_is_drawn(watched):
-    assert watched.page.locator(".chart").count() >= 7
-    assert watched.page.locator(".chart .main-svg").first.is_visible()
-    for chart in watched.page.locator(".chart").all():
+def test_every_chart_is_drawn(seen):
+    assert seen.page.locator(".chart").count() >= 7
+    assert seen.page.locator(".chart .main-svg").first.is_visible()
+    for chart in seen.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
-    assert "synthetic" in watched.lines("throughput") and "ideal" in watched.lines("efficiency")
+    assert "synthetic" in seen.lines("throughput") and "ideal" in seen.lines("efficiency")
 
 
-def test_ranks_and_losses_have_their_charts(watched):
-    heat, *more = watched.page.evaluate("document.getElementById('chart-lateness').data")
+def test_ranks_and_losses_have_their_charts(seen):
+    heat, *more = seen.page.evaluate("document.getElementById('chart-lateness').data")
     assert heat["type"] == "heatmap" and len(heat["z"]) == len(heat["y"]) == 4 and not more
-    parts = watched.page.evaluate("document.getElementById('chart-loss').data")
-    assert {"bar"} == {trace["type"] for trace in parts} and "unattributed" in watched.lines("loss")
+    parts = seen.page.evaluate("document.getElementById('chart-loss').data")
+    assert {"bar"} == {trace["type"] for trace in parts} and "unattributed" in seen.lines("loss")
 
 
-def test_a_kernels_name_stays_text(watched):
-    assert watched.page.locator("#kernel-table td", has_text=EVIL).count() > 0
-    assert watched.page.locator("#kernel-table script").count() == 0
-    assert not any("dialog" in message for message in watched.messages)
+def test_a_kernels_name_stays_text(seen):
+    assert seen.page.locator("#kernel-table td", has_text=EVIL).count() > 0
+    assert seen.page.locator("#kernel-table script").count() == 0
+    assert not any("dialog" in message for message in seen.messages)
 
 
 def test_a_filter_narrows_charts_and_tables(watched):
@@ -162,8 +171,8 @@ def test_tables_sort_by_keyboard(watched):
     assert values() == sorted(values(), reverse=True)
 
 
-def test_charts_do_not_cover_what_follows(watched):
-    for chart in watched.page.locator(".chart").all():
+def test_charts_do_not_cover_what_follows(seen):
+    for chart in seen.page.locator(".chart").all():
         box, drawn = chart.bounding_box(), chart.locator(".main-svg").first.bounding_box()
         assert drawn["height"] <= box["height"] + 1
 
