@@ -40,7 +40,8 @@ def alone(tmp_path_factory):
 
 def test_every_format_becomes_tables(alone):
     found = tables_below(alone / "out")
-    jobs, tables = {"net", "rep", "timeline"}, {"TAU merged", "TAU text", "ncu raw"}
+    jobs = {"net", "rep", "timeline", "details", "TAU text", "tauprofile"}
+    tables = {"nsys stats", "nvprof summary", "pyprof", "vtune"}
     assert {Path(name).parts[0] for name in found} >= {*jobs, "raw"}
     assert {Path(name).parts[1] for name in found if name.startswith("raw/")} >= tables
     assert all(rows for name, rows in found.items() if name.startswith(tuple(jobs)))
