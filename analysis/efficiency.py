@@ -3,7 +3,7 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-The corrected method (default) uses the model's kernels in attributed batches, launch by launch. It sums costs
+The corrected method (default) uses the model's kernels in attributed steps, launch by launch. It sums costs
 over a group before it forms ratios. Rates use the runs whose FLOPs or bytes are known; they are empty if
 there are none. The published method is for PyProf tables: it uses all launches, groups them by kernel name
 and takes plain means of ratios.

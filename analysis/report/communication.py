@@ -52,6 +52,7 @@ def _communication(context: Context) -> Content:
         " ".join(half.text for half in contents),
         [chart for half in contents for chart in half.charts],
         [table for half in contents for table in half.tables],
+        finding=" ".join(half.finding for half in contents if half.finding),
     )
 
 
@@ -63,23 +64,24 @@ def _collectives(context: Context) -> Content:
         Chart(
             "exposed",
             hidden,
-            "Milliseconds per batch of collectives, overlapped with computation and exposed",
+            "Milliseconds per step of collectives, overlapped with computation and exposed",
         )
     ]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
         waited = plots.parts(complete, WAITED, "Transfer, and waiting for other ranks")
-        charts.append(
-            Chart("waits", waited, "Milliseconds per batch of collectives, in transfer and waiting")
-        )
+        charts.append(Chart("waits", waited, "Milliseconds per step of collectives, in transfer and waiting"))
     text = (
-        "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
+        "Collectives per step and rank, by configuration (mean over its runs). Wait is the time until the "
         "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
     part = Part("", rows, communication.shown(rows))
-    return Content(text, charts, [as_view(part, "communication-table", context.factors)])
+    view = as_view(part, "communication-table", context.factors)
+    exposed = points["exposed_ms"].dropna()
+    finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""
+    return Content(text, charts, [view], finding=finding)
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.

@@ -214,7 +214,7 @@ def test_of_one_direction_the_kernels_alone_are_explained(planted: Path) -> None
     found = totals(*run_paths(planted), "--direction", "bprop")
     assert list(found) == ["new", "same", "all kernels"]
     said = run("analysis.kernels", *run_paths(planted), "--direction", "bprop").out
-    assert "The batch duration of these runs is not available" in " ".join(said.split())
+    assert "The step duration of these runs is not available" in " ".join(said.split())
 
 
 def test_tables_without_a_place_in_time_explain_their_kernels(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
     """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
     if table.kind == "tau_intervals" and batches_of(study, table) == 1:
-        study.note(f"{table.id}: runs of one batch measure startup; their messages are left out")
+        study.note(f"{table.id}: runs of one step measure startup; their messages are left out")
         return None
     relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
     rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))
