@@ -84,7 +84,8 @@ def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
     assert convert([tmp_path]) == (1, 0)  # its own tables are no input
     # One thread's file can be asked for.
     assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == (1, 0)
-    assert len(pq.read_table(tmp_path / "one" / "profile.1.0.0" / "intervals.parquet")) == 4
+    found = tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet"
+    assert len(pq.read_table(found)) == 4
 
 
 def test_a_folder_that_is_no_result_is_said_to_be_one(tmp_path):
