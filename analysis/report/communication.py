@@ -52,6 +52,7 @@ def _communication(context: Context) -> Content:
         " ".join(half.text for half in contents),
         [chart for half in contents for chart in half.charts],
         [table for half in contents for table in half.tables],
+        finding=" ".join(half.finding for half in contents if half.finding),
     )
 
 
@@ -77,7 +78,10 @@ def _collectives(context: Context) -> Content:
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
     part = Part("", rows, communication.shown(rows))
-    return Content(text, charts, [as_view(part, "communication-table", context.factors)])
+    view = as_view(part, "communication-table", context.factors)
+    exposed = points["exposed_ms"].dropna()
+    finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""
+    return Content(text, charts, [view], finding=finding)
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.

@@ -1,12 +1,13 @@
 """How does it scale, what is lost, and where does a batch's time go?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
@@ -16,6 +17,7 @@ from analysis.report.base import Content, Context, SectionKind
 from analysis.report.encoded import line_chart
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
+from analysis.report.sentences import number, ranks_in_words
 from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts, varied
 
@@ -74,7 +76,10 @@ def _table(context: Context) -> Content:
         "analytic FLOPs divided by step duration and peak. Profiled / unprofiled: slowdown of a step "
         "while the profiler records it."
     )
-    return Content(text, tables=views)
+    best = max(context.own, key=lambda row: row["images_per_s"])
+    rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
+    finding = f"{len(context.own)} configurations; the fastest reaches {rate}."
+    return Content(text, tables=views, finding=finding)
 
 
 def _lost(context: Context) -> Part | None:
@@ -133,7 +138,9 @@ def _stages(context: Context) -> Content:
     shown = columns(
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
     )
-    return Content(text, [chart], [as_view(Part("", rows, shown), "stages-table", factors)])
+    view = as_view(Part("", rows, shown), "stages-table", factors)
+    stages = {name: f"{name}_ms" for name in plots.STAGE_COLOURS}
+    return Content(text, [chart], [view], finding=_longest(own, stages, "stage"))
 
 
 def _anatomy(context: Context) -> Content:
@@ -154,7 +161,25 @@ def _anatomy(context: Context) -> Content:
     )
     whole, within = anatomy.parts(rows)
     ids = {"anatomy-table": whole, "anatomy-within": within}
-    return Content(text, [chart], [as_view(part, id, context.factors) for id, part in ids.items()])
+    views = [as_view(part, id, context.factors) for id, part in ids.items()]
+    named_parts = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
+    return Content(text, [chart], views, finding=_longest(_bars(rows), named_parts, "part"))
+
+
+def _longest(rows: Rows, names: Mapping[str, str], what: str) -> str:
+    """The largest share of a step in the configuration of most ranks; empty if nothing is known of it.
+
+    Args:
+        names: what each part is called -> its column.
+    """
+    most = max(rows, key=lambda row: (row.get("nodes") or 1) * (row.get("gpus_per_node") or 1), default={})
+    known = {name: number(most, column) for name, column in names.items()}
+    known = {name: ms for name, ms in known.items() if ms > 0}
+    if not known:
+        return ""
+    longest = max(known, key=known.__getitem__)
+    share = 100 * known[longest] / sum(known.values())
+    return f"Longest {what} on the most ranks: {longest}, {known[longest]:.3g} ms per step ({share:.0f} %)."
 
 
 def _bars(rows: Rows) -> Rows:

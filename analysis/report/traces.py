@@ -105,7 +105,9 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
     text = f"Contents of the traces; a dash: not recorded. {NOT_KNOWN}"
-    return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
+    view = as_view(Part("", rows, columns(METRICS)), "traces-table", ())
+    said = counted(context.traces)
+    return Content(text, tables=[view], finding=f"{said[0].upper()}{said[1:]}.")
 
 
 def _answer(context: Context) -> traced.Answer:
