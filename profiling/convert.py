@@ -363,7 +363,7 @@ def _check_marker(marker: str, out: Path | None) -> None:
     except re.error as error:
         raise UserError(f"--batch-marker {marker!r} is no regular expression: {error}") from None
     if marker and out is None:
-        raise UserError("--batch-marker says what the batches of a job are: it goes with --out DIR")
+        raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -379,7 +379,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
         "--batch-marker", default="", metavar="REGEX",
-        help="with --out: ranges (NVTX, record_function) of such names are the batches",
+        help="with --out: ranges (NVTX, record_function) of such names are the steps",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun its ranks]"

@@ -217,7 +217,7 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
         yield "unknown number of ranks of the job: no figures of the whole job"
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
-        yield f"{min(counts)} to {max(counts)} batches were recorded, depending on the rank"
+        yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"
     dated = [one.started_ns for one in job.ranks if one.started_ns > _EPOCH_NS]
     apart = max(dated, default=0) - min(dated, default=0)
     if apart > _CLOCKS_NS:
