@@ -125,7 +125,8 @@ def _mpi(context: Context) -> Content:
             context, f"mpi-{axes.y}", with_lines(known, axes.x), axes, f"{axes.title}, by number of nodes"
         )
         for axes in _MPI_CHARTS
-        if (known := [row for row in labelled if pd.notna(row.get(axes.y))])
+        # Of profiles that were converted the number of nodes is not known.
+        if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
     ]
     text = (
         "MPI as TAU recorded it, startup included: time in allreduce, broadcast, gather and allgather, "
