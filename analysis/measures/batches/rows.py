@@ -89,7 +89,10 @@ def rows(study: Study) -> Rows:
 
 def _why_not(study: Study) -> str:
     if study.of_kind("trace"):
-        return "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker REGEX)"
+        return (
+            "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
+            "REGEX)"
+        )
     return "PyProf tables have none; of TAU tables it takes 50-batch and 1-batch runs of a configuration"
 
 
