@@ -229,6 +229,8 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
 
 
 def _kernel(context: Context, source: Source) -> list[Sentence]:
+    if not source.tables("kernels"):
+        return []
     rows = [
         row for row in kernels_of(context.study, source, by=("class",)) if row["class"] != "communication"
     ]

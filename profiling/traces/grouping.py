@@ -21,7 +21,7 @@ _APART_NS = 600 * 10**9
 _CLOCKS_NS = 10**9
 _EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
 _RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
-_ENDINGS = re.compile(r"(\.(json|gz|gzip|sqlite|sql|db|nsys-rep|pt|trace|txt))+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(\.(json|gz|gzip|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
