@@ -52,7 +52,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class Path:
+class CriticalPath:
     """The longest path of a step, and what the step would take without parts of it; times in ns.
 
     Attributes:
@@ -131,12 +131,12 @@ class Group:
         by_head = np.argsort(edges["head"], kind="stable")
         self._edges = _Edges(**{name: column[by_head] for name, column in edges.items()})
 
-    def _placed(self, rank: int, edges: Edges, across: bool = False) -> _Edges:
+    def _placed(self, rank: int, edges: Edges) -> _Edges:
         """Edges of a rank, by numbers of the moments of all."""
         first, count = self._first[rank], len(edges.head)
         return _Edges(
             np.where(edges.tail >= 0, edges.tail + first, -1), edges.head + first, edges.ns, edges.part,
-            edges.activity, np.full(count, rank), np.full(count, across),
+            edges.activity, np.full(count, rank), np.zeros(count, bool),
         )  # fmt: skip
 
     def _meetings(self, collectives: Sequence[Collectives]) -> tuple[list[int], list[_Edges]]:
@@ -155,7 +155,7 @@ class Group:
             start = np.stack([each.start_ns[call] for each, call in zip(ranks, calls, strict=True)])
             end = np.stack([each.end_ns[call] for each, call in zip(ranks, calls, strict=True)])
             last = start.max(axis=0)
-            meets = end >= last
+            meets = end > last
             if one.kind not in TOGETHER:  # a sender may be done while the receiver is still to come
                 meets &= meets.all(axis=0)
             moment = self._first[-1] + len(arrivals) + np.arange(len(last))
@@ -182,7 +182,7 @@ class Group:
 
     # --- steps ----------------------------------------------------------------------------------------
 
-    def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[Path]:
+    def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
         """The path of each step that all ranks recorded.
 
         Args:
@@ -195,7 +195,7 @@ class Group:
             if path is not None:
                 yield path
 
-    def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> Path | None:
+    def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> CriticalPath | None:
         rows = [int(np.flatnonzero(one.batches["batch_index"] == index)[0]) for one in self._ranks]
         start = max(int(one.batches["start_ns"][row]) for one, row in zip(self._ranks, rows, strict=True))
         ends = [int(one.batches["end_ns"][row]) for one, row in zip(self._ranks, rows, strict=True)]
@@ -214,7 +214,7 @@ class Group:
         }
         begin = start + np.cumsum(ns) - ns
         taken = path[ns > 0]
-        return Path(
+        return CriticalPath(
             index, start, end, edges.part[taken], edges.ns[taken], begin[ns > 0], edges.rank[taken],
             edges.activity[taken], dict.fromkeys(what_if, end - start) | free,
         )  # fmt: skip
