@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         if me.rank == 0:
             _say(f"no results: {_why_nothing()}")
         return code or EXIT_FAILED
-    findings = [*capture.write(), *findings_of(steps, watch.hooks, wanted)]
+    findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
     one = watched.Watched(

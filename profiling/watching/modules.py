@@ -77,13 +77,9 @@ class Modules:
         children = {id(child) for one in modules for child in one.children()}
         known = {id(wrapped.module()) for wrapped in self._wrapped}
         self._all = self.fruitless > 0
+        without = known | within | (set() if self._all else children)
         for module in modules:
-            inner = id(module) in children and not self._all
-            if (
-                not inner
-                and id(module) not in known | within
-                and not isinstance(module, torch.jit.ScriptModule)
-            ):
+            if id(module) not in without and not isinstance(module, torch.jit.ScriptModule):
                 self._wrap(module)
         self.fruitless += 1
 

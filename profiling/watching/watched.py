@@ -185,9 +185,12 @@ def usual_samples(steps: Steps, wanted: Wanted) -> int:
     return int(np.median(known)) if len(known) else 0
 
 
-def findings_of(steps: Steps, hooks: Hooks, wanted: Wanted) -> list[str]:
+def findings_of(watch: Watch, steps: Steps) -> list[str]:
     """What is to be said of a program's steps, a sentence each."""
-    findings, seen = [], hooks.seen
+    hooks, wanted, seen = watch.hooks, watch.wanted, watch.hooks.seen
+    findings = []
+    if watch.has_host_clock and watch.model_facts.on_gpu:
+        findings.append("times are the host's: the model came to the GPU after the first data were loaded")
     if steps.by != BY_OPTIMIZER:
         why = "" if seen.optimizers else "no optimizer's step was seen: "
         findings.append(f"{why}a step ends with {steps.by}")
