@@ -193,8 +193,7 @@ def samples_in(data: Any, tensor: type) -> int:
         tensor: the class of tensors.
     """
     if isinstance(data, tensor):
-        shape = data.shape  # type: ignore[attr-defined]
-        return shape[0] if shape else UNKNOWN
+        return len(data) if data.ndim else UNKNOWN  # type: ignore[arg-type, attr-defined]
     if isinstance(data, _SEQUENCES):
         parts: Any = data
     else:

@@ -17,6 +17,7 @@ from profiling.step_clock import Clock
 # of which only the rest is left; PAUSE: what a profiler takes to start.
 LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = KINDS = range(7)
 UNKNOWN = -1
+_RANGES = (FORWARD, BACKWARD, UPDATE)  # what collectors are told of
 _MAY_END = (UPDATE, STEP, BACKWARD)  # with these a step may end
 
 
@@ -46,6 +47,7 @@ class Recorder:
     Attributes:
         begins: is called before each segment, with its kind; None: not any more.
         open: of each kind, how many segments are under way, interrupted or not.
+        heard: whether the collectors are told.
 
     Args:
         ended: is called after each segment that ended whole, with its kind and who it was of.
@@ -60,6 +62,7 @@ class Recorder:
     ) -> None:
         self.begins: Callable[[int], None] | None = begins
         self.open = [0] * len(KINDS)
+        self.heard = True
         self._clock, self._tick, self._ended = clock, clock.tick, ended
         ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
         self._ranges = [ranges.get(kind) for kind in KINDS]
@@ -76,14 +79,14 @@ class Recorder:
         if self.begins is not None:
             self.begins(kind)
         stack = self._stack
-        if stack and (outer := self._ranges[stack[-1][0]]) is not None:
+        if stack and self.heard and (outer := self._ranges[stack[-1][0]]) is not None:
             outer.__exit__(None, None, None)
         tick = self._tick()
         if stack:
             self._add(stack[-1], tick, False, UNKNOWN)
         stack.append([kind, who, tick])
         self.open[kind] += 1
-        if (own := self._ranges[kind]) is not None:
+        if self.heard and (own := self._ranges[kind]) is not None:
             own.__enter__()
 
     def leave(self, samples: int = UNKNOWN, whole: bool = True) -> None:
@@ -91,7 +94,7 @@ class Recorder:
         stack = self._stack
         one = stack.pop()
         kind = one[0]
-        if (own := self._ranges[kind]) is not None:
+        if self.heard and (own := self._ranges[kind]) is not None:
             own.__exit__(None, None, None)
         tick = self._tick()
         self.open[kind] -= 1
@@ -99,10 +102,15 @@ class Recorder:
         if stack:
             outer = stack[-1]
             outer[2] = tick
-            if (others := self._ranges[outer[0]]) is not None:
+            if self.heard and (others := self._ranges[outer[0]]) is not None:
                 others.__enter__()
         if whole and kind in _MAY_END:
             self._ended(kind, one[1])
+
+    def hear(self, heard: bool) -> None:
+        """From the next segment on tell the collectors, or do not; not while a range is open."""
+        if not any(self.open[kind] for kind in _RANGES):
+            self.heard = heard
 
     def _add(self, one: list[int], tick: int, whole: bool, samples: int) -> None:
         self._kind.append(one[0])

@@ -129,7 +129,9 @@ class Watch:
             self._step_ended()
 
     def _step_ended(self) -> None:
-        self._markers.end_of_batch()
+        assert self._recorder is not None
+        if self._recorder.heard:
+            self._markers.end_of_batch()
         self._clock.settle()
         steps = self._ends.steps
         # Modules that are called in none of the first steps are looked for once more.
@@ -137,7 +139,11 @@ class Watch:
             self.model_facts = facts_of(self.hooks.modules.largest)
         if self.wanted.batches and steps >= self.wanted.batches:
             raise Enough
-        self._switch(steps)
+        if self.wanted.recordings:
+            self._switch(steps)
+        # Asked once a step: what nobody hears would cost as much as all the rest.
+        if self._markers.are_heard() != self._recorder.heard:
+            self._recorder.hear(not self._recorder.heard)
 
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
