@@ -52,11 +52,12 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
 def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: str) -> tuple[Run, list[str]]:
     """The run that a program was, and those of its fields that are not known.
 
+    Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
+
     Args:
         report: of one of its ranks.
         program: its command.
     """
-    backend = report.backend.partition("/")[0]
     known: dict[str, Any] = {
         "nodes": max(1, me.size // me.local_size),
         "gpus_per_node": me.local_size,
@@ -72,8 +73,6 @@ def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: st
         known["grad"] = report.grad
     if report.samples:
         known["batch"] = report.samples
-    if backend in ("ddp", "horovod", "single"):
-        known["backend"] = backend
     observed = {"profile_mode", "attribute_from", "profile_kernels", "profile_schedule"}
     return make_run(known), [name for name in Run.model_fields if name not in {*known, *observed}]
 
