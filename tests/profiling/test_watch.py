@@ -1,5 +1,6 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,18 @@ def test_the_torch_profiler_records_the_later_half(tmp_path):
     convolutions = kernels[kernels["class"] == "convolution"]
     assert set(convolutions.direction) == {"fprop", "bprop"}
     assert convolutions.layer.notna().any()
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
+def test_a_profiler_that_watches_from_outside(tmp_path):
+    out = tmp_path / "run"
+    watch("--out", out, "--batches", 6, "--profile", "nsys", PROGRAMS / "ddp.py")
+    manifest = manifest_of(out)
+    assert manifest.done and manifest.run.profile == "nsys" and len(batches_of(out)) == 6
+    names = tables.read(tables.rank_directory(out, 0), "markers")["name"].to_pylist()
+    # From the fourth step on.
+    assert [names.count(one) for one in (*tables.STAGES, tables.END_OF_BATCH)] == [3] * 4
+    assert any(one.startswith("nsys: its clock and step timings agree") for one in manifest.findings)
 
 
 def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path):
