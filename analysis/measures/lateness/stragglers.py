@@ -46,8 +46,8 @@ METRICS = (
     _NODE,
     Metric(
         "told_by",
-        "source of the lateness: collectives, or stages of the steps (see "
-        "analysis/measures/lateness/lateness.py)",
+        "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound: "
+        "they do not show a slow backward pass)",
         "measured\nfrom",
         text=True,
         priority=0,
@@ -84,8 +84,9 @@ METRICS = (
     ),
     Metric(
         "verdict",
-        "straggler, may be chance, too few steps, nobody waited, clock, no: see "
-        "analysis/measures/lateness/verdicts.py",
+        "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
+        "repeats; nobody waited: it was behind, but the others did not wait for it; clock: its clock says "
+        "that it is late, but the others do not wait, or clocks agree too badly; no: it is not late",
         text=True,
         priority=2,
     ),
