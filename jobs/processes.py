@@ -220,6 +220,34 @@ def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
         time.sleep(POLL_S)
 
 
+@dataclass
+class _Unbroken:
+    """How deep in what is not to be broken off this process is, and what will be raised behind it."""
+
+    depth: int = 0
+    waiting: KeyboardInterrupt | None = None
+
+
+_UNBROKEN = _Unbroken()
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """A signal that stops the sweep waits for the end of this, which should come soon.
+
+    Its exception would be lost in the middle of an import that a library begins in C: pyarrow's of pandas,
+    when it reads the first table, takes a second or more.
+    """
+    _UNBROKEN.depth += 1
+    try:
+        yield
+    finally:
+        _UNBROKEN.depth -= 1
+        if not _UNBROKEN.depth and (waiting := _UNBROKEN.waiting):
+            _UNBROKEN.waiting = None
+            raise waiting
+
+
 @contextmanager
 def stopped_in_order() -> Iterator[None]:
     """A batch system's SIGTERM stops as Ctrl-C does, its SIGUSR1 (time is nearly up) with TimeIsUp.
@@ -235,7 +263,10 @@ def stopped_in_order() -> Iterator[None]:
         # Ending may take seconds. Past Python's own buffers, which may be in the middle of a line.
         with suppress(OSError):
             os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
-        raise TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
+        stop = TimeIsUp() if number == signal.SIGUSR1 else KeyboardInterrupt()
+        if not _UNBROKEN.depth:
+            raise stop
+        _UNBROKEN.waiting = stop
 
     before = {number: signal.getsignal(number) for number in _STOPPING}
     for number in before:

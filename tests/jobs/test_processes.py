@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from jobs.launchers.base import Process
-from jobs.processes import EXIT_TIME_LIMIT, Limits, run_processes
+from jobs.processes import EXIT_TIME_LIMIT, Limits, TimeIsUp, run_processes, stopped_in_order, unbroken
 
 pytestmark = pytest.mark.long
 
@@ -165,3 +165,18 @@ def _until(condition, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
         time.sleep(0.05)
+
+
+def test_a_signal_waits_for_what_is_not_to_be_broken_off():
+    done = []
+    with pytest.raises(TimeIsUp), stopped_in_order(), unbroken():
+        with unbroken():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        done.append("inner")
+    assert done == ["inner"]
+    with stopped_in_order(), unbroken():
+        done.append("nothing waits any more")
+    with pytest.raises(KeyboardInterrupt), stopped_in_order():
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("not reached")
+    assert done[1:] == ["nothing waits any more"]
