@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,watch-test]'
 	@touch $@
 
 # Some processes share the tests by files (tests/conftest.py).

@@ -20,16 +20,7 @@ from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
-from jobs.processes import (
-    EXIT_TIME_LIMIT,
-    POLL_S,
-    Ended,
-    Limits,
-    Running,
-    TimeIsUp,
-    stopped_in_order,
-    unbroken,
-)
+from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
 from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
 
@@ -72,6 +63,7 @@ class Queue:
         with stopped_in_order():
             try:
                 while self._waiting or self._active or self._others:
+                    stop_if_asked()
                     if not (self._waiting or self._active):
                         self._look_at_others()
                     self._start_what_fits()
@@ -149,23 +141,19 @@ class Queue:
             active.beat()
             self._bar.show(active.sweep_run, active.directory / store.LOG)
             return False
-        with unbroken():
-            active.running.end()
-            self._active.remove(active)
-            self._finish(active.sweep_run, active.directory, self._manifest_of(active, ended))
-        return True
-
-    def _manifest_of(self, active: Active, ended: Ended) -> Manifest:
+        active.running.end()
+        self._active.remove(active)
         if ended.kind in ("hang", "time limit"):
             gather_stacks(active.directory)
         manifest = make_manifest(
             active.sweep_run.configuration, active.sweep_run.repetition, active.directory, ended,
             active.command, active.process.environment, active.started, self._execution.root,
         )  # fmt: skip
-        if not active.beside:
-            return manifest
-        finding = f"ran next to {active.beside} other runs (--pack), which disturbs the measurement"
-        return manifest.model_copy(update={"findings": [*manifest.findings, finding]})
+        if active.beside:
+            finding = f"ran next to {active.beside} other runs (--pack), which disturbs the measurement"
+            manifest = manifest.model_copy(update={"findings": [*manifest.findings, finding]})
+        self._finish(active.sweep_run, active.directory, manifest)
+        return True
 
     def _finish(self, sweep_run: SweepRun, directory: Path, manifest: Manifest) -> None:
         ended = self._leave(directory, manifest)

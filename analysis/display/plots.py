@@ -64,7 +64,7 @@ def parts(
     title: str,
     label: str = "label",
     unit: str = "ms",
-    of: str = "ms per batch",
+    of: str = "ms per step",
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
@@ -108,12 +108,12 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
                 "y": [_shortened(kernel) for kernel in of_class["short_name"]],
                 "x": plain_numbers(of_class["ms_per_batch"]),
                 "hovertext": of_class["short_name"].tolist(),
-                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per batch<extra></extra>",
+                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per step<extra></extra>",
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }
         )
     whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
-    layout = bars(title, "ms per batch", len(whole))
+    layout = bars(title, "ms per step", len(whole))
     order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
     return figure(traces, layout)

@@ -154,8 +154,8 @@ def test_explain_says_what_each_correction_moves(both: Ran) -> None:
     def line(start: str) -> str:
         return next(line for line in lines if line.strip().startswith(start))
 
-    assert "51 forward, 25 backward passes" in line("2 mixed batch counts")
-    assert "0.8820 TFLOP -> 0.6010 TFLOP" in line("2 mixed batch counts")
+    assert "51 forward, 25 backward passes" in line("2 mixed step counts")
+    assert "0.8820 TFLOP -> 0.6010 TFLOP" in line("2 mixed step counts")
     assert "8.64 % -> 12.6" in line("3 denominators")
     assert "-> 38.6 %" in line("4 compute efficiency")
     assert "8.634 % -> 8.760 %" in line("10 costs summed first")
@@ -174,7 +174,7 @@ def test_both_methods_stand_beside_each_other(both: Ran) -> None:
     methods = [row["method"] for row in both.csv]
     assert (methods.count("corrected"), methods.count("published")) == (32, 80)
     assert "1-batch runs" in both.err
-    assert "TAU tables hold no batch durations" in both.err
+    assert "TAU tables hold no step durations" in both.err
 
 
 def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> None:

@@ -75,7 +75,7 @@ def test_the_batches_of_each_run_are_a_row(sweep):
     (view,) = sections(sweep)["batches"].tables
     headings = [heading.header for heading in view.columns]
     warmup = headings.index("warmup")
-    median = next(n for n, heading in enumerate(headings) if heading.startswith("batch median"))
+    median = next(n for n, heading in enumerate(headings) if heading.startswith("step median"))
     # Of each of five points two runs without a profiler and one with; three slow batches are planted at the
     # head of each.
     assert len(view.rows) == 15
@@ -246,7 +246,7 @@ def test_json_in_a_script_cannot_end_it():
 
 
 def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
-    took = Metric("batch_ms", "how long a batch takes", interval="95 %", places=1)
+    took = Metric("batch_ms", "how long a step takes", interval="95 %", places=1)
     rows = [{"batch_ms": 1234.56, "batch_ms_low": 1200.0, "batch_ms_high": 1300.0, "who": "b"},
             {"batch_ms": 2, "who": "a"}, {"batch_ms": None}, {"batch_ms": float("nan")}]  # fmt: skip
     share = took.column("share", lambda row: "a tenth")
@@ -256,7 +256,7 @@ def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
     assert [cell.value for cell in figures] == [cell.value for cell in shares] == [1234.56, 2, "", ""]
     assert {cell.text for cell in shares} == {"a tenth"} and not any(cell.numeric for cell in names)
     heading = view.columns[0]
-    assert (heading.header, heading.help) == ("batch ms [95 %]", "how long a batch takes [95 %]")
+    assert (heading.header, heading.help) == ("step ms [95 %]", "how long a step takes [95 %]")
 
 
 def test_every_heading_of_a_page_has_its_tooltip(page):

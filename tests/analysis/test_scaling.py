@@ -292,7 +292,7 @@ def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) ->
 def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
     assert "differs from the unprofiled run by" in ran.err
-    assert "before its first batch" in ran.err
+    assert "before its first step" in ran.err
     assert len(ran.csv) == 5
 
 

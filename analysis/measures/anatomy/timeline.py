@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
@@ -62,7 +63,7 @@ def choose(study: Study, run: str | None = None) -> Source:
     """
     sources = study.of_kind("run", "trace")
     if not sources:
-        raise UserError(f"{study.path} holds no run with timed batches: nothing to draw")
+        raise UserError(f"{study.path} holds no run with timed steps: nothing to draw")
     if run is not None:
         named = [source for source in sources if source.id == run]
         if not named:
@@ -96,7 +97,7 @@ def write(source: Source, path: Path, span: Span | None = None, more: Added = NO
     timeline = Written(source.id, path)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
         raise UserError(
-            f"{source.id} has {count:,} kernels, too many for one timeline; select batches (--batches 40 or "
+            f"{source.id} has {count:,} kernels, too many for one timeline; select steps (--batches 40 or "
             "--batches 40-42)"
         )
     partial = path.with_name(path.name + ".partial")
@@ -162,7 +163,7 @@ def _limits(batches: "pa.Table", span: Span | None) -> tuple[int, int]:
 
 def _extent(ranks: Sequence[tuple[int, Path, "pa.Table"]]) -> str:
     index = np.concatenate([batches["batch_index"].to_numpy() for _, _, batches in ranks])
-    return f"batches {index.min()} to {index.max()}"
+    return f"steps {index.min()} to {index.max()}"
 
 
 def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table"]]:
@@ -176,6 +177,9 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             continue
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
+            batches = batches.filter(
+                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            )
             if len(batches):
                 ranks.append((rank, directory, batches))
         except UserError as error:
@@ -185,7 +189,7 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
         )
     if not ranks:
-        raise UserError(f"{source.id}: no rank has batches; repeat the run")
+        raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
 
 
@@ -193,7 +197,7 @@ def _of_rank(
     directory: Path, batches: "pa.Table", calls: np.ndarray | None, timeline: Written
 ) -> Iterator[tuple[str, Tracks]]:
     """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
-    yield from zip(("batches", "stages"), timeline_rows.of_batches(batches), strict=True)
+    yield from zip(("steps", "stages"), timeline_rows.of_batches(batches), strict=True)
     if tables.table_path(directory, "markers").is_file():
         markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline)
         if markers is not None:
@@ -221,9 +225,7 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> 
     """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
     having = [one for one in ranks if tables.table_path(one[1], "kernels").is_file()]
     if not having:
-        timeline.notes.append(
-            "the run was not profiled: only batches and stages, on the clocks of their hosts"
-        )
+        timeline.notes.append("the run was not profiled: only steps and stages, on the clocks of their hosts")
         return None
     if len(ranks) == 1:
         return None
@@ -287,7 +289,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Which run is drawn, and which of its batches."""
     parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
     parser.add_argument(
-        "--batches", metavar="N[-M]", help=f"batches to draw [all, for up to {MOST_KERNELS:,} kernels]"
+        "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
 
 
@@ -299,7 +301,7 @@ def parse_span(text: str) -> Span:
     """
     match = _SPAN.fullmatch(text)
     if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
-        raise UserError(f"--batches: invalid value {text!r}; expected a batch or a range (40 or 40-42)")
+        raise UserError(f"--batches: invalid value {text!r}; expected a step or a range (40 or 40-42)")
     return int(match[1]), int(match[2] or match[1])
 
 
