@@ -1,7 +1,7 @@
 """What does each column of each command mean?
 
 python -m analysis.columns                    all commands, as in docs/columns.md
-python -m analysis.columns steps anatomy    only these commands
+python -m analysis.columns batches anatomy    only these commands
 """
 
 import importlib

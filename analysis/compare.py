@@ -8,7 +8,7 @@ For converted traces (one job on each side): one row per step duration, part, co
 
 One row per configuration and quantity. A note names the devices of both sides if they differ.
 
-Each family of rows is tested separately. The families step and combined decide the exit code: 1 if a row of
+Each family of rows is tested separately. The families batch and combined decide the exit code: 1 if a row of
 theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
 comparisons.
 """

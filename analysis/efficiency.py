@@ -70,12 +70,13 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _caption(study: Study, method: str) -> str:
-    devices = sorted({bound_of(study, source).device for source in study.sources})
+    devices = ", ".join(sorted({bound_of(study, source).device for source in study.sources}))
+    devices = devices or "an unknown device"
     if method == "published":
-        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {', '.join(devices)}."
+        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {devices}."
     return (
         "The model's kernels in attributed steps, by launch, without the loader's kernels, collectives "
-        f"and copies. Peaks: datasheet of {', '.join(devices)}.\nKernel times are those under the profiler: "
+        f"and copies. Peaks: datasheet of {devices}.\nKernel times are those under the profiler: "
         "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
     )
 

@@ -12,7 +12,7 @@ loader; the critical path of the steps is a track of the ranks that it leads thr
 Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows join the slices of a
 collective on all ranks, from the first rank that entered it to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives (results/matching.py); the remaining error
+All ranks are on rank 0's clock, aligned by the ends of collectives; the remaining error
 is on the track "about". A run without a profiler has only steps and stages, on the clocks of its hosts.
 """
 

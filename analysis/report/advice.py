@@ -9,7 +9,7 @@ from typing import Any
 from analysis.display.numbers import digits
 from analysis.prediction.simulate import in_words
 from analysis.report.causes import Late
-from analysis.report.sentences import Sentence, ranks_in_words
+from analysis.report.sentences import TRY, Sentence, ranks_in_words
 
 # A change that would give less than this, by simulation, is not advised.
 LEAST_GAIN_PCT = 1.0
@@ -93,7 +93,7 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         advice = ADVICE[part]
         for words in without:
             advice = advice.replace(words, "")
-        return [Sentence(f"What to try: {advice}.", "table")]
+        return [Sentence(f"What to try: {advice}.", "table", answers=TRY)]
     on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:
@@ -129,7 +129,7 @@ def held_up(late: Late | None) -> list[Sentence]:
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
-        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers"))
+        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers", answers=TRY))
     return sentences
 
 

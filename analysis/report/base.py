@@ -87,12 +87,17 @@ def responses(context: Context) -> tuple[str, list[factors.Cell]]:
 
 @dataclass(frozen=True)
 class Content:
-    """What a section says below its heading."""
+    """What a section says below its heading.
+
+    Attributes:
+        finding: the answer in a sentence; by default the opening's sentence that refers to the section.
+    """
 
     text: str
     charts: Sequence[Chart] = ()
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
+    finding: str = ""
 
 
 def _always(context: Context) -> bool:
@@ -131,4 +136,4 @@ def content_or_why(build: Callable[[Context], Content | None], context: Context)
     try:
         return build(context)
     except UserError as error:
-        return Content(f"Not available: {error}.")
+        return Content(f"Not available: {error}.", finding="Not available.")

@@ -1,5 +1,6 @@
 """How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
+from analysis.display.metrics import Rows
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.views import as_view
@@ -13,7 +14,18 @@ def _batches(context: Context) -> Content:
         "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
         "between runs."
     )
-    return Content(text, tables=[as_view(part, "batches-table", context.factors)])
+    view = as_view(part, "batches-table", context.factors)
+    return Content(text, tables=[view], finding=_finding(part.rows))
+
+
+def _finding(rows: Rows) -> str:
+    """How much longer the slow steps are than the median, in the least and in the most steady run."""
+    longer = sorted(100 * (row["p95_ms"] / row["batch_ms"] - 1) for row in rows if row.get("p95_ms"))
+    if not longer:
+        return ""
+    return (
+        f"The 95th percentile of a run's steps is {longer[0]:.0f} to {longer[-1]:.0f} % above their median."
+    )
 
 
 BATCHES = SectionKind(

@@ -1,6 +1,7 @@
 """How does a study become a page? Answers first, then their sections, then where it all comes from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from analysis.display.metrics import Rows
@@ -21,6 +22,7 @@ from analysis.report import (
     traces,
 )
 from analysis.report.base import Context, SectionKind
+from analysis.report.opening import drawings
 from analysis.report.render import Filter, Page
 from analysis.report.sentences import Sentence
 from analysis.report.verdict import verdict
@@ -79,11 +81,17 @@ def _page(study: Study) -> Page:
     context = Context(study)
     summary = _summary(context)
     sections = [kind.section(context) for kind in SECTIONS]
+    said = {sentence.figure: sentence.text for sentence in reversed(summary)}
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),
         summary=summary,
-        sections=[section for section in sections if section],
+        sections=[
+            replace(section, finding=section.finding or said.get(section.id, ""))
+            for section in sections
+            if section
+        ],
+        drawings=drawings(context),
         methods=METHODS,
         provenance=provenance.of_study(study),
         filters=_filters(context),

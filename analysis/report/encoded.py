@@ -4,12 +4,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display import lines
-from analysis.display.encoding import encode_lines, in_words
+from analysis.display import lines, plots
+from analysis.display.encoding import encode_bars, encode_lines, in_words
 from analysis.display.metrics import Rows
+from analysis.display.stacked import stacked
 from analysis.report.base import Context
 from analysis.report.render import Chart
 from analysis.report.views import called
+
+MOST_BARS = 16  # that a chart names one by one
 
 
 def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label: str) -> Chart:
@@ -23,6 +26,37 @@ def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label:
     encoding = encode_lines(facts, context.by_effect(list(facts[0])))
     figure = lines.lines(pd.DataFrame(points), encoding, axes, _name)
     return Chart(id, figure, label, in_words(encoding), wide=bool(encoding.columns))
+
+
+def bar_chart(
+    context: Context,
+    id: str,
+    points: pd.DataFrame,
+    colours: dict[str, str],
+    title: str,
+    label: str,
+    unit: str = "ms",
+    of: str = "ms per step",
+) -> Chart:
+    """Stacked bars: one for each configuration, or, of many, one for each number of ranks in panels.
+
+    Args:
+        points: as :func:`plots.parts` has them, with the fields of the runs.
+        label: what it shows, for those who do not see it.
+    """
+    # Of a trace the nodes are not known.
+    sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
+    if len(points) <= MOST_BARS or not sized:
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label)
+    facts = points["facts"].tolist()
+    factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
+    encoding = encode_bars(facts, context.by_effect(factors))
+    # Only the parts: a field of the run may be called like one (compute).
+    columns = {part: points[f"{part}_{unit}"] for part in colours if f"{part}_{unit}" in points}
+    ranks = points["nodes"] * points["gpus_per_node"]
+    by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
+    figure = stacked(by_part, encoding, colours, title, of, _name)
+    return Chart(id, figure, label, in_words(encoding, spread=""), wide=bool(encoding.columns))
 
 
 def with_lines(points: Rows, x: str) -> Rows:

@@ -10,6 +10,7 @@ from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
 from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, varied
 
 LEAST = 2  # factors
@@ -36,13 +37,16 @@ def _factors(context: Context) -> Content:
     finite = [row for row in rows if math.isfinite(row["omega_squared"])]
     together = factors.not_told(rows)
     if not finite:
-        return Content(_not_told(together) if together else _TOO_FEW)
+        text = _not_told(together) if together else _TOO_FEW
+        return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
+    text = _text(finite, what, together)
     return Content(
-        _text(finite, what, together),
+        text,
         [Chart("factors", effect_bars(finite, what), label)],
         [as_view(part, "factor-table", ())],
+        finding=first_sentence(text),
     )
 
 

@@ -17,6 +17,7 @@ from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source
 
@@ -32,7 +33,8 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     sources = kernels.with_kernels(context.study)
     if not sources:
-        return Content("No kernel data: no run was profiled (profile: torch).")
+        nothing = "No kernel data: no run was profiled (profile: torch)."
+        return Content(nothing, finding=nothing)
     rows, _ = kernels.rows(context.study)
     of_run: dict[str, Rows] = {}
     for row in rows:
@@ -53,7 +55,10 @@ def _top(context: Context) -> Content:
         "Time per step and rank, in attributed steps only. On a CPU a kernel is an operator that calls "
         "no other operator. Efficiencies are relative to the datasheet's peak."
     )
-    return Content(text, [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
+    view = as_view(part, "kernel-table", context.factors, searchable=True)
+    first = of_run[shown][0]
+    finding = f"Longest: {first['kernel']}, {first['ms_per_batch']:.3g} ms per step ({names[shown]})."
+    return Content(text, [chart], [view], finding=finding)
 
 
 def _gpus(source: Source) -> int:
@@ -106,7 +111,8 @@ def _change(context: Context) -> Content:
     title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, kernels.naming(kernels.DEFAULT_BY))
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    return Content(_change_text(totals, pair), tables=views)
+    text = _change_text(totals, pair)
+    return Content(text, tables=views, finding=first_sentence(text))
 
 
 def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
@@ -178,7 +184,9 @@ def _utilization(context: Context) -> Content:
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
     view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
-    return Content(text, tables=[view], notes=utilization.notes_of(rows))
+    busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
+    finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
+    return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)
 
 
 def _counters_read(context: Context) -> bool:

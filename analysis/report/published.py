@@ -33,7 +33,8 @@ def _published(context: Context) -> Rows:
 def _tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
     text = "PyProf kernel tables. Steps are counted in each table, not assumed."
-    return Content(text, tables=_views(_counted(context), "counted"))
+    counted = _counted(context)
+    return Content(text, tables=_views(counted, "counted"), finding=f"Kernel tables: {len(counted)}.")
 
 
 def _counted(context: Context) -> Rows:

@@ -16,6 +16,7 @@ from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called
 from analysis.results.study import Source
 from profiling.errors import UserError
@@ -53,7 +54,8 @@ def _roofline(context: Context) -> Content:
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    return Content(_text(rows, placed, named_roofs), [chart], [view])
+    text = _text(rows, placed, named_roofs)
+    return Content(text, [chart], [view], finding=first_sentence(text))
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:

@@ -72,7 +72,8 @@ def _stragglers(context: Context) -> Content:
         f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
-    return Content(text, [chart], [view], stragglers.sentences(rows_of(judged)))
+    said = stragglers.sentences(rows_of(judged))
+    return Content(text, [chart], [view], said, finding=said[0])
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:

@@ -24,6 +24,7 @@ from profiling.errors import UserError
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
 
+_NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
     FIELDS["job"],
@@ -105,7 +106,9 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
     text = f"Contents of the traces; a dash: not recorded. {NOT_KNOWN}"
-    return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
+    view = as_view(Part("", rows, columns(METRICS)), "traces-table", ())
+    said = counted(context.traces)
+    return Content(text, tables=[view], finding=f"{said[0].upper()}{said[1:]}.")
 
 
 def _answer(context: Context) -> traced.Answer:
@@ -227,14 +230,16 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
 
 
 def _kernel(context: Context, source: Source) -> list[Sentence]:
-    rows = [
-        row for row in kernels_of(context.study, source, by=("class",)) if row["class"] != "communication"
-    ]
+    if not source.tables("kernels"):
+        return []
+    rows = [row for row in kernels_of(context.study, source, by=("class",)) if row["class"] not in _NO_MODEL]
     if not rows:
         return []
     top = rows[0]
+    whole = source.job is not None and source.job.batches_from == WHOLE
+    per = "in the recording" if whole else "per step"
     bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
-        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per step "
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms {per} "
         f"({top['share_pct']:.0f} % of the time of all kernels{bound}).", "kernels",
     )]  # fmt: skip

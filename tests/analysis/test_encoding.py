@@ -8,7 +8,9 @@ from plotly.graph_objects import Figure
 
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
 from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
+from analysis.display.stacked import stacked
 from analysis.report.base import Context
+from analysis.report.build import build
 from analysis.report.encoded import with_lines
 from analysis.results.load import load
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -166,7 +168,50 @@ def test_a_configuration_of_one_size_is_no_line():
     assert with_lines(points, "nodes") == points[1:] and with_lines(points[:2], "nodes") == points[:2]
 
 
+# --- bars -----------------------------------------------------------------------------------------------
+
+
+def test_bars_of_many_configurations_are_means_by_ranks_in_panels():
+    points = pd.DataFrame([
+        {"ranks": ranks, "load": 10.0 * ranks, "update": 1.0 * one["workers"], "facts": one}
+        for one in crossed(loader=FACTORS["loader"], workers=FACTORS["workers"])
+        for ranks in (4, 1)
+    ])  # fmt: skip
+    colours = {"load": "#111111", "absent": "#222222", "update": "#333333"}
+    encoding = Encoding(columns="loader", averaged=("workers",))
+    figure = stacked(points, encoding, colours, "Stages", "ms", lambda name, level: level)
+    load, update, *others = figure["data"]
+    assert [trace["name"] for trace in figure["data"]] == ["load", "update"] * 2
+    assert (load["x"], load["y"]) == ([1, 4], [10.0, 40.0])
+    assert update["y"] == pytest.approx([14 / 3, 14 / 3])  # of 2, 4 and 8 workers
+    assert [member["y"] for member in update["meta"]["members"][:2]] == [[2.0], [2.0]]
+    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False]
+    assert {trace["xaxis"] for trace in others} == {"x2"}
+    assert figure["layout"]["xaxis"]["categoryarray"] == [1, 4]
+    Figure(figure)
+
+
 # --- of a sweep -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batches", "panels"), [((32, 64), False), (tuple(range(8, 56, 8)), True)])
+def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batches, panels):
+    runs = [
+        run_of(gpus_per_node=ranks, batch=batch, workers=workers, profile=profile)
+        for ranks in (1, 2)
+        for batch in batches
+        for workers in (2, 4)
+        for profile in ("none", "torch")
+    ]
+    write_sweep(tmp_path, runs)
+    sections = {section.id: section for section in build(load(tmp_path)).sections}
+    for id in ("stages", "anatomy"):
+        chart = sections[id].charts[0]
+        members = [trace for trace in chart.figure["data"] if "members" in str(trace.get("meta"))]
+        assert bool(members) == panels and ("Columns: workers" in chart.caption) == panels
+    drawn = [trace for trace in sections["anatomy"].charts[0].figure["data"] if trace["name"] == "compute"]
+    values = [ms for trace in drawn for ms in trace["y" if panels else "x"]]
+    assert values == pytest.approx([60.0] * len(values), rel=0.02)  # as planted
 
 
 def test_the_factor_that_matters_most_gets_the_colour(tmp_path):

@@ -1,5 +1,7 @@
 """The report in a real browser: it works offline, and without a mouse."""
 
+import csv
+import io
 import itertools
 import math
 import shutil
@@ -66,9 +68,14 @@ def many(tmp_path_factory) -> Path:
 
 
 class Watched:
-    """A page, with every message of its console and every request that it made."""
+    """A page, with every message of its console and every request that it made.
 
-    def __init__(self, browser, path: Path, **options) -> None:
+    Args:
+        address: what follows the file's name: a section, filters.
+        opened: with all its sections open.
+    """
+
+    def __init__(self, browser, path: Path, address: str = "", opened: bool = True, **options) -> None:
         self.page = browser.new_page(**options)
         self.page.set_default_timeout(300_000)  # of a machine that has much else to do
         self.messages: list[str] = []
@@ -77,7 +84,11 @@ class Watched:
         self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
         self.page.on("dialog", lambda dialog: self.messages.append(f"dialog: {dialog.message}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(path.as_uri() + address)
+        self.page.wait_for_selector("body[data-ready]")
+        if opened:
+            self.page.click("#open-all")
+            self.page.wait_for_selector("#methods details[open]")
         self.drawn()
 
     def drawn(self) -> None:
@@ -210,15 +221,121 @@ def test_a_filter_forms_the_means_again(browser, many):
     watched.page.close()
 
 
-def test_what_is_printed_is_the_whole_page(watched):
-    watched.page.evaluate("delete document.body.dataset.drawn")
-    watched.page.evaluate("for (const one of document.querySelectorAll('.chart')) Plotly.purge(one)")
-    watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for chart in watched.page.locator(".chart").all():
+# --- the way through the page ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(browser, report):
+    made = Watched(browser, report, opened=False)
+    yield made
+    made.page.close()
+
+
+def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_its_finding(closed):
+    questions = closed.page.locator(".answer h2").all_inner_texts()
+    assert questions[:2] == ["How does it scale?", "What is lost, and why?"]
+    assert closed.page.locator(".answer svg[role=img]").count() >= 2
+    assert closed.page.locator("main details").count() > 15
+    assert closed.page.locator("main details[open]").count() == 0
+    assert closed.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
+    folded = closed.page.locator("#anatomy summary").inner_text()
+    assert "Longest part on the most ranks: idle host bound, 85.4 ms" in folded
+    assert not closed.page.locator("#anatomy table").first.is_visible()
+
+
+def test_a_click_opens_a_section_and_draws_its_charts(closed):
+    closed.page.click("#scaling summary")
+    closed.page.wait_for_selector("#scaling .plot-container")
+    closed.drawn()
+    assert closed.page.locator("details[open]").count() == 1
+    assert closed.page.locator(".plot-container").count() == closed.page.locator("#scaling .chart").count()
+
+
+def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
+    closed.page.locator("nav a", has_text="What did it cost?").focus()
+    closed.page.keyboard.press("Enter")
+    assert closed.page.locator("#cost details[open]").count() == 1
+    assert closed.page.evaluate("document.activeElement.closest('section').id") == "cost"
+    assert closed.page.url.endswith("#cost")
+    top = closed.page.locator("nav").bounding_box()["y"]
+    assert 0 <= top < 30 and closed.page.evaluate("scrollY") > 0
+
+
+def test_the_address_keeps_section_and_filters(browser, report):
+    watched = Watched(browser, report, "#table&loader=pytorch&no_such=1", opened=False)
+    assert watched.page.input_value("select[data-filter=loader]") == "pytorch"
+    assert watched.page.locator("#table details[open]").count() == 1
+    shown = watched.rows("table-0").all_inner_texts()
+    assert shown and all("pytorch" in row for row in shown)
+    watched.page.select_option("select[data-filter=gpus_per_node]", "2")
+    assert watched.page.url.endswith("#table&loader=pytorch&gpus_per_node=2")
+    watched.page.select_option("select[data-filter=loader]", "")
+    watched.page.click("nav a[href='#cost']")
+    assert watched.page.url.endswith("#cost&gpus_per_node=2")
+    watched.page.go_back()
+    assert watched.page.url.endswith("#table&gpus_per_node=2")
+    watched.page.close()
+
+
+def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
+    def said() -> list[str]:
+        return closed.page.locator(".of-all:visible").all_inner_texts()
+
+    assert said() == []
+    closed.page.select_option("select[data-filter=loader]", "pytorch")
+    sentences = closed.page.locator(".answer > p").count()
+    findings = closed.page.locator("main summary p").count()
+    assert [text.strip() for text in said()] == ["(for all configurations)"] * (sentences + findings)
+    closed.page.select_option("select[data-filter=loader]", "")
+    assert said() == []
+
+
+def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(browser, report):
+    watched = Watched(browser, report, "#table&loader=pytorch", opened=False)
+    watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    watched.page.click("button[data-copy=table-0]")
+    watched.page.wait_for_selector("#table [role=status]:text-is('copied')")
+    text = watched.page.evaluate("navigator.clipboard.readText()")
+    header, *rows = csv.reader(io.StringIO(text))
+    place = next(n for n, name in enumerate(header) if name.startswith("images"))
+    shown = watched.rows("table-0").all()
+    assert [row[place] for row in rows] == [
+        row.locator("td").nth(place).get_attribute("data-value") for row in shown
+    ]
+    watched.page.close()
+
+
+def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
+    closed.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for chart in closed.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
-    watched.page.emulate_media(media="print")
+    closed.page.emulate_media(media="print")
+    assert closed.page.locator("main details:not([open])").count() == 0
+    assert closed.page.locator("nav:visible, button[data-copy]:visible, select:visible").count() == 0
     hidden = "getComputedStyle(document.querySelector('.scroll.long')).contentVisibility"
-    assert watched.page.evaluate(hidden) == "visible"
+    assert closed.page.evaluate(hidden) == "visible"
+    assert closed.page.evaluate("getComputedStyle(document.querySelector('#table')).breakBefore") == "page"
+    closed.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert closed.page.locator("main details[open]").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_that_keeps_anyone_out(browser, report, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = Watched(browser, report, color_scheme=scheme)
+    violations = Axe().run(watched.page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
+    watched.page.close()
+
+
+def test_a_chart_is_saved_as_vectors(closed):
+    closed.page.click("#scaling summary")
+    closed.drawn()
+    closed.page.hover("#chart-throughput")
+    with closed.page.expect_download() as saved:
+        closed.page.click("#chart-throughput [data-title*='Download']")
+    assert saved.value.suggested_filename == "chart-throughput.svg"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

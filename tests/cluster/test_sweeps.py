@@ -159,7 +159,7 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
     ended = [manifest.ended for manifest in sweep.manifests().values()]
     cluster.control("exec", "scancel", job)
     assert cluster.wait(job)["JobState"] == "CANCELLED"
-    cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")), 30)
+    cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")))
     assert sweep.done() == [4]
     resume = f"to resume: sbatch --nodes=4 --partition=main slurm/sweep.sh {sweep.file} --out"
     cluster.until(lambda: resume in sweep.said(job), 30)

@@ -238,7 +238,7 @@ def test_a_compiled_model_gets_no_hooks(tmp_path):
 
 def test_a_capture_that_never_ran_writes_nothing(tmp_path):
     assert open_capture("torch", tmp_path, rank=0).write() == [
-        "the profiler never ran: no batch was to be attributed"
+        "the profiler never ran: no step was to be attributed"
     ]
     assert list(tmp_path.iterdir()) == []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
@@ -42,7 +43,7 @@ class Written:
     """What a timeline holds.
 
     Attributes:
-        slices: how many, by what they are: batches, stages, ranges, marks, kernels; and what was added.
+        slices: how many, by what they are: steps, stages, ranges, marks, kernels; and what was added.
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
         notes: what is not there and why, a line each.
     """
@@ -176,6 +177,9 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             continue
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
+            batches = batches.filter(
+                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            )
             if len(batches):
                 ranks.append((rank, directory, batches))
         except UserError as error:
@@ -185,7 +189,7 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
         )
     if not ranks:
-        raise UserError(f"{source.id}: no rank has steps; repeat the run")
+        raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
 
 

@@ -83,11 +83,17 @@ def rows(study: Study) -> Rows:
         runs.append(_row(sources[name], series))
     runs += _tau_rows(study)
     if not runs:
-        raise study.nothing(
-            f"{study.path} holds no step durations. PyProf tables have none; TAU tables have them where a "
-            "configuration has 50-batch and 1-batch runs"
-        )
+        raise study.nothing(f"{study.path} holds no step durations. {_why_not(study)}")
     return sorted(runs, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
+
+
+def _why_not(study: Study) -> str:
+    if study.of_kind("trace"):
+        return (
+            "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
+            "REGEX)"
+        )
+    return "PyProf tables have none; of TAU tables it takes 50-batch and 1-batch runs of a configuration"
 
 
 def table(study: Study) -> "pd.DataFrame":

@@ -163,7 +163,7 @@ def series_of_traces(study: Study) -> dict[str, Series]:
     """The batches of all traces that tell them, by id; of the others a note says why not."""
 
     def of(source: Source) -> Series | None:
-        if source.job is not None and source.job.batches_from == WHOLE:
+        if source.job is not None and source.job.batches_from in ("", WHOLE):
             study.note("no markers separate its steps: their duration is not available", source)
             return None
         return series_of(study, source)

@@ -18,7 +18,7 @@ from analysis.measures.critical_path.edges import (
     SYNCHRONIZATION,
 )
 from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
-from analysis.measures.critical_path.steps import Collectives, Group, Path, WhatIf
+from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead
 from analysis.results.study import Source, Study, reading
 from profiling import tables
@@ -155,7 +155,7 @@ def _paths(
 
 
 def _named(
-    path: Path, ranks: Sequence[Recorded], clocks: Sequence[Ahead], activities: Sequence[Activities]
+    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Ahead], activities: Sequence[Activities]
 ) -> StepPath:
     count = len(path.part)
     start = np.zeros(count, np.int64)

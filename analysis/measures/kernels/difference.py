@@ -24,7 +24,7 @@ from profiling.errors import UserError
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 KINDS = ("slower", "faster", "new", "gone", "same")
-ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
+ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
 _RATIO = Metric("b_to_a", "b divided by a")
 METRICS = {

@@ -32,13 +32,13 @@ METRICS = (
     FIELDS["world_size"],
     Metric("batches", "recorded steps, without warmup", "steps"),
     Metric("batch_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
-    Metric("compute_ms", "part of batch_ms in which kernels of the model run", "compute"),
+    Metric("compute_ms", "time per step in which kernels of the model run, mean over ranks", "compute"),
     Metric(
         "exposed_communication_ms",
-        "part of batch_ms in which collectives run and no kernel of the model does",
+        "the same of collectives while no kernel of the model runs",
         "exposed\ncomm.",
     ),
-    Metric("idle_ms", "part of batch_ms in which nothing runs", "idle"),
+    Metric("idle_ms", "the same, while nothing runs", "idle"),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
         "scaling_efficiency_pct",

@@ -111,7 +111,12 @@ function themed(layout) {
 
 function drawChart(element, filters) {
   const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d"],
+    toImageButtonOptions: { format: "svg", filename: element.id },
+  };
   const data = visibleData(figure.data, filters);
   const layout = withLegends(figure.layout, data, element.clientWidth);
   element.style.height = `${layout.height}px`;
@@ -122,30 +127,35 @@ function drawChart(element, filters) {
 
 const nextTask = () => new Promise((resolve) => setTimeout(resolve));
 let drawing = 0; // a newer drawing ends an older one
+let library = null; // loaded once, after the first view stands
 
-// Draw the charts that are in view; then, one at a time, the others, so that the page answers meanwhile.
+// Draw the charts of open sections: first those in view, then the others one at a time, so that the page
+// answers meanwhile.
 async function drawCharts() {
   const mine = ++drawing;
+  delete document.body.dataset.drawn;
+  document.body.dataset.ready = "true";
+  await nextTask();
+  library ??= loadPlotly();
+  await library;
   const filters = chosen();
   const inView = (element) => {
     const box = element.getBoundingClientRect();
     return box.bottom > 0 && box.top < innerHeight;
   };
-  const charts = [...document.querySelectorAll(".chart")];
-  delete document.body.dataset.drawn;
+  const charts = [...document.querySelectorAll("details[open] .chart")];
   const first = charts.filter(inView);
-  for (const element of first) drawChart(element, filters);
-  document.body.dataset.ready = "true";
-  for (const element of charts.filter((element) => !first.includes(element))) {
-    await nextTask();
+  for (const element of [...first, ...charts.filter((one) => !first.includes(one))]) {
     if (mine !== drawing) return;
     drawChart(element, filters);
+    await nextTask();
   }
-  document.body.dataset.drawn = "true";
+  if (mine === drawing) document.body.dataset.drawn = "true";
 }
 
 // What is printed is the whole page.
 function drawAll() {
+  if (!globalThis.Plotly) return;
   drawing += 1;
   for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen());
   document.body.dataset.drawn = "true";

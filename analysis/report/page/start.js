@@ -1,18 +1,33 @@
 "use strict";
 // What happens when: the page is opened, used, printed, or the system's colours change.
 
-async function start() {
-  for (const button of document.querySelectorAll("thead button")) {
-    button.addEventListener("click", () => sortBy(button.closest("th")));
-  }
-  for (const input of document.querySelectorAll("input[data-search]")) input.addEventListener("input", filterRows);
-  for (const select of document.querySelectorAll("select[data-filter]")) {
-    select.addEventListener("change", () => { filterRows(); drawCharts(); });
-  }
-  await loadPlotly();
-  addEventListener("beforeprint", () => { if (!document.body.dataset.drawn) drawAll(); });
+function listen() {
+  const on = (selector, event, act) => {
+    for (const element of document.querySelectorAll(selector)) element.addEventListener(event, act);
+  };
+  on("thead button", "click", (event) => sortBy(event.currentTarget.closest("th")));
+  on("button[data-copy]", "click", (event) => copyTable(event.currentTarget));
+  on("input[data-search]", "input", filterRows);
+  on("select[data-filter]", "change", () => {
+    history.replaceState(null, "", address(readAddress().section));
+    applyFilters();
+  });
+  on("nav a, .summary a", "click", followLink);
+  on("main details", "toggle", drawCharts);
+  on("#open-all", "click", openAll);
+  addEventListener("hashchange", followAddress);
+  addEventListener("popstate", followAddress);
+  addEventListener("beforeprint", openForPrint);
+  addEventListener("afterprint", closeAfterPrint);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-  await drawCharts();
 }
 
-start();
+function followAddress() {
+  chooseFromAddress();
+  applyFilters();
+  const { section } = readAddress();
+  if (section) openSection(section);
+}
+
+listen();
+followAddress();

@@ -29,3 +29,22 @@ function sortBy(header) {
   for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
   header.setAttribute("aria-sort", descending ? "descending" : "ascending");
 }
+
+// The rows that are shown, as CSV: numbers with all their digits.
+function asCsv(table) {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+  const header = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+  const lines = rows.map((row) => [...row.cells].map((cell) => cell.dataset.value || cell.textContent));
+  return [header, ...lines].map((cells) => cells.map(quoted).join(",")).join("\n") + "\n";
+}
+
+async function copyTable(button) {
+  const status = button.parentElement.querySelector("[role=status]");
+  try {
+    await navigator.clipboard.writeText(asCsv(document.getElementById(button.dataset.copy)));
+    status.textContent = "copied";
+  } catch (error) {
+    status.textContent = `not copied: ${error.message}`;
+  }
+}
