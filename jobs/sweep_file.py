@@ -265,13 +265,25 @@ def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) ->
 
 
 def parse_only(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values."""
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values.
+
+    Raises:
+        Mistakes: all that is wrong with them.
+    """
     only: dict[str, list[Any]] = {}
+    wrong = []
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
-            raise UserError(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
-        only.setdefault(name, []).extend(parse_value(name, value) for value in values.split(","))
+            wrong.append(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
+            continue
+        for value in values.split(","):
+            try:
+                only.setdefault(name, []).append(parse_value(name, value))
+            except UserError as error:
+                wrong.append(f"--only {pair}: {error}")
+    if wrong:
+        raise Mistakes(wrong)
     return only
 
 
