@@ -1,4 +1,4 @@
-"""A training program that knows nothing of scaleprof: plain PyTorch, one process per GPU (without GPUs, per core).
+"""A training program that knows nothing of scaleprof: plain PyTorch, a process per GPU (or core).
 
     torchrun --nproc-per-node 2 configs/program.py --batch-size 64 --lr 0.1
 

@@ -71,8 +71,8 @@ def main() -> int:
     )  # without their repetitions
     if runs[0].program:
         raise UserError(
-            f"{arguments.config} runs a program of its own, whose hot spots are not measured: run the sweep with "
-            "profile: torch, then python -m analysis.kernels"
+            f"{arguments.config} runs a program of its own, whose hot spots are not measured: run the sweep "
+            "with profile: torch, then python -m analysis.kernels"
         )
     run = of_one_rank(runs[0], sized)
     _say(

@@ -1,13 +1,14 @@
 """How does a sweep start a program of the user's? Its command, as a template, and what fills it.
 
-``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file takes the place of our own
-training loop. A name in braces is a field of the run, or a factor of the user's own. No shell reads the command:
-it is split into words first, as a shell would, and then filled, so a value with blanks stays one argument.
+``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file takes the place of our
+training loop. A name in braces is a field of the run, or a factor of the user's own. No shell reads the
+command: it is split into words first, as a shell would, and then filled, so a value with blanks stays one
+argument.
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jobs.run import FILLING, STARTING, Run, as_text, fields_of
 from profiling.errors import UserError, did_you_mean
 
 # What a factor of the user's cannot be called: it would be taken for something else.
-RESERVED = ("program", "factors", "world_size", "repetition", "exit_code")
+RESERVED = ("factors", "world_size", "repetition", "exit_code")
 # Flags of profiling.watch that may stand before the script; the sweep sets the others.
 OF_WATCH = ("--samples", "--steps-per-batch")
 
@@ -25,7 +26,16 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 def is_own(name: str) -> bool:
     """Whether a name below ``run:`` is a factor of the user's own, in a sweep of a program."""
-    return name not in (*STARTING, *FILLING, *RESERVED)
+    return name not in (*STARTING, *FILLING, "program")
+
+
+def why_no_name(name: str) -> str:
+    """Why a factor of the user's own cannot be called so; "" if it can."""
+    if name in RESERVED:
+        return f"{name}: this name is taken; choose another"
+    if not _NAME.fullmatch(name):
+        return f"invalid name {name!r}: should be letters, digits, _, - and ."
+    return ""
 
 
 def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,27 +55,21 @@ def problems_of(template: Any, given: Sequence[str]) -> list[str]:
     """
     if not isinstance(template, str) or not template.strip():
         return [f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}"]
-    problems = [
-        f"{name}: this name is taken; choose another" for name in given if name in RESERVED and name != "program"
-    ]
-    problems += [
-        f"invalid name {name!r}: should be letters, digits, _, - and ."
-        for name in given
-        if is_own(name) and not _NAME.fullmatch(name)
-    ]
     try:
         words = _split(template)
         named = {name for word in words for name in _names(word)}
         _script(words)
     except UserError as error:
-        return [*problems, str(error)]
+        return [str(error)]
+    problems = []
     known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
-    for name in sorted(named - known.keys()):
+    missing = sorted(named - known.keys())
+    for name in missing:
         problems.append(f"program: {{{name}}} has no values below `run:`{did_you_mean(name, known)}")
     if "data" in named and "data" not in given:
         problems.append("program: {data} has no value: add `data:` below `run:`")
     for name in given:
-        if name not in (*STARTING, *RESERVED, *named):
+        if name not in (*STARTING, *named) and not missing:  # else one is a misspelled other
             problems.append(f"{name} has no effect: write {{{name}}} where the program takes it")
     return problems
 
@@ -86,12 +90,8 @@ def unknown_fields(run: Run) -> list[str]:
     if not run.program:
         return []
     named = {name for word in _split(run.program) for name in _names(word)}
-    observed = fields_of("observation")
-    return [
-        name
-        for name in Run.model_fields
-        if name not in (*STARTING, *RESERVED, *observed) and not (name in FILLING and name in named)
-    ]
+    known = {*STARTING, *fields_of("observation"), "program", "factors", *(named & set(FILLING))}
+    return [name for name in Run.model_fields if name not in known]
 
 
 def why_it_cannot_start(run: Run, folder: Path) -> str | None:
@@ -136,7 +136,7 @@ def _script(words: Sequence[str]) -> str | None:
             return None
         if not word.startswith("-"):
             if index == 0 and Path(word).name in ("python", "python3", "torchrun", "mpirun", "srun"):
-                raise UserError(f"program: begin with the script or -m MODULE; the sweep starts {word} itself")
+                raise UserError(f"program: begin with the script or -m MODULE, without {word}")
             return word
         flag, equals, _ = word.partition("=")
         if flag not in OF_WATCH or not equals:
@@ -155,7 +155,7 @@ def _names(word: str) -> Iterator[str]:
         if match[0] in ("{{", "}}"):
             continue
         if match[1] is None or not _NAME.fullmatch(match[1]):
-            raise UserError(f"program: {match[0]} is no name in braces; for a brace itself write {{{{ or }}}}")
+            raise UserError(f"program: {match[0]} is no name in braces; for a brace write {{{{ or }}}}")
         yield match[1]
 
 

@@ -34,7 +34,10 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     """
     words = [f"{run.nodes} node{'s' if run.nodes > 1 else ''} x {run.gpus_per_node}"]
     if run.program:
-        words += [name_of(run), *(f"{name}: {as_text(run.factors[name])}" for name in varied if name in run.factors)]
+        words += [
+            name_of(run),
+            *(f"{name}: {as_text(run.factors[name])}" for name in varied if name in run.factors),
+        ]
     else:
         words += [run.model, run.loader, f"batch {run.batch}"]
     if run.world_size > 1 and not run.program:

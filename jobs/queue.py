@@ -20,8 +20,8 @@ from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
-from jobs.program import unknown_fields
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
+from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
 

@@ -52,11 +52,11 @@ class Role:
     Attributes:
         kind: ``workload``: what is trained, and how; ``size``: on how many nodes and GPUs; ``length``: for
             how many batches; ``observation``: how it is watched, or by which chance: the runs of one point
-            may differ in it.
+            may differ in it; ``own``: the factors of a user's program, which are workload, each a field.
         label: a value in words; ``{}`` stands for it.
     """
 
-    kind: Literal["workload", "size", "length", "observation"]
+    kind: Literal["workload", "size", "length", "observation", "own"]
     label: str = "{}"
 
 
@@ -183,7 +183,7 @@ class Run(BaseModel):
         description="command of the program that was run in place of our own training loop; in a sweep with "
         "names in braces, which fields and factors fill",
     )
-    factors: Annotated[dict[str, Value], _WORKLOAD] = Field(
+    factors: Annotated[dict[str, Value], Role("own")] = Field(
         {}, description="factors of a program's own, by name; in answers each has a column factors.NAME"
     )
 
@@ -302,6 +302,12 @@ STARTING = (
 # And these, if its command names them. All others are our own training loop's.
 FILLING = ("batch", "data", "workers", "seed")
 
+
+def own_names(*fields: Mapping[str, Any]) -> list[str]:
+    """The factors of programs' own among the fields of runs, as answers name them; each once."""
+    return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]
+
+
 # Fields that are not in the id; a sweep that varies one appends it.
 OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in ID_FIELDS)
 
@@ -340,9 +346,8 @@ def wrong_values(values: Mapping[str, Any]) -> list[str]:
 # --- the run id ---------------------------------------------------------------------------------------
 
 _SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"
-_ENDED = (
-    r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
-)
+_OUTSIDE = r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)"
+_ENDED = rf"{_OUTSIDE}(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
 _ID = re.compile(
     rf"run_(?P<repetition>\d+)_config_{_SIZED}"
     r"_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
@@ -395,8 +400,8 @@ def format_id(
     """The id of a run; without ``exit_code``, of one that has not ended.
 
     Args:
-        outside: fields (and a program's own factors) beyond :func:`id_fields` to append as ``+image_size=64``,
-            percent-encoded, because the sweep varies them.
+        outside: fields (and a program's own factors) beyond :func:`id_fields` to append, percent-encoded, as
+            ``+image_size=64``, because the sweep varies them.
     """
     kind = "program" if run.program else "config"
     point = "_".join(str(getattr(run, name)) for name in id_fields(run))

@@ -94,7 +94,7 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = expand(sweep, str(arguments.config))
     factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
-    sweep_runs = select(sweep_runs, parse_only(arguments.only, sorted(factors)))
+    sweep_runs = select(sweep_runs, parse_only(arguments.only, factors))
     if not sweep_runs:
         raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
     check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})

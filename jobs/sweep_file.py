@@ -5,7 +5,7 @@ A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -182,7 +182,9 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
     for name, value in fields.items():
         of_program = "program" in fields and program.is_own(str(name))
-        problems += _problems_of_own(str(name), value) if of_program else _problems_of_factor(str(name), value)
+        problems += (
+            _problems_of_own(str(name), value) if of_program else _problems_of_factor(str(name), value)
+        )
     for template in _as_list(fields.get("program", [])):
         others = [str(name) for name in fields if name != "program"]
         problems += [Problem(("run", "program"), text) for text in program.problems_of(template, others)]
@@ -219,6 +221,8 @@ def _problems_of_factor(name: str, values: Any) -> list[Problem]:
 
 def _problems_of_own(name: str, values: Any) -> list[Problem]:
     """What is wrong with a program's own factor and its values."""
+    if why := program.why_no_name(name):
+        return [Problem(("run", name), why)]
     wrong = "should be text, a number, or true or false"
     return _problems_of_values(
         name,
@@ -300,22 +304,22 @@ def _has(run: Run, name: str, values: Sequence[Any]) -> bool:
     return as_text(run.factors[name]) in values if name in run.factors else getattr(run, name) in values
 
 
-def parse_only(pairs: Sequence[str], factors: Iterable[str] = ()) -> dict[str, list[Any]]:
+def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
     """``["loader=synthetic", "batch=32,64"]`` as field -> values; those of a program's own as text.
 
     Args:
         factors: a program's own.
     """
     only: dict[str, list[Any]] = {}
+    known = (*factors, *Run.model_fields)
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
             raise UserError(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
-        if name not in (own := list(factors)) and name not in Run.model_fields:
-            raise UserError(f"--only {pair}: unknown field {name!r}{did_you_mean(name, [*own, *Run.model_fields])}")
-        only.setdefault(name, []).extend(
-            value if name in own else parse_value(name, value) for value in values.split(",")
-        )
+        if name not in known:
+            raise UserError(f"unknown field {name!r}{did_you_mean(name, known)}")
+        parsed = [value if name in factors else parse_value(name, value) for value in values.split(",")]
+        only.setdefault(name, []).extend(parsed)
     return only
 
 

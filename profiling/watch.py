@@ -164,7 +164,7 @@ class Nothing(UserError):
 
 
 def _progress(batches: int) -> Callable[[int], None]:
-    """Says how many steps are done, a few times a second, on a line of its own whatever the program prints."""
+    """Says how many steps are done, a few times a second, on a line that the program did not begin."""
     last = 0.0
 
     def progress(steps: int) -> None:

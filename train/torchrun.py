@@ -1,16 +1,16 @@
 """Start a rank's Python as torchrun would start it, whatever has launched the rank.
 
-    srun -n 4 python -m train.torchrun --folder DIR -- -m profiling.watch --out results/x train.py --lr 0.1
+    srun -n 4 python -m train.torchrun --folder DIR -- -m profiling.watch --out results/x train.py
 
-The ranks of a job agree on a free port of rank 0's node, and each becomes ``python ARGUMENTS`` with torchrun's
-variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+The ranks of a job agree on a free port of rank 0's node, and each becomes ``python ARGUMENTS`` with
+torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT.
 """
 
 import argparse
 import os
 import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
