@@ -35,17 +35,16 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,watch-test]'
 	@touch $@
 
-# The tests of the virtual cluster share one cluster, which fills the machine: they run alone, and last.
+# Some processes share the tests by files (tests/conftest.py).
 # A part, in one process:  make test ARGS=tests/analysis   make test ARGS="tests/jobs/test_doctor.py -k srun"
 test: $(VENV)/.test-ready
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --ignore tests/cluster
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest -n auto
 endif
 
 # 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import.

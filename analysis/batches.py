@@ -1,8 +1,8 @@
-"""How long does a batch take?
+"""How long does a step take?
 
     python -m analysis.batches DIR
 
-One row per run. A step of a job ends when its slowest rank does, so the duration of a batch is the maximum
+One row per run. A step of a job ends when its slowest rank does, so the duration of a step is the maximum
 over ranks.
 """
 

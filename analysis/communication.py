@@ -3,8 +3,8 @@
     python -m analysis.communication DIR                 profiled runs, or TAU's tables
     python -m analysis.communication DIR --by rank
 
-One row per run and kind of collective: mean per batch and rank, over the attributed batches of all ranks.
-Batches without any recorded kernel are left out; a note counts them. If a job has several process groups,
+One row per run and kind of collective: mean per step and rank, over the attributed steps of all ranks.
+Steps without any recorded kernel are left out; a note counts them. If a job has several process groups,
 groups of the same shape share a row.
 
 The collectives of the ranks are matched by their order within a process group. Wait and transfer are not
@@ -34,7 +34,7 @@ def main(words: list[str] | None = None) -> int:
         return output.emit(messages.answer(study), study, arguments)
     by_rank = arguments.by == "rank"
     answer = rows(study, by_rank)
-    part = Part("Collectives, per batch and rank", answer, shown(answer), caption(answer))
+    part = Part("Collectives, per step and rank", answer, shown(answer), caption(answer))
     return output.emit(Answer(answer, columns_of(by_rank), parts=[part]), study, arguments)
 
 

@@ -4,7 +4,7 @@
     python -m analysis.compare A B --across compute       the two sides differ in this field
     python -m analysis.compare A B --threshold 2          accept regressions of less than 2 %
 
-For converted traces (one job on each side): one row per batch duration, part, collective and kernel class.
+For converted traces (one job on each side): one row per step duration, part, collective and kernel class.
 
 One row per configuration and quantity. A note names the devices of both sides if they differ.
 
@@ -79,7 +79,7 @@ def _kernels_of(study: Study, source: Source) -> Rows:
         return kernels.rows(study, source.id)[0]
     except UserError:
         reasons = [failure.reason for failure in study.failed if failure.point == source.id]
-        why = reasons[0] if reasons else "it has none in attributed batches"
+        why = reasons[0] if reasons else "it has none in attributed steps"
         study.note(f"its kernels are not compared: {why}", source)
         return []
 
@@ -200,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("b", type=Path, metavar="B", help="results after")
     parser.add_argument("--across", metavar="FIELD,...", help="fields in which A and B may differ")
     parser.add_argument(
-        "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a batch, %% [0]"
+        "--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"
     )
     return output.add_output_flags(parser)
 

@@ -29,7 +29,8 @@ def main(words: list[str] | None = None) -> int:
     by = output.parse_levels(arguments.by, tuple(LEVELS))
     study = load(arguments.path, arguments.peaks)
     answer = rows(study, by)
-    table = Part(TITLE, answer[:_MOST_SHOWN] if by else answer, shown(answer, by), caption(by))
+    shown_rows = answer[:_MOST_SHOWN] if by else answer
+    table = Part(TITLE, shown_rows, shown(answer, by), caption(by, len(answer) - len(shown_rows)))
     return output.emit(Answer(answer, columns_of(by), [table]), study, arguments)
 
 

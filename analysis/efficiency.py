@@ -3,7 +3,7 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-The corrected method (default) uses the model's kernels in attributed batches, launch by launch. It sums costs
+The corrected method (default) uses the model's kernels in attributed steps, launch by launch. It sums costs
 over a group before it forms ratios. Rates use the runs whose FLOPs or bytes are known; they are empty if
 there are none. The published method is for PyProf tables: it uses all launches, groups them by kernel name
 and takes plain means of ratios.
@@ -71,12 +71,13 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _caption(study: Study, method: str) -> str:
-    devices = sorted({bound_of(study, source).device for source in study.sources})
+    devices = ", ".join(sorted({bound_of(study, source).device for source in study.sources}))
+    devices = devices or "an unknown device"
     if method == "published":
-        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {', '.join(devices)}."
+        return f"All launches, by kernel name; means of ratios. Peaks: datasheet of {devices}."
     return (
         "The model's kernels in attributed steps, by launch, without the loader's kernels, collectives "
-        f"and copies. Peaks: datasheet of {', '.join(devices)}.\nKernel times are those under the profiler: "
+        f"and copies. Peaks: datasheet of {devices}.\nKernel times are those under the profiler: "
         "where it slows kernels, these efficiencies are too low (profiled/unprofiled of analysis.scaled)."
     )
 

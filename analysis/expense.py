@@ -6,7 +6,7 @@
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
 metered_on says which). Node-hours include all runs.
 
-Energy is measured from before the first batch to after the last. It includes warmup, but not startup.
+Energy is measured from before the first step to after the last. It includes warmup, but not startup.
 """
 
 from analysis.display import output

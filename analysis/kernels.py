@@ -7,9 +7,9 @@
     python -m analysis.kernels A B --direction fprop --method published
     python -m analysis.kernels A --metric flops-efficiency --method published
 
-The corrected method (default) gives times per batch and rank, in attributed batches only. For two runs, every
-kernel of either belongs to one of five kinds. The differences of the kinds sum to that of all kernels; with
-concurrency and time without kernels, they sum to the difference of the batch's wall time. The published
+The corrected method (default) gives times per step and rank, in attributed steps only. For two runs, each
+kernel is slower, faster, new, gone or the same. The differences of these kinds sum to that of all kernels;
+with the time that kernels share and the time without a kernel, they sum to that of the step. The published
 method reads PyProf tables, by kernel name, largest first.
 """
 

@@ -8,7 +8,7 @@
 One row per configuration and number of ranks.
 
 ``_low`` and ``_high`` are the range over all curves, or allreduce algorithms, that fit the measurements. It
-includes the spread of batches, allreduces and runs. It widens with every doubling if a measured configuration
+includes the spread of steps, allreduces and runs. It widens with every doubling if a measured configuration
 was outside the range predicted from smaller ones. It is not a 95 % confidence interval: limits that begin
 beyond the measured number of ranks (shared links, another switch) are not included.
 benchmarks/results/prediction_coverage.md has the measured coverage. A prediction that the data do not

@@ -1,4 +1,4 @@
-"""How does training scale, and how well does a batch use the device?
+"""How does training scale, and how well does a step use the device?
 
     python -m analysis.scaled DIR                                   results of a sweep, or reference files
     python -m analysis.scaled DIR --method corrected,published      both methods, one row each
@@ -63,7 +63,7 @@ def _of_traces(study: Study, scaling: Scaling | None) -> Answer:
     found = traced.answer(study, scaling)
     if not found.rows:
         raise study.nothing(
-            f"{study.path} holds no traces with batches and a known number of ranks "
+            f"{study.path} holds no traces with steps and a known number of ranks "
             "(analysis.scaled 1=DIR 4=DIR)"
         )
     grown = traced.grown(found)

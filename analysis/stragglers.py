@@ -1,10 +1,10 @@
 """Are there stragglers, and why are they slow?
 
     python -m analysis.stragglers DIR                   one row per rank of each run of several ranks
-    python -m analysis.stragglers DIR --by batch        one row per rank and batch
+    python -m analysis.stragglers DIR --by batch        one row per rank and step
 
 Unprofiled runs suffice; if collectives were recorded, lateness is measured from these. A rank is late in a
-batch if the others (their median) waited for it for 2 % of the batch or more. Time that nobody waited for
+step if the others (their median) waited for it for 2 % of the step or more. Time that nobody waited for
 does not count.
 """
 
@@ -30,7 +30,7 @@ def main(words: list[str] | None = None) -> int:
         "--by",
         choices=("rank", "batch"),
         default="rank",
-        help="one row per rank, or per rank and batch [rank]",
+        help="one row per rank, or per rank and step [rank]",
     )
     arguments = parser.parse_args(words)
     study = load(arguments.path, arguments.peaks)

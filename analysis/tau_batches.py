@@ -1,7 +1,7 @@
-"""How long does a batch take, from what TAU recorded of a run?
+"""How long does a step take, from what TAU recorded of a run?
 
     python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or TAU's files
-    python -m analysis.tau_batches PROFILE --startup PROFILE ...   with runs of one batch each
+    python -m analysis.tau_batches PROFILE --startup PROFILE ...   with runs of one step each
 
 One row per rank and estimator, best estimator first.
 """
@@ -27,19 +27,19 @@ METRICS = (
     Metric(
         "estimator",
         'event: mean of the event "Batch Duration", which our own runs trigger; timers: mean of the timers '
-        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a batch to the next; stages: '
-        "sum of the stages' timers (or events) divided by the number of batches (time between stages is "
+        '"Batch 0", "Batch 1", ...; marks: from one snapshot at the end of a step to the next; stages: '
+        "sum of the stages' timers (or events) divided by the number of steps (time between stages is "
         "missing, see the note); difference: (T_N - T_1) / (N - 1), where T_N is the application's time "
-        "and T_1 the median time of runs of one batch",
+        "and T_1 the median time of runs of one step",
         text=True,
         key=True,
     ),
-    Metric("batches", "number of batches"),
+    Metric("batches", "number of steps"),
     Metric(
         "batch_ms",
-        "batch duration; interval for timers and marks: of the mean over the batches of the run; for the "
+        "step duration; interval for timers and marks: of the mean over the steps of the run; for the "
         "difference: of the startup, which differs from run to run (Student's t over three or more runs of "
-        "one batch); for events: none, since TAU keeps no series",
+        "one step); for events: none, since TAU keeps no series",
         interval=IN_RUN,
     ),
     Metric(
@@ -53,12 +53,12 @@ _BATCH_MS = METRICS[3].names
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 BETWEEN_STAGES = (
-    "stages: the time between the stages of a batch is missing, so batches take longer than this; no timer "
-    "or mark here covers a whole batch"
+    "stages: the time between the stages of a step is missing, so steps take longer than this; no timer "
+    "or mark here covers a whole step"
 )
 
 NOISE = (
-    "a negative difference is not a duration: startup differed by more than the batches took, so the "
+    "a negative difference is not a duration: startup differed by more than the steps took, so the "
     "result is noise"
 )
 # Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
@@ -178,18 +178,18 @@ def main(words: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = output.parser("analysis.tau_batches", __doc__, "PROFILE", COLUMNS)
     parser.add_argument(
-        "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one batch"
+        "--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one step"
     )
-    parser.add_argument("--batches", type=int, metavar="N", help="number of batches, if the run marks none")
+    parser.add_argument("--batches", type=int, metavar="N", help="number of steps, if the run marks none")
     arguments = parser.parse_args(words)
     profile = Profile(arguments.path)
     made = rows_of(profile, [Profile(path) for path in arguments.startup], arguments.batches)
     if not made:
         raise UserError(
-            f"{arguments.path} holds no batches: neither stages nor batch events; name runs of one batch "
-            "(--startup) and the number of batches of this run (--batches)"
+            f"{arguments.path} holds no steps: neither stages nor step events; name runs of one step "
+            "(--startup) and the number of steps of this run (--batches)"
         )
-    title = "Batch duration from TAU"
+    title = "Step duration from TAU"
     by_stages = any(row["preferred"] and row["estimator"] == "stages" for row in made)
     negative = any(row["estimator"] == "difference" and row["batch_ms"] < 0 for row in made)
     notes = [*profile.findings, *([BETWEEN_STAGES] if by_stages else []), *([NOISE] if negative else [])]

@@ -2,22 +2,24 @@
 
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE
-    python -m analysis.timeline RUN --batches 40-42     some batches; for runs of more than a million kernels
+    python -m analysis.timeline RUN --batches 40-42     some steps; for runs of more than a million kernels
     python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
 For a sweep without ``--run``, the largest profiled run is used: most ranks, then most kernels. A process is a
-rank (rank 3 · node · device). Its tracks are batches, their stages, ranges and marks of the program, and the
+rank (rank 3 · node · device). Its tracks are steps, their stages, ranges and marks of the program, and the
 kernels of each stream (on a CPU: operators of each thread), with separate tracks for collectives and the
-loader. Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows join the slices of a
+loader; the critical path of the steps is a track of the ranks that it leads through (analysis.critical_path).
+Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows join the slices of a
 collective on all ranks, from the first rank that entered it to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives (results/matching.py); the remaining error
-is on the track "about". A run without a profiler has only batches and stages, on the clocks of its hosts.
+All ranks are on rank 0's clock, aligned by the ends of collectives; the remaining error
+is on the track "about". A run without a profiler has only steps and stages, on the clocks of its hosts.
 """
 
 from pathlib import Path
 
 from analysis.measures.anatomy.timeline import FILE, add_flags, write_of
+from analysis.measures.critical_path import track
 from analysis.results.load import load
 from jobs.flags import make_parser
 from profiling.errors import run_command
@@ -30,7 +32,7 @@ def main() -> int:
     add_flags(parser)
     arguments = parser.parse_args()
     target = arguments.output or arguments.path / FILE
-    return write_of(load(arguments.path), target, arguments.run, arguments.batches)
+    return write_of(load(arguments.path), target, arguments.run, arguments.batches, track.added)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ from profiling.step_clock import Clock, open_clock
 from profiling.tools import open_capture
 from train import loop, timing
 from train.device import choose_device, set_kernels
+from train.device_name import device_name
 from train.loaders import build_loader
 from train.models import build_model, flops_per_image
 from train.precision import Precision
 from train.rank import _bare_model, compiled, make_optimizer
+from train.step import make_step
 from train.studies.memory import is_out_of_memory
 from train.world import World
 
@@ -188,7 +190,7 @@ def share_of_peak(run: Run, device: torch.device, images_per_s: float) -> float 
     """MFU by the datasheet's peak; None where it is not known."""
     from analysis.measures.kernels import peaks
 
-    peak = peaks.find(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    peak = peaks.find(device_name(device)) if device.type == "cuda" else None
     if peak is None or run.compute not in peak.flops_per_s:
         return None
     return (
@@ -383,11 +385,9 @@ def host(part: Part) -> None:
     batches = build_loader(run, 0, 1, part.device)
     model = compiled(_bare_model(run, part.device), run)
     clock = HostCost(open_clock(part.device.type))
-    optimizer, precision = make_optimizer(model, run, part.device), Precision(run, part.device)
+    step = make_step(run, model, make_optimizer(model, run, part.device), Precision(run, part.device))
     capture = open_capture("none", part.out, 0)
-    loop.train(
-        run, model, optimizer, batches, precision, open_markers(), clock, capture, lambda index, loss: None
-    )
+    loop.train(run, step, batches, open_markers(), clock, capture, lambda index, loss: None)
     ticks = np.array(clock.used_ns).reshape(-1, timing.INSTANTS)[run.batches // 2 :]
     stages = np.diff(ticks, axis=1)
     rows = part.table("stage", "ms of processor time a step")

@@ -42,6 +42,7 @@ from train.loaders.ahead import memory_format
 from train.models import build_model
 from train.precision import Precision
 from train.rank import _speaker, make_optimizer
+from train.step import make_step
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0
@@ -64,12 +65,12 @@ def our_loop(run: Run, device: torch.device, model: torch.nn.Module, batches: It
     optimizer = make_optimizer(model, run, device)
     nowhere = Path(os.devnull).open("w")  # noqa: SIM115 (open as long as the process)
     speak = _speaker(run, device, lambda text: print(text, file=nowhere, flush=True))
-    precision, markers = Precision(run, device), open_markers()
+    step, markers = make_step(run, model, optimizer, Precision(run, device)), open_markers()
 
     def train(count: int) -> None:
         clock, capture = open_clock(device.type), open_capture("none", Path(), 0)
         block = run.model_copy(update={"batches": count})
-        loop.train(block, model, optimizer, batches, precision, markers, clock, capture, speak)
+        loop.train(block, step, batches, markers, clock, capture, speak)
 
     return train
 

@@ -13,7 +13,7 @@ _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and gen
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of the cluster.
+    """A partition of the cluster; of several, from which Slurm chooses one, the best of each.
 
     Attributes:
         nodes: how many it has.
@@ -39,7 +39,7 @@ def cluster_name(environment: Mapping[str, str]) -> str | None:
 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
-    """The partition of this name, or the default one.
+    """The partition of this name (or names, ``a,b``), or the default one.
 
     Raises:
         UserError: there is none, or Slurm does not answer.
@@ -54,19 +54,23 @@ def read_partition(rows: str, name: str | None) -> Partition:
         UserError: it is not among them; or ``name`` is None, and none is the default.
     """
     of: dict[str, list[list[str]]] = {}
+    default: str | None = None
     for row in rows.splitlines():
         marked, *rest = row.strip().split("|")
-        of.setdefault(marked, []).append(rest)
-    names = [marked.rstrip("*") for marked in of]
-    wanted = name or next((marked.rstrip("*") for marked in of if marked.endswith("*")), None)
+        of.setdefault(marked.rstrip("*"), []).append(rest)
+        default = marked.rstrip("*") if marked.endswith("*") else default
+    wanted = name or default
     if wanted is None:
-        raise UserError(f"Slurm has no default partition: set `partition` in the site file; one of: {names}")
-    if wanted not in names:
-        raise UserError(f"Slurm has no partition {wanted!r}{did_you_mean(wanted, names)}")
-    nodes = next(alike for marked, alike in of.items() if marked.rstrip("*") == wanted)
+        known = ", ".join(of)
+        raise UserError(f"Slurm has no default partition: set `partition` in the site file; one of: {known}")
+    for one in wanted.split(","):
+        if one not in of:
+            raise UserError(f"Slurm has no partition {one!r}{did_you_mean(one, of)}")
+    partitions = [of[one] for one in wanted.split(",")]
+    nodes = [alike for partition in partitions for alike in partition]
     return Partition(
         wanted,
-        nodes=sum(int(count) for count, _, _ in nodes),
+        nodes=max(sum(int(count) for count, _, _ in partition) for partition in partitions),
         cpus=max(int(cpus.rstrip("+")) for _, cpus, _ in nodes),
         gpus=max(count_gpus(resources) for _, _, resources in nodes),
     )

@@ -120,7 +120,7 @@ def split_possible(
             impossible.append(Excluded(sweep_run, reason))
     if not possible:
         reasons = "; ".join(progress.count_reasons(impossible))
-        raise UserError(f"none of the {len(impossible)} runs can start here: {reasons}")
+        raise UserError(f"no run can start here: {reasons}")
     return possible, impossible
 
 

@@ -37,9 +37,14 @@ _OUT_OF_MEMORY = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _DISK_FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded).*$", re.MULTILINE)
-# Slurm's answer to a step that asks for GPUs which the job does not have: no other try changes that.
-_NO_GPUS = re.compile(r"^srun: error: .*Invalid generic resource.*$", re.MULTILINE)
-_SITE_GPUS = "the job lacks the GPUs that gpus_per_node in the site file says"
+# Keys of the site file -> what a launcher says where they are wrong: no other try changes that.
+_WRONG_SITE = {
+    "`gpus_per_node`": r"^srun: error: .*Invalid generic resource.*$",
+    "`mpi.srun`": r"^srun: error: Invalid MPI type .*$",
+    "`srun`": r"^srun: (?:unrecognized|invalid) option.*$",
+    "`mpi.flags`": r"^An unrecognized option was included on the mpirun command line:\s+Option: \S+",
+    "`container` or `modules`": r"^\S*: error: execve\(\): (?:apptainer|singularity): .*$",
+}
 _LAUNCHER = re.compile(
     r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
     r"|\S*: error: execve\(\): .*"
@@ -150,8 +155,10 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("out of memory", _line(match[0]), code, nodes)
     if match := _DISK_FULL.search(log):
         return Failure("disk full", _line(match[0]), code, nodes)
-    if match := _NO_GPUS.search(log):
-        return Failure("wrong use", f"{match[0].strip()}: {_SITE_GPUS}", code)
+    for keys, pattern in _WRONG_SITE.items():
+        if match := re.search(pattern, log, re.MULTILINE):
+            said = " ".join(match[0].split())
+            return Failure("wrong use", f"{said}: correct {keys} in the site file", code)
     if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)

@@ -163,6 +163,7 @@ def run_processes(
         try:
             while (ended := running.poll()) is None:
                 on_tick()
+                stop_if_asked()
                 time.sleep(POLL_S)
             return ended
         finally:
@@ -220,6 +221,17 @@ def _wait(children: Sequence[subprocess.Popen], seconds: float) -> None:
         time.sleep(POLL_S)
 
 
+@dataclass
+class _Stop:
+    """What a signal has asked for in the outermost :func:`stopped_in_order`, and how many are entered."""
+
+    asked: type[KeyboardInterrupt] | None = None
+    depth: int = 0
+
+
+_STOP = _Stop()
+
+
 @contextmanager
 def stopped_in_order() -> Iterator[None]:
     """A batch system's SIGTERM stops as Ctrl-C does, its SIGUSR1 (time is nearly up) with TimeIsUp.
@@ -235,14 +247,28 @@ def stopped_in_order() -> Iterator[None]:
         # Ending may take seconds. Past Python's own buffers, which may be in the middle of a line.
         with suppress(OSError):
             os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
-        raise TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
+        _STOP.asked = TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
+        raise _STOP.asked
 
     before = {number: signal.getsignal(number) for number in _STOPPING}
-    for number in before:
-        if (number, before[number]) != (signal.SIGINT, signal.SIG_IGN):  # of a shell's background jobs
-            signal.signal(number, interrupt)
+    _STOP.depth += 1
     try:
+        for number in before:
+            if (number, before[number]) != (signal.SIGINT, signal.SIG_IGN):  # of a shell's background jobs
+                signal.signal(number, interrupt)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _STOP.depth -= 1
+        if not _STOP.depth:
+            _STOP.asked = None
+
+
+def stop_if_asked() -> None:
+    """Raise once more what a signal asked for: each loop that waits calls it.
+
+    Python drops what a handler raises in some places (a destructor, a callback), and the signal comes once.
+    """
+    if _STOP.asked is not None:
+        raise _STOP.asked

@@ -20,7 +20,7 @@ from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
-from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stopped_in_order
+from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
 from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
@@ -64,6 +64,7 @@ class Queue:
         with stopped_in_order():
             try:
                 while self._waiting or self._active or self._others:
+                    stop_if_asked()
                     if not (self._waiting or self._active):
                         self._look_at_others()
                     self._start_what_fits()

@@ -37,6 +37,8 @@ else:  # what there is of each is said in one place
     LoaderName = Literal[tuple(LOADERS)]
     BackendName = Literal["auto", *BACKENDS]
 
+# DDP builds its buckets anew in the first steps and times ten of them, which no graph can hold.
+STEPS_BEFORE_GRAPH = 11
 # The fields that make the id, in its order.
 ID_FIELDS = (
     "nodes", "gpus_per_node", "network", "profile", "workers", "model", "loader", "batch", "grad", "compute",
@@ -88,7 +90,9 @@ class Run(BaseModel):
         "none", description="the profiler of the run; none: unprofiled"
     )
     workers: Annotated[int, Field(ge=0, le=512), Role("workload", "{} workers")] = Field(
-        2, description="CPU threads per rank that load data"
+        2,
+        description="CPU threads per rank that load data (pytorch: processes); 0: with DALI the rank's share "
+        "of the node's cores, with pytorch none beside the rank itself",
     )
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
@@ -164,8 +168,20 @@ class Run(BaseModel):
     compile: Annotated[bool | Literal["max-autotune", "reduce-overhead"], Role("workload", "compile {}")] = (
         Field(False, description="compile the model with torch.compile; true: in its default mode")
     )
+    graph: Annotated[bool, Role("workload", "graph {}")] = Field(
+        False,
+        description="launch each stage of a step as a CUDA graph, captured after the first 11 steps; needs a "
+        "GPU, and backend single or ddp",
+    )
     cudnn_benchmark: Annotated[bool, _WORKLOAD] = Field(
         True, description="let cuDNN try its algorithms in the first steps and keep the fastest"
+    )
+    hw_decoder_load: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | None, Role("workload", "JPEG engines' share {}")
+    ] = Field(
+        None,
+        description="dali-gpu: the share of images that the GPU's JPEG engines decode; by default 0.8 from "
+        "Hopper on, otherwise DALI's own (0.65)",
     )
     broadcast_buffers: Annotated[bool, _WORKLOAD] = Field(
         True,
@@ -199,6 +215,8 @@ class Run(BaseModel):
             raise ValueError(wrong)
         if self.backend == "dp":
             self._check_dp()
+        if self.graph:
+            self._check_graph()
         if self.backend == "single" and self.world_size > 1:
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
@@ -208,6 +226,29 @@ class Run(BaseModel):
         if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
             raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
         return self
+
+    def _check_graph(self) -> None:
+        if self.device == "cpu":
+            raise ValueError("graph true needs a GPU; on device cpu use graph false")
+        if self.backend in ("dp", "horovod"):
+            raise ValueError(
+                f"graph true: backend {self.backend} cannot be captured in a CUDA graph; use ddp or single"
+            )
+        if self.compile in ("max-autotune", "reduce-overhead"):
+            raise ValueError(
+                f"compile {self.compile} makes CUDA graphs itself; with graph true use compile true or false"
+            )
+        first = STEPS_BEFORE_GRAPH
+        if self.batches <= first:
+            raise ValueError(
+                f"graph true: the first {first} steps run without it; use batches {first + 1} or more"
+            )
+        begins = self.recordings[0].start - self.profiler_warm_up
+        if self.profile != "none" and begins < first:
+            raise ValueError(
+                f"graph true: the first {first} steps run without it, and the profiler would start at step "
+                f"{begins}; use attribute_from {first} or more"
+            )
 
     def _check_dp(self) -> None:
         if self.nodes > 1:
@@ -266,6 +307,11 @@ class Run(BaseModel):
         if self.profile_schedule:
             return parse_schedule(self.profile_schedule).recordings
         return [range(self.first_attributed, self.batches)]
+
+    @property
+    def steps_before_graph(self) -> int:
+        """The first steps, which a run with ``graph`` issues kernel by kernel; 0 for other runs."""
+        return STEPS_BEFORE_GRAPH if self.graph else 0
 
     @property
     def profiler_warm_up(self) -> int:

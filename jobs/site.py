@@ -182,7 +182,7 @@ def check_network(site: Site, networks: Iterable[str]) -> None:
     for network in networks:
         if known and network.lower() not in known:
             raise UserError(
-                f"network: {network} is not in the site file {site.file}, which has only "
+                f"network: {network} is not in the site file {site.where}, which has only "
                 f"{', '.join(sorted(known))}; add network.{network.lower()} there, or change the sweep"
             )
 

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -49,9 +49,13 @@ def main() -> int:
     if checked:
         sweep.check_modules(site)
     sweep.announce(asked, site)
-    wanted = option(words.of_sbatch, "-p", "--partition") or site.partition
+    # As sbatch takes it: what is typed comes before what is set, and both before its own default.
+    wanted = (
+        option(words.of_sbatch, "-p", "--partition") or site.partition or os.environ.get("SBATCH_PARTITION")
+    )
     launcher = Slurm.open(site.model_copy(update={"partition": wanted}), os.environ)
-    execution = asked.execution(launcher.planned(), arguments)
+    # From within a job, too, others are submitted.
+    execution = asked.execution(replace(launcher, allocation=None).planned(), arguments)
     sweep_runs = possible_runs(execution, asked) if checked else asked.sweep_runs
     todo = [sweep_run for sweep_run in sweep_runs if execution.state(sweep_run) != "done"]
     counts = sorted({sweep_run.configuration.nodes for sweep_run in todo})

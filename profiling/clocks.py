@@ -161,6 +161,11 @@ def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarr
 
 _MARKERS = ["name", "start_ns", "end_ns"]
 _KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "layer", "device"]
+_TIMES = {
+    "kernels": ("start_ns", "launch_ns", "launch_end_ns"),
+    "markers": ("start_ns", "end_ns"),
+    "synchronizations": ("start_ns", "end_ns"),
+}
 _UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "layer": "", "name": ""}
 
 
@@ -201,7 +206,7 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
 
 
 def _shift(directory: Path, shift_ns: int) -> None:
-    for name, times in (("kernels", ("start_ns", "launch_ns")), ("markers", ("start_ns", "end_ns"))):
+    for name, times in _TIMES.items():
         if table_path(directory, name).exists():
             table = read(directory, name)
             for column in times:

@@ -4,9 +4,10 @@
 
 Files are recognised by their content; folders are searched. With --out, traces (of PyTorch's profiler, nsys,
 nvprof, Horovod) become results that every command of analysis takes: the traces of all ranks of a job are in
-one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json.
-Files that contain sums (ncu, TAU, printed tables) become tables in OUT/<name>. Without --out, the tables of
-each file are written to a folder named after it, next to it.
+one folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. So
+do launches of ncu and profiles of TAU, which have no times of steps. Other files (VTune, printed tables)
+become tables in OUT/<name>. Without --out, the tables of each file are written to a folder named after it,
+next to it.
 
 Steps are found by ProfilerStep, "End of Batch" or the optimizer's steps, by ranges like --batch-marker, or by
 the period of the kernels, if it is certain. Files are divided among processes, or under mpirun its ranks.
@@ -26,7 +27,7 @@ import pyarrow as pa
 from profiling.arguments import Help, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.readers.chunks import read_head, why_unreadable
-from profiling.tables import Writer
+from profiling.tables import Writer, table_path
 from profiling.tools import TOOLS, Converted, Profiler, tool
 from profiling.traced_job import JOB
 from profiling.traces.grouping import Recorded
@@ -39,7 +40,7 @@ _ENDINGS = re.compile(
 )
 # What we write ourselves is not to be converted again.
 _OUR_TABLES = re.compile(
-    r"^(batches|markers|kernels|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
+    r"^(batches|markers|kernels|synchronizations|memory|intervals|atomics)\.parquet$|^(manifest|rank|sweep|calibration)\.json$"
     r"|^log\.txt$"
 )
 
@@ -236,12 +237,17 @@ def convert(
                     recorded += outcome.ranks
                     outcomes.append(outcome)
                     progress.update(bar, advance=1, description=escape(unit.path.name))
-        placed = place_jobs(recorded, out, _findings(outcomes, True)) if out is not None and recorded else []
+        of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
+        placed = place_jobs(recorded, out, of_files) if out is not None and recorded else []
     finally:
         for unit in units if leads else ():
             shutil.rmtree(_scratch(unit), ignore_errors=True)
     tables = [outcome.target for outcome in outcomes if not outcome.error and not outcome.ranks]
-    for line in (*_complaints(units, outcomes), *together(_findings(outcomes, False)), *_of_jobs(placed)):
+    of_tables = [line for outcome in outcomes if not outcome.ranks for line in outcome.findings]
+    lines = [*_complaints(units, outcomes), *together(of_tables), *_of_jobs(placed)]
+    if out is not None and tables:
+        lines.append(f"{len(tables)} results hold sums of whole runs, not the traces of a job: tables only")
+    for line in lines:
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
         print(directory)
@@ -249,11 +255,6 @@ def convert(
         print(f"scaleprof: next: {line}", file=sys.stderr)
     failed = sum(bool(outcome.error) for outcome in outcomes)
     return len(outcomes) - failed, failed
-
-
-def _findings(outcomes: Iterable[Outcome], of_ranks: bool) -> list[str]:
-    """What was found in the traces of jobs, or in all other files."""
-    return [line for outcome in outcomes if bool(outcome.ranks) == of_ranks for line in outcome.findings]
 
 
 def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:
@@ -281,10 +282,13 @@ def _of_jobs(placed: Iterable[Placed]) -> list[str]:
 
 def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) -> str:
     """What to do with what was converted; "" where that is nothing."""
-    if placed:
+    ranks = [folder for one in placed for folder in sorted(one.directory.glob("rank_*"))]
+    if any(table_path(folder, "kernels").exists() for folder in ranks):
         shown = placed[0].directory if len(placed) == 1 or out is None else out
         return f"python -m analysis.report {shlex.quote(str(shown))}"
-    recorded = [path for path in tables if any((path / f"{name}.parquet").exists() for name in _ACTIVITIES)]
+    recorded = [
+        path for path in (*tables, *ranks) if any(table_path(path, name).exists() for name in _ACTIVITIES)
+    ]
     if not recorded:
         return ""
     command = f"python -m analysis.activities {shlex.quote(str(recorded[0]))}"
@@ -332,7 +336,7 @@ def _ranks(unit: Unit, findings: list[str]) -> tuple[Recorded, ...]:
     if unit.batch_marker is None:
         return ()
     name = unit.name or recognise(unit.path)
-    facts = _reader(unit.path, name).facts(unit.path) if unit.path.is_file() else None
+    facts = _reader(unit.path, name).facts(unit.path)
     if name is None or facts is None:
         return ()
     return record_ranks(unit.path, unit.root, name, facts, _scratch(unit), unit.batch_marker, findings)
@@ -359,7 +363,7 @@ def _check_marker(marker: str, out: Path | None) -> None:
     except re.error as error:
         raise UserError(f"--batch-marker {marker!r} is no regular expression: {error}") from None
     if marker and out is None:
-        raise UserError("--batch-marker says what the batches of a job are: it goes with --out DIR")
+        raise UserError("--batch-marker says what the steps of a job are: it goes with --out DIR")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -375,7 +379,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
     parser.add_argument(
         "--batch-marker", default="", metavar="REGEX",
-        help="with --out: ranges (NVTX, record_function) of such names are the batches",
+        help="with --out: ranges (NVTX, record_function) of such names are the steps",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun its ranks]"

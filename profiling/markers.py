@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-from profiling.tables import END_OF_BATCH, STAGES
+from profiling.tables import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
 from profiling.tau_markers import tau_emitter
 
 # Set in the processes that a collector of NVTX starts.
@@ -97,6 +97,74 @@ def open_markers(environment: Mapping[str, str] = os.environ) -> Markers:
     """Markers for the collectors that are attached to this process."""
     emitters = (nvtx_emitter(environment), _torch(), tau_emitter(), *_LISTENERS)
     return Markers([emitter for emitter in emitters if emitter is not None])
+
+
+# --- a program of the user's --------------------------------------------------------------------------
+
+LOAD, STEP = "Load", "Step"
+
+
+class ProgramRange:
+    """A stage of a user's own step, or the step, as a context manager for loops that hide it.
+
+    Heard by ``profiling.watch`` where it runs the program, else by the collectors that are attached.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        _listener().push(self._name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _listener().pop(self._name)
+
+
+step, load, forward, backward, update = (
+    ProgramRange(name) for name in (STEP, LOAD, FORWARD, BACKWARD, UPDATE)
+)
+
+
+class _Collectors:
+    """The collectors of this process, to whom a step is the mark at its end, and loading is nothing."""
+
+    def __init__(self, markers: Markers) -> None:
+        self._markers = markers
+        self._ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
+
+    def push(self, name: str) -> None:
+        if name in self._ranges:
+            self._ranges[name].__enter__()
+
+    def pop(self, name: str) -> None:
+        if name in self._ranges:
+            self._ranges[name].__exit__(None, None, None)
+        elif name == STEP:
+            self._markers.end_of_batch()
+
+
+class Listener(Protocol):
+    """Who hears of a program's explicit ranges."""
+
+    def push(self, name: str) -> None: ...
+
+    def pop(self, name: str) -> None: ...
+
+
+_LISTENER: list[Listener] = []
+
+
+def hear_program(listener: Listener) -> None:
+    """From now on, the ranges of the user's program speak to ``listener``."""
+    _LISTENER[:] = [listener]
+
+
+def _listener() -> Listener:
+    if not _LISTENER:
+        hear_program(_Collectors(open_markers()))
+    return _LISTENER[0]
 
 
 # --- the torch profiler -------------------------------------------------------------------------------

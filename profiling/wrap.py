@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]"
     )
-    parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from batch K on [0]")
+    parser.add_argument("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
     parser.add_argument(
         "--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]"
     )

@@ -12,7 +12,10 @@
 # reservation and modules are those of the site file (SCALEPROF_SITE, or the one with this cluster's name).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[[ $# -gt 0 && $1 != -* ]] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-command -v sbatch >/dev/null || { echo "slurm/submit.sh: no sbatch here; is this a node of a Slurm cluster?" >&2; exit 2; }
+die() { echo "slurm/submit.sh: $*" >&2; exit 2; }
+
+[[ $# -gt 0 && $1 != -h && $1 != --help ]] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[[ $1 != -* ]] || die "the sweep file comes first: slurm/submit.sh CONFIG $1"
+command -v sbatch >/dev/null || die "no sbatch here; is this a node of a Slurm cluster?"
 source slurm/common.sh
 exec "$PYTHON" -m jobs.submit "$@"

@@ -36,7 +36,9 @@ shift || true
 site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
 eval "$site"
 # What a user types to resume, should the job be cancelled.
-SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" slurm/sweep.sh "$config" "$@")
+SCALEPROF_SUBMIT=$(printf '%q ' sbatch --nodes="$SLURM_JOB_NUM_NODES" \
+    ${SLURM_JOB_PARTITION:+"--partition=$SLURM_JOB_PARTITION"} ${SLURM_JOB_ACCOUNT:+"--account=$SLURM_JOB_ACCOUNT"} \
+    ${SLURM_JOB_QOS:+"--qos=$SLURM_JOB_QOS"} slurm/sweep.sh "$config" "$@")
 export SCALEPROF_SUBMIT
 # In the background: a shell receives the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &

@@ -79,6 +79,11 @@ daemon() { # MACHINE CMD...: in the background, until its machine dies
 
 nodes() { seq -f n%g "$(cat "$HOME_DIR/size")"; }
 
+check_node() { # NODE
+    alive head || die "no cluster is up in $HOME_DIR"
+    nodes | grep -qxF -- "${1:-}" || die "no node '${1:-}'; there are n1 to n$(cat "$HOME_DIR/size")"
+}
+
 write_configuration() { # N CPUS
     local i
     {
@@ -190,6 +195,8 @@ shape_node() { # NODE RATE|off
 
 shape() { # RATE|off
     local name
+    # Without a unit tc takes it for bits per second.
+    [[ $1 == off || $1 =~ ^[0-9.]+[kmg]?bit$ ]] || die "a rate with its unit, e.g. 100mbit, or off; not $1"
     for name in $(nodes); do ! alive "$name" || shape_node "$name" "$1"; done
     if [[ $1 == off ]]; then rm -f "$HOME_DIR/rate"; else echo "$1" >"$HOME_DIR/rate"; fi
 }
@@ -267,8 +274,8 @@ stop) stop ;;
 status) status ;;
 exec) inside head "$@" ;;
 on) inside "$@" ;;
-kill-node) power_off "${1:?which node}" ;;
-boot-node) boot_node "${1:?which node}" ;;
+kill-node) check_node "$@"; power_off "$1" ;;
+boot-node) check_node "$@"; boot_node "$1" ;;
 shape) shape "${1:?RATE or off}" ;;
 cpu) cpu "${1:?CORES or off}" ;;
 _machine | _watch) "$command" "$@" ;;

@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # What may be absent even in CI: no machine of ours has them.
 MAY_BE_ABSENT = ("GPU", "TAU")
+# Its tests share a cluster, and wait most of their time: other files fill it.
+CLUSTER = "tests/cluster/"
 
 
 def pytest_configure() -> None:
@@ -33,13 +35,30 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many a test waits for processes that it has started."""
-    return min((os.cpu_count() or 1) + 1, 4)
+    """Two more than there are processors: one waits for the cluster, and many a test for its processes."""
+    return min((os.cpu_count() or 1) + 2, 5)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Hands each file to one worker, in the order below; those that share the virtual cluster as one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER if nodeid.startswith(CLUSTER) else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, so that no worker is left with one when the others are done."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """What takes longest comes first, so that no worker is left with it when the others are done."""
+
+    def place(item: pytest.Item) -> int:
+        return 0 if item.nodeid.startswith(CLUSTER) else 1 if item.get_closest_marker("long") else 2
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,9 @@ def test_functions_import_only_what_takes_long_or_may_be_absent(package):
 
 
 def test_every_requirement_is_pinned():
-    assert all("==" in requirement for requirement in requirements("test", "mpi", "cupti", "benchmark"))
+    assert all(
+        "==" in requirement for requirement in requirements("test", "watch-test", "mpi", "cupti", "benchmark")
+    )
 
 
 def test_the_conda_environment_pins_what_the_project_pins():

@@ -11,6 +11,7 @@ from analysis.columns import commands
 from analysis.display.metrics import FIELDS
 from jobs.commands import GROUPS
 from tests.test_docs import NOT_SAID as IN_DOCS
+from tests.test_docs import around
 
 ROOT = Path(__file__).resolve().parents[1]
 _COUNTED = (
@@ -49,11 +50,8 @@ def faults(text: str, turns: Mapping[str, str] = NOT_SAID) -> list[str]:
     for allowed in ALLOWED:
         text = text.replace(allowed, "")
     text = " ".join(text.split())
-    found = (
-        (instead, re.search(rf"(?i).{{0,40}}\b(?:{turn})\b.{{0,40}}", text))
-        for turn, instead in turns.items()
-    )
-    return [f"...{match[0]}...: say {instead}" for instead, match in found if match]
+    found = ((instead, re.search(rf"(?i)\b(?:{turn})\b", text)) for turn, instead in turns.items())
+    return [f"{around(match)}: say {instead}" for instead, match in found if match]
 
 
 def shown(path: Path) -> Iterator[tuple[int, str]]:

@@ -19,6 +19,7 @@ from jobs.store import Calibration, write_record
 from profiling.workers import cores
 from train.backends import Backend, open_backend
 from train.device import choose_device
+from train.device_name import device_name
 from train.ending import run_and_leave
 from train.precision import Precision
 from train.world import World, read_world
@@ -114,7 +115,7 @@ def calibrate(
         gemm_flops_per_s=gemm,
         copy_bytes_per_s=copy,
         allreduce_bus_bytes_per_s=bus,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=device_name(device),
         precision=precision,
         seconds=time.perf_counter() - start,
     )

@@ -27,6 +27,8 @@ def choose_device(run: Run, world: World) -> torch.device:
             raise UserError(f"loader {run.loader} needs a GPU, and torch sees none here; use {instead}")
         if run.device == "gpu":
             raise UserError("device gpu needs a GPU, and torch sees none here; use --device cpu")
+        if run.graph:
+            raise UserError("graph true needs a GPU, and torch sees none here; use --graph=false")
         return torch.device("cpu")
     # Under Slurm or MPI with one GPU bound to each rank, every rank sees its own as number 0.
     index = world.local_rank if gpus > 1 or world.local_size == 1 else 0

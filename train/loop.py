@@ -13,7 +13,7 @@ from jobs.run import Run
 from profiling.markers import Markers
 from profiling.step_clock import Clock
 from profiling.tools import Capture, switch
-from train.precision import Precision
+from train.step import Step
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), labels (N,)
 
@@ -28,10 +28,8 @@ class Recorded:
 
 def train(
     run: Run,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    step: Step,
     batches: Iterator[Batch],
-    precision: Precision,
     markers: Markers,
     clock: Clock,
     capture: Capture,
@@ -40,10 +38,11 @@ def train(
     """Train for ``run.batches`` batches.
 
     Args:
+        step: what a step does, stage by stage.
         capture: records the batches that the run says (``Run.recordings``).
         on_batch: is told of each batch's index and loss (a tensor on the device) when it has been issued.
     """
-    criterion = torch.nn.CrossEntropyLoss()
+    model = step.model
     device = next(model.parameters()).device
     synchronize = torch.cuda.synchronize if run.sync_stages and device.type == "cuda" else _no_wait
     # Losses stay on the device: reading one would wait for it.
@@ -53,31 +52,26 @@ def train(
     clock.start()
     markers.begin()
     # A batch's stages lie between its six ticks: load, forward, backward, update, end. What a profiler takes
-    # to start lies between two batches, in none of them.
+    # to start, or a graph to be captured, lies between two batches, in none of them.
     for index in range(run.batches):
         switch(capture, recordings, run.profiler_warm_up, index, getattr(model, "module", model))
+        step.prepare()
 
         clock.tick()
-        images, labels = next(batches)
-        if run.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+        images, labels = step.take(*next(batches))
 
         clock.tick()
         with markers.forward:
-            # Not at the end of the batch before: there the C library gives the gradients' memory back to the
-            # system, and 4,600 page faults a batch (ResNet18 on a CPU) make the loop 7 % slower.
-            optimizer.zero_grad()
-            with precision.forward():
-                loss = criterion(model(images), labels)
+            loss = step.forward(images, labels)
             synchronize()
 
         clock.tick()
         with markers.backward:
-            precision.backward(loss)
+            step.backward(loss)
 
         clock.tick()
         with markers.update:
-            precision.step(optimizer)
+            step.update()
             synchronize()
 
         clock.tick()

@@ -24,13 +24,14 @@ def import_torchvision() -> ModuleType:
     it fails for want of two of them, which no classification model or transform uses. They are declared then.
     """
     if "torchvision" not in sys.modules:
-        _declare_missing_operators()
+        declare_missing_operators()
     import torchvision
 
     return torchvision
 
 
-def _declare_missing_operators() -> None:
+def declare_missing_operators() -> None:
+    """Declare the operators of torchvision that it cannot load beside this torch."""
     import torch
 
     spec = importlib.util.find_spec("torchvision")

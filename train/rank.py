@@ -26,6 +26,7 @@ from train.locality import Place, bind_near
 from train.models import build_model, flops_per_image, why_it_does_not_fit
 from train.precision import Precision
 from train.report import Ended, parameter_digest, report_of, why_wrong
+from train.step import make_step, stream_of
 from train.studies.memory import is_out_of_memory
 from train.world import World
 
@@ -126,19 +127,20 @@ def _run_rank(
     out = out if isinstance(out, Path) else _agree(out, backend, world)
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    model = backend.wrap(compiled(bare, run))
-    bare_optimizer = make_optimizer(model, run, device)
-    optimizer = backend.wrap_optimizer(bare_optimizer, model)
     # DataParallel's replicas run in a thread each.
     threads = run.gpus_per_rank > 1
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, threads)
     clock, markers = open_clock(device.type), open_markers()
     speak, meters = _speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
-    backend.barrier()
-    startup_ns = process_age_ns()
-    meters.start()
-    recorded = loop.train(run, model, optimizer, loader, precision, markers, clock, capture, speak)
-    used = meters.stop()
+    with stream_of(run, device):
+        model = backend.wrap(compiled(bare, run))
+        optimizer = backend.wrap_optimizer(make_optimizer(model, run, device), model)
+        backend.barrier()
+        startup_ns = process_age_ns()
+        meters.start()
+        step = make_step(run, model, optimizer, precision)
+        recorded = loop.train(run, step, loader, markers, clock, capture, speak)
+        used = meters.stop()
     # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
     backend.barrier()
     findings = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.notes]
@@ -178,16 +180,14 @@ def compiled(model: torch.nn.Module, run: Run) -> torch.nn.Module:
 
 
 def graph_findings(run: Run, device: torch.device) -> list[str]:
-    """What a profile of a run whose model is compiled into CUDA graphs does not know."""
-    if (
-        device.type != "cuda"
-        or run.profile == "none"
-        or run.compile not in ("max-autotune", "reduce-overhead")
-    ):
+    """What a profile of a run in CUDA graphs does not know."""
+    compiled_into = run.compile in ("max-autotune", "reduce-overhead")
+    if device.type != "cuda" or run.profile == "none" or not (run.graph or compiled_into):
         return []
+    option = "graph true" if run.graph else f"compile {run.compile}"
     return [
-        f"compile {run.compile}: kernels of CUDA graphs have the stage of the graph's launch; their layers, "
-        "operators and FLOPs are not known"
+        f"{option}: kernels of CUDA graphs have the stage of the graph's launch; their layers, operators and "
+        "FLOPs are not known"
     ]
 
 

@@ -13,6 +13,7 @@ from jobs.run import Run
 from jobs.store import RankReport
 from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
 from train.device import driven
+from train.device_name import device_name
 from train.energy import Used
 from train.locality import Place
 from train.loop import Recorded
@@ -64,7 +65,7 @@ def report_of(ended: Ended) -> RankReport:
         world_size=world.size,
         local_rank=world.local_rank,
         hostname=socket.gethostname(),
-        device=torch.cuda.get_device_name(ended.device) if on_gpu else "cpu",
+        device=device_name(ended.device),
         bound_cpus=ended.place.cpus,
         bound_cards=list(ended.place.cards),
         backend=ended.backend.description,

@@ -100,23 +100,8 @@ def _host_by_mpi(size: int, launcher: str) -> str:
     return MPI.COMM_WORLD.bcast(socket.gethostname())
 
 
-def gloo_interface(environment: Mapping[str, str], world: World, network: str = "eth") -> dict[str, str]:
-    """What Gloo must be told: on one node it goes over loopback, for the host's name may not resolve.
-
-    Args:
-        network: the run's, by which the site file names the interface.
-
-    Raises:
-        UserError: this node does not have the interface that Gloo is told.
-    """
-    here = [name for _, name in socket.if_nameindex()]
-    for name in filter(None, environment.get("GLOO_SOCKET_IFNAME", "").split(",")):
-        if name not in here:
-            node = f"{socket.gethostname()}, which has {', '.join(here)}"
-            raise UserError(
-                f"no network interface {name} on {node}: correct network.{network.lower()}.interface in the "
-                "site file (or GLOO_SOCKET_IFNAME)"
-            )
+def gloo_interface(environment: Mapping[str, str], world: World) -> dict[str, str]:
+    """What Gloo must be told: on one node it goes over loopback, for the host's name may not resolve."""
     if "GLOO_SOCKET_IFNAME" in environment or world.size > world.local_size:
         return {}
     try:
@@ -125,3 +110,23 @@ def gloo_interface(environment: Mapping[str, str], world: World, network: str = 
         loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
         return {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
     return {}
+
+
+def check_interface(environment: Mapping[str, str], variable: str, network: str) -> None:
+    """Refuse network interfaces that this node does not have: a library says less of them, or waits for them.
+
+    Args:
+        variable: the one that names them to the library.
+        network: the run's, by which the site file names them.
+
+    Raises:
+        UserError: it names the interface and the site file's key.
+    """
+    here = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, environment.get(variable, "").split(",")):
+        if name not in here:
+            node = f"{socket.gethostname()}, which has {', '.join(here)}"
+            raise UserError(
+                f"no network interface {name} on {node}: correct network.{network.lower()}.interface in the "
+                f"site file (or {variable})"
+            )

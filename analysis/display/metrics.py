@@ -26,7 +26,7 @@ RANGE = "range"  # of what was tried; how often it holds the truth is not known
 _KINDS = {
     CONFIDENCE: "95 % confidence interval; it contains the true value in 95 % of cases or more",
     NOMINAL: "95 % confidence interval; it contains the true value in 93 to 98 % of cases",
-    IN_RUN: "interval over the batches of one run, without differences between runs (docs/methods.md: "
+    IN_RUN: "interval over the steps of one run, without differences between runs (docs/methods.md: "
     "coverage)",
     RANGE: "lowest and highest of the variants tried, or of the measurements",
 }
@@ -163,8 +163,13 @@ class Metric:
         )
 
 
+_STEP = {"batch": "step", "batches": "steps"}
+
+
 def header(name: str) -> str:
     """A column's name in a few short lines, its unit last: ``bandwidth_efficiency_pct`` ..."""
+    # Data call a step of training a batch; a field of that name is the option.
+    words = {} if name in FIELDS else _STEP
     unit = ""
     for end, written in UNITS.items():
         if name.endswith(end):
@@ -172,6 +177,7 @@ def header(name: str) -> str:
             break
     lines: list[str] = []
     for word in name.split("_"):
+        word = words.get(word, word)
         if lines and len(lines[-1]) + len(word) < 10:
             lines[-1] += " " + word
         else:
@@ -209,7 +215,7 @@ OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["re
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
 RUNS = Metric("runs", "number of runs averaged")
-BATCH = Metric("batch_index", "batch of the run, from 0", "batch", key=True)
+BATCH = Metric("batch_index", "step of the run, from 0", "step", key=True)
 
 
 def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:

@@ -26,11 +26,14 @@ def shown(value: Any) -> str:
     return digits(value) if isinstance(value, float) else str(value)
 
 
+_LEAST = 0.5e-8  # what is less has no digit among the eight decimals that are printed at most
+
+
 def digits(value: float | None, significant: int = 4) -> str:
     """A figure with as many digits as one reads: ``12.34``, ``1234``, ``0.01234``; a dash for none."""
     if value is None or not math.isfinite(value):
         return "-"
-    if value == 0:
+    if abs(value) < _LEAST:
         return "0"
     before = math.floor(math.log10(abs(value))) + 1
     places = significant - max(before, 1) if before > 0 else significant - before

@@ -30,62 +30,19 @@ PART_COLOURS = {
 }
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
-    # Above the plot: below it, a second line of the legend would cover the axis' title.
-    "legend": {"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0},
+    # Where it lies and how high it is depends on the chart's width: page/charts.js.
+    "legend": {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom"},
+    "legend2": {"orientation": "h", "x": 0, "y": 1.12, "yanchor": "bottom"},
     "height": 400,
     "hovermode": "closest",
 }
-
-_MOST_ABOVE = 6  # entries of a legend above the plot; more stand beside it
-
-_ENTRY = 21  # height of an entry of a legend beside the plot, pixels
 
 Figure = dict[str, Any]
 
 
 def figure(traces: Sequence[dict[str, Any]], layout: dict[str, Any]) -> Figure:
-    """Traces and layout as one; a legend of many entries stands beside the plot, not over its title."""
-    entries = sum(trace.get("showlegend", True) for trace in traces)
-    if entries > _MOST_ABOVE:
-        order = {name: value for name, value in layout["legend"].items() if name == "traceorder"}
-        margin = {**layout["margin"], "t": 48}
-        height = max(layout["height"], margin["t"] + margin["b"] + _ENTRY * entries)
-        layout = {**layout, "legend": {"x": 1.01, "y": 1, **order}, "margin": margin, "height": height}
+    """Traces and layout as one."""
     return {"data": list(traces), "layout": layout}
-
-
-def throughput(points: pd.DataFrame, label: str = "label") -> Figure:
-    """Images/s against ranks, a line a configuration, with the ideal line from each base point.
-
-    Args:
-        points: columns ``world_size, images_per_s, images_per_s_low, images_per_s_high`` (NaN: no interval),
-            ``facts`` (what the filters look at), and ``label``, which tells the series apart.
-    """
-    traces = []
-    for index, (name, series) in enumerate(_series(points, label)):
-        base = series.iloc[0]
-        ideal = base["images_per_s"] * series["world_size"] / base["world_size"]
-        traces.append(_line(series, name, index, "images_per_s", "images/s"))
-        if len(series) > 1:
-            traces.append(_ideal(series, ideal, name, index))
-    return figure(traces, _against_ranks(points, "Throughput", "images/s"))
-
-
-def efficiency(points: pd.DataFrame, label: str = "label") -> Figure:
-    """Scaling efficiency in percent against ranks, with the ideal line at 100 %.
-
-    Args:
-        points: columns ``world_size, scaling_efficiency_pct`` (with ``_low``, ``_high``), ``facts``.
-    """
-    traces = [
-        _line(series, name, index, "scaling_efficiency_pct", "%")
-        for index, (name, series) in enumerate(_series(points, label))
-    ]
-    ranks = sorted(points["world_size"].unique())
-    ideal: dict[str, Any] = {"x": _plain(ranks), "y": [100] * len(ranks), "mode": "lines", "name": "ideal"}
-    ideal |= {"line": {"dash": "dash", "color": "#7F7F7F", "width": 1.5}, "hoverinfo": "skip"}
-    layout = _against_ranks(points, "Scaling efficiency", "% of ideal")
-    return figure([*traces, ideal], layout)
 
 
 def predictions(points: pd.DataFrame, title: str, label: str = "label") -> Figure:
@@ -107,7 +64,7 @@ def parts(
     title: str,
     label: str = "label",
     unit: str = "ms",
-    of: str = "ms per batch",
+    of: str = "ms per step",
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
@@ -122,7 +79,7 @@ def parts(
             "orientation": "h",
             "name": part.replace("_", " "),
             "y": points[label].tolist(),
-            "x": _plain(points[f"{part}_{unit}"]),
+            "x": plain_numbers(points[f"{part}_{unit}"]),
             "customdata": points["facts"].tolist(),
             "marker": {"color": colour},
             "hovertemplate": f"%{{y}}<br>{part.replace('_', ' ')}: %{{x:.2f}} {of}<extra></extra>",
@@ -149,14 +106,14 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
                 "orientation": "h",
                 "name": name,
                 "y": [_shortened(kernel) for kernel in of_class["short_name"]],
-                "x": _plain(of_class["ms_per_batch"]),
+                "x": plain_numbers(of_class["ms_per_batch"]),
                 "hovertext": of_class["short_name"].tolist(),
-                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per batch<extra></extra>",
+                "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per step<extra></extra>",
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }
         )
     whole = top.groupby("short_name", sort=False)["ms_per_batch"].sum().sort_values(ascending=False)
-    layout = bars(title, "ms per batch", len(whole))
+    layout = bars(title, "ms per step", len(whole))
     order = [_shortened(kernel) for kernel in whole.index]
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": order}
     return figure(traces, layout)
@@ -189,21 +146,8 @@ def shares(points: pd.DataFrame, label: str = "label") -> Figure:
     return figure(traces, placed)
 
 
-def by_nodes(points: pd.DataFrame, column: str, title: str, unit: str, label: str = "label") -> Figure:
-    """A figure against the number of nodes, a line a ``label``.
-
-    Args:
-        points: columns ``nodes``, ``column`` (with ``_low``, ``_high``), ``facts``.
-    """
-    traces = [
-        _line(series, name, index, column, unit, ("nodes", "nodes"))
-        for index, (name, series) in enumerate(_series(points, label, "nodes"))
-    ]
-    return figure(traces, _against(points, "nodes", "nodes", title, unit))
-
-
-def _series(points: pd.DataFrame, label: str, by: str = "world_size") -> list[tuple[str, pd.DataFrame]]:
-    ordered = points.sort_values(by)
+def _series(points: pd.DataFrame, label: str) -> list[tuple[str, pd.DataFrame]]:
+    ordered = points.sort_values("world_size")
     return [(str(name), series) for name, series in ordered.groupby(label, sort=False)]
 
 
@@ -213,8 +157,8 @@ def _styled(
     """A line with marks in the look of the ``index``-th."""
     colour = PALETTE[index % len(PALETTE)]
     return {
-        "x": _plain(series[x]),
-        "y": _plain(series[y]),
+        "x": plain_numbers(series[x]),
+        "y": plain_numbers(series[y]),
         "name": name,
         "mode": "lines+markers",
         "meta": series["facts"].iloc[0],
@@ -229,28 +173,14 @@ def _line(
     index: int,
     column: str,
     unit: str,
-    against: tuple[str, str] = ("world_size", "ranks"),
 ) -> dict[str, Any]:
-    trace = _styled(series, name, index, against[0], column)
-    trace["hovertemplate"] = f"{escaped(name)}<br>%{{x}} {against[1]}: %{{y:.4g}} {unit}<extra></extra>"
+    trace = _styled(series, name, index, "world_size", column)
+    trace["hovertemplate"] = f"{escaped(name)}<br>%{{x}} ranks: %{{y:.4g}} {unit}<extra></extra>"
     if f"{column}_low" in series:
         above, below = series[f"{column}_high"] - series[column], series[column] - series[f"{column}_low"]
-        trace["error_y"] = {"type": "data", "symmetric": False, "array": _plain(above)}
-        trace["error_y"] |= {"arrayminus": _plain(below), "thickness": 1.5, "width": 5}
+        trace["error_y"] = {"type": "data", "symmetric": False, "array": plain_numbers(above)}
+        trace["error_y"] |= {"arrayminus": plain_numbers(below), "thickness": 1.5, "width": 5}
     return trace
-
-
-def _ideal(series: pd.DataFrame, ideal: pd.Series, name: str, index: int) -> dict[str, Any]:
-    return {
-        "x": _plain(series["world_size"]),
-        "y": _plain(ideal),
-        "name": f"{name}, ideal",
-        "mode": "lines",
-        "meta": series["facts"].iloc[0],
-        "line": {"dash": "dot", "color": PALETTE[index % len(PALETTE)], "width": 1},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
 
 
 def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any]:
@@ -258,7 +188,7 @@ def _against_ranks(points: pd.DataFrame, title: str, unit: str) -> dict[str, Any
 
 
 def _against(points: pd.DataFrame, column: str, what: str, title: str, unit: str) -> dict[str, Any]:
-    measured = _plain(sorted(points[column].unique()))
+    measured = plain_numbers(sorted(points[column].unique()))
     # Counts double, so the axis is logarithmic; the ticks are what was measured.
     xaxis = {
         "title": beside_ticks(what),
@@ -297,6 +227,6 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _plain(values: Sequence | pd.Series) -> list:
+def plain_numbers(values: Sequence | pd.Series) -> list:
     """Numbers as JSON can hold them: NaN and infinity become null."""
     return [value if np.isfinite(value) else None for value in pd.Series(list(values)).tolist()]

@@ -129,8 +129,8 @@ def _merged(study: Study, members: Sequence[Point]) -> list[Point]:
         if len(same) > 1:
             lengths = " and ".join(str(one.fields["batches"]) for one in same)
             study.note(
-                f"configurations of {first.label} that differ only in their number of batches ({lengths}) "
-                f"are combined: the runs of {first.fields['batches']} batches give the durations"
+                f"configurations of {first.label} that differ only in their number of steps ({lengths}) "
+                f"are combined: the runs of {first.fields['batches']} steps give the durations"
             )
             first = _with_profiled(first, [run for one in same for run in one.profiled])
         points.append(first)

@@ -103,13 +103,17 @@ def rows(series: Sequence[Series], wanted: Sequence[int]) -> tuple[Rows, list[st
     return answer, list(dict.fromkeys(reasons))
 
 
+UNDETERMINED = "do not determine"  # measurements what is to be predicted
+
+
 def _undetermined(row: Mapping[str, Any], configuration: Sequence[str]) -> str:
     """Why a row whose range is too wide is none; ``configuration`` tells it from the others."""
     measured_on = row["measured_on"].replace(" ", ", ")
     low, high = digits(row["images_per_s_low"], 3), digits(row["images_per_s_high"], 3)
     return (
-        f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks do not "
-        f"determine those on {row['ranks']} ({low} to {high} images/s fit): measure more numbers of ranks"
+        f"{' '.join(configuration)}{': ' if configuration else ''}throughputs on {measured_on} ranks "
+        f"{UNDETERMINED} those on {row['ranks']} ({low} to {high} images/s fit): measure more numbers of "
+        "ranks"
     )
 
 

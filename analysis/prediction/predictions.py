@@ -21,7 +21,7 @@ from analysis.display.numbers import signed
 from analysis.measures.scaling.points import Scaling
 from analysis.prediction import believed, configurations, extrapolate, simulate_rows
 from analysis.prediction.basis import Network
-from analysis.prediction.extrapolate import Series
+from analysis.prediction.extrapolate import UNDETERMINED, Series
 from analysis.results.study import Study
 from profiling.errors import UserError
 
@@ -49,7 +49,7 @@ METRICS = (
     ),
     Metric("believed", "false: the other method is preferred, for a reason given below the table"),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
-    Metric("batch_ms", "duration of a batch of the job", interval=RANGE),
+    Metric("batch_ms", "duration of a step of the job", interval=RANGE),
     Metric(
         "scaling_efficiency_pct",
         "relative to the smallest measured number of ranks",
@@ -68,7 +68,7 @@ METRICS = (
     Metric("traced_ranks", "simulation: number of profiled ranks"),
     Metric(
         "fit_error_pct",
-        "simulation: difference of the simulated batch on traced_ranks from the measured one",
+        "simulation: difference of the simulated step on traced_ranks from the measured one",
         "fit error\nof step, %",
         show=signed(1),
     ),
@@ -80,7 +80,7 @@ METRICS = (
     Metric("exchanges_tried", "algorithms that fit about as well", text=True),
     Metric("allreduce_error_pct", "difference of the recorded allreduces from the best fit"),
     Metric("late_ranks", "stragglers among the profiled ranks"),
-    Metric("buckets", "gradient buckets per batch"),
+    Metric("buckets", "gradient buckets per step"),
     Metric("exposed_ms", "exposed part of the gradient exchange"),
     Metric("hidden_ms", "part of the gradient exchange that is overlapped with computation"),
     Metric("measured_hidden_ms", "overlapped part as measured on traced_ranks"),
@@ -141,8 +141,13 @@ def of_study(
 
 
 def _neither(untold: Sequence[str], reasons: Sequence[str]) -> str:
-    """Why there is neither a curve nor a simulation, in one line."""
-    return f"no prediction: {first_of(list(dict.fromkeys([*untold, *reasons])))}"
+    """Why there is neither a curve nor a simulation, in one line.
+
+    That profiles do not determine it either adds nothing; what a simulation lacks may be easier to give.
+    """
+    lacking = [reason for reason in reasons if reason not in untold and UNDETERMINED not in reason]
+    also = f"; no simulation: {lacking[0]}" if lacking else ""
+    return f"no prediction: {untold[0] if untold else reasons[0]}{also}"
 
 
 def first_of(reasons: Sequence[str]) -> str:
@@ -170,7 +175,7 @@ def wanted_ranks(text: str, series: Sequence[Series]) -> list[int]:
 _RANGES = {
     extrapolate.CURVE: "Ranges of curves: over all functions that fit the measured throughputs.",
     simulate_rows.SIMULATION: "Ranges of simulations: over all allreduce algorithms that fit the recorded "
-    "ones; batches, calls and runs are resampled.",
+    "ones; steps, calls and runs are resampled.",
 }
 _NOT_95 = (
     "Ranges are not 95 % confidence intervals: they do not include links that only more ranks share "

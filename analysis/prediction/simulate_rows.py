@@ -28,7 +28,7 @@ from analysis.prediction.basis import (
 )
 from analysis.prediction.configurations import Configuration, error_of
 from analysis.prediction.exchange_forms import Layout
-from analysis.prediction.extrapolate import WIDEST, doublings, outside
+from analysis.prediction.extrapolate import UNDETERMINED, WIDEST, doublings, outside
 from analysis.prediction.simulate import Model
 from analysis.prediction.traced_step import Traced, traced
 from analysis.results.study import Study
@@ -104,7 +104,7 @@ def _too_wide(row: dict[str, Any]) -> str:
         return ""
     measured_on = row["measured_on"].replace(" ", ", ")
     return (
-        f"profiles on {measured_on} ranks do not determine {row['ranks']} ranks ({digits(low, 3)} to "
+        f"profiles on {measured_on} ranks {UNDETERMINED} {row['ranks']} ranks ({digits(low, 3)} to "
         f"{digits(high, 3)} images/s fit): profile more numbers of ranks"
     )
 

@@ -26,7 +26,7 @@ COLUMNS = {
         *figures.METRICS,
         *use.METRICS,
     ),
-    "PyProf tables (they hold no batch durations):": reference.METRICS,
+    "PyProf tables (they hold no step durations):": reference.METRICS,
     "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
     "Published method, for PyProf tables of configurations that TAU timed too:": scaled_published.METRICS,
 }
@@ -82,12 +82,12 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
         return no_result(study)
     if study.tau_intervals and list(methods) == ["corrected"]:
         return (
-            f"{study.path} holds only application times from TAU, which include startup and no batches, so "
+            f"{study.path} holds only application times from TAU, which include startup and no steps, so "
             "the corrected method has no result; see --method published"
         )
     if study.of_kind("pyprof") and list(methods) == ["published"]:
         return (
-            f"{study.path} holds no batch durations: the published scaled efficiencies of PyProf tables "
+            f"{study.path} holds no step durations: the published scaled efficiencies of PyProf tables "
             "need TAU tables of the same configurations; see analysis.efficiency --method published"
         )
     if study.tau_intervals:
@@ -100,7 +100,7 @@ def _corrected(study: Study, group_by: Sequence[str], scaling: Scaling | None) -
     if study.of_kind("pyprof"):
         answer += reference.pyprof_rows(study, group_by)
     if study.tau_intervals and answer:
-        study.note("TAU tables hold no batch durations: they are used only by the published method")
+        study.note("TAU tables hold no step durations: they are used only by the published method")
     return answer
 
 

@@ -54,7 +54,7 @@ def _of_runs(study: Study, rows: Rows) -> Lines:
         _startup(study, rows),
         _coverage(rows),
         _serialised(study),
-        line("others", "hold by construction", "batches are counted (2), the baseline is named (8), "
+        line("others", "hold by construction", "steps are counted (2), the baseline is named (8), "
              "intervals come from resampling and nothing is cut (9), costs are summed first (10), shards "
              "follow the global rank (12), unattributed kernels have a direction of their own (14), finished "
              "runs are kept (15)"),
@@ -67,7 +67,7 @@ def _swapped(rows: Rows) -> str:
         return line("1", "swapped columns", "not shown: no run has kernels and a datasheet peak")
     row = known[0]
     flops, bandwidth = row["flops_efficiency_of_batch_pct"], row["bandwidth_efficiency_of_batch_pct"]
-    text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of a batch would change places"
+    text = f"{flops:.2f} % FLOPS and {bandwidth:.2f} % bandwidth of a step would change places"
     return line("1", "swapped columns", text)
 
 
@@ -124,14 +124,14 @@ def _estimators(study: Study, rows: Rows) -> str:
     if not least:
         return line(
             "5, 6",
-            "estimators of the batch",
+            "estimators of the step",
             "not shown: no profiled run has an unprofiled one of the same configuration",
         )
     text = (
         "the smallest of the profiled estimates differs from the unprofiled run by "
         f"{span(least, '{:+.1f}', ' %')}"
     )
-    return line("5, 6", "estimators of the batch", text)
+    return line("5, 6", "estimators of the step", text)
 
 
 def _row_of(rows: Rows, fields: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -148,7 +148,7 @@ def _startup(study: Study, rows: Rows) -> str:
             shares.append(100 * min(1.0, starts / source.manifest.seconds))
     if not shares:
         return line("7", "startup", "not shown: no run recorded its wall time")
-    text = f"{span(shares, '{:.0f}', ' %')} of a run's wall time is before its first batch"
+    text = f"{span(shares, '{:.0f}', ' %')} of a run's wall time is before its first step"
     before, after = [], []
     for row in tau.run_rows(study):
         same = _row_of(rows, row)

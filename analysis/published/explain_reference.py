@@ -60,7 +60,7 @@ def of_pyprof(study: Study) -> Lines:
     """The lines of PyProf tables."""
     tables = _tables(study)
     if not tables:
-        return [line("2-14", "all", "no table has two batches, one of them attributed: nothing can be shown")]
+        return [line("2-14", "all", "no table has two steps, one of them attributed: nothing can be shown")]
     peak, _ = published_bound(study)
     return [
         _swapped(study),
@@ -109,12 +109,12 @@ def _counts(tables: Sequence[_Table]) -> Lines:
     forward = span([table.sums.batches.forward for table in tables], "{:.0f}")
     backward = span([table.sums.batches.backward for table in tables], "{:.0f}")
     text = (
-        f"{moves(mixed, right, '{:.4f}', ' TFLOP')} per batch: {forward} forward, {backward} backward passes"
+        f"{moves(mixed, right, '{:.4f}', ' TFLOP')} per step: {forward} forward, {backward} backward passes"
     )
     return [
-        line("2", "mixed batch counts", f"{text}; the reference divides the sum by 25"),
-        line("3", "autotuning of batch 0", "that forward mean includes its trials; without batch 0: "
-             f"{moves(right, steady, '{:.4f}', ' TFLOP')} per batch"),
+        line("2", "mixed step counts", f"{text}; the reference divides the sum by 25"),
+        line("3", "autotuning of step 0", "that forward mean includes its trials; without step 0: "
+             f"{moves(right, steady, '{:.4f}', ' TFLOP')} per step"),
     ]  # fmt: skip
 
 
@@ -126,9 +126,9 @@ def _denominators(tables: Sequence[_Table], peak: float) -> Lines:
     attributed = [100 * table.cost.counted_ns / table.cost.kernel_ns for table in tables]
     return [
         line("3", "denominators", f"FLOPS efficiency of kernels {moves(before, after, '{:.2f}', ' %')}: "
-             "only attributed batches, without the loader's kernels"),
+             "only attributed steps, without the loader's kernels"),
         line("4", BY_LAUNCH, f"{moves(by_name, by_launch, '{:.1f}', ' %')}; "
-             f"in attributed batches {np.median(attributed):.1f} %"),
+             f"in attributed steps {np.median(attributed):.1f} %"),
     ]  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def _not_50(study: Study) -> str:
         1e3 * float(np.median(timed[key]) - np.median(started[key])) / (published_formulas.BATCHES - 1)
         for key in both
     ]
-    return line("5", "49, not 50", f"batch {moves(before, after, '{:.1f}', ' ms')}, medians of both")
+    return line("5", "49, not 50", f"step {moves(before, after, '{:.1f}', ' ms')}, medians of both")
 
 
 def _startup(rows: Rows) -> Lines:

@@ -21,12 +21,12 @@ METRICS = (
         "tables",
         "number of tables (repetitions, ranks) in a row; costs are summed over them before ratios are formed",
     ),
-    Metric("fprop_batches", "forward passes counted in them", "fprop\nbatches"),
-    Metric("bprop_batches", "attributed backward passes counted in them", "bprop\nbatches"),
+    Metric("fprop_batches", "forward passes counted in them", "fprop\nsteps"),
+    Metric("bprop_batches", "attributed backward passes counted in them", "bprop\nsteps"),
     Metric(
         "tflop_per_batch",
         "forward FLOPs divided by fprop_batches, plus backward FLOPs divided by bprop_batches, 1e12",
-        "TFLOP/\nbatch",
+        "TFLOP/\nstep",
         places=5,
     ),
     Metric(
@@ -41,7 +41,7 @@ METRICS = (
         "bprop\ncover. %",
         places=1,
     ),
-    Metric("kernel_ms", "kernel time of the model per attributed batch", "kernels\nms"),
+    Metric("kernel_ms", "kernel time of the model per attributed step", "kernels\nms"),
     Metric(
         "flops_efficiency_of_kernels_pct",
         "FLOPs divided by kernel time and the datasheet's peak",
@@ -88,7 +88,7 @@ def pyprof_rows(study: Study, group_by: Sequence[str] = ()) -> Rows:
 def _find_what_is_not_known(study: Study, sources: Sequence[Source], sums: Mapping[str, TableSums]) -> None:
     for source in sources:
         if not sums[source.id].batches.forward:
-            study.note("no loss kernel found, so its batches cannot be counted", source)
+            study.note("no loss kernel found, so its steps cannot be counted", source)
     models = {s.fields.get("model") for s in sources if analytic_forward_flops(s) is None}
     unknown = sorted(str(model) for model in models if model)  # no model: the name said no configuration
     if unknown:

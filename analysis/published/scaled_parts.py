@@ -134,9 +134,9 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
         *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
     ]
     lines = [
-        "Growth of each part of a profiled batch relative to the baseline; negative: it shrank.",
+        "Growth of each part of a profiled step relative to the baseline; negative: it shrank.",
         *([_TRANSFER] if split else []),
-        "Unattributed: growth of unprofiled batches that profiled ones do not show (negative: the reverse).",
+        "Unattributed: growth of unprofiled steps that profiled ones do not show (negative: the reverse).",
         "Intervals of the parts: within the profiled runs"
         + ("." if intervals else " (columns loss_..._low and loss_..._high of the CSV, and the report)."),
     ]
@@ -154,7 +154,7 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     if len(notes) > _MOST_BASES:
         lines.append(f"  and {len(notes) - _MOST_BASES} more (column loss_note of the CSV)")
     return Part(
-        "Loss of scaling efficiency by part of the batch, percentage points", scaled, shown, "\n".join(lines)
+        "Loss of scaling efficiency by part of the step, percentage points", scaled, shown, "\n".join(lines)
     )
 
 
@@ -220,8 +220,8 @@ def _peaks(own: Rows) -> str:
 def _counted_part(counted: Rows, group_by: Sequence[str]) -> Part:
     shown = columns([*_who(counted, group_by), *reference.METRICS[1:]])
     caption = (
-        "Batches are counted in each table. Coverage: FLOPs from kernels divided by the analytic count. "
-        "Efficiencies: of kernel time.\nPyProf tables hold no batch durations, so there are no images/s and "
+        "Steps are counted in each table. Coverage: FLOPs from kernels divided by the analytic count. "
+        "Efficiencies: of kernel time.\nPyProf tables hold no step durations, so there are no images/s and "
         "no scaling efficiency."
     )
     return Part("PyProf kernel tables, corrected method", counted, shown, caption)

@@ -16,19 +16,17 @@ from analysis.results.study import Study
 from jobs.run import ID_FIELDS
 
 METRICS = (
-    Metric(
-        "batch_duration_s", "published estimate of the batch duration, from TAU's times", "batch, s\n(TAU)"
-    ),
+    Metric("batch_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
     Metric(
         "flops_efficiency_of_batch_pct",
-        "FLOPs divided by 25 batch durations and the published peak",
-        "FLOPS eff. %\nof batch",
+        "FLOPs divided by 25 step durations and the published peak",
+        "FLOPS eff. %\nof step",
         places=2,
     ),
     Metric(
         "bandwidth_efficiency_of_batch_pct",
-        "bytes divided by 25 batch durations and the published peak",
-        "bandw. eff. %\nof batch",
+        "bytes divided by 25 step durations and the published peak",
+        "bandw. eff. %\nof step",
         places=2,
     ),
 )
@@ -44,7 +42,7 @@ def scaled_rows(study: Study) -> Rows:
     timed = [source for source in sources if _point(source.fields) in durations]
     if sources and len(timed) < len(sources):
         study.note(
-            f"the published scaled efficiencies of {len(sources) - len(timed)} PyProf tables need a batch "
+            f"the published scaled efficiencies of {len(sources) - len(timed)} PyProf tables need a step "
             "duration, which no TAU table here holds; analysis.efficiency --method published gives the "
             "other values"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from analysis.display import output
 from analysis.measures.anatomy import timeline
+from analysis.measures.critical_path import track
 from analysis.report.render import Page, render
 from analysis.results.log import in_counts
 from analysis.results.raw import load_or_convert
@@ -58,7 +59,7 @@ def main() -> int:
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, timeline.FILE)
-        timeline.write_of(study, own, arguments.run, arguments.batches)
+        timeline.write_of(study, own, arguments.run, arguments.batches, track.added)
     failed = [failure for failure in study.failed if failure.kind != "excluded"]
     if failed:
         what = "job" if study.of_kind("trace") and not study.of_kind("run") else "run"

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.display.numbers import digits
 from analysis.prediction.simulate import in_words
 from analysis.report.causes import Late
-from analysis.report.sentences import Sentence, ranks_in_words
+from analysis.report.sentences import TRY, Sentence, ranks_in_words
 
 # A change that would give less than this, by simulation, is not advised.
 LEAST_GAIN_PCT = 1.0
@@ -93,7 +93,7 @@ def against(key: str, gained: Mapping[str, Any], without: Sequence[str] = ()) ->
         advice = ADVICE[part]
         for words in without:
             advice = advice.replace(words, "")
-        return [Sentence(f"What to try: {advice}.", "table")]
+        return [Sentence(f"What to try: {advice}.", "table", answers=TRY)]
     on = f"simulated on {ranks_in_words(tried[0]['ranks'])}"
     useful = [row for row in tried if row["gain_pct"] >= LEAST_GAIN_PCT]
     if not useful:
@@ -124,12 +124,12 @@ def held_up(late: Late | None) -> list[Sentence]:
         least, how = "at least ", f"in the stage times of {late.runs} of {late.of} runs"
     text = (
         f"{who[0].upper()}{who[1:]} {'is a straggler' if one else 'are stragglers'}: the other ranks wait "
-        f"{least}{digits(late.ms, 3)} ms per batch for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
-        f"the batch, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
+        f"{least}{digits(late.ms, 3)} ms per step for {'it' if one else 'them'} ({late.share_pct:.0f} % of "
+        f"the step, measured {how}). Likely cause: {_LATE_CAUSE.get(late.cause, late.cause)}."
     )
     sentences = [Sentence(text, "stragglers", key_of(late))]
     if late.cause in _ABOUT_LATE:
-        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers"))
+        sentences.append(Sentence(f"What to try: {_ABOUT_LATE[late.cause]}.", "stragglers", answers=TRY))
     return sentences
 
 
@@ -138,8 +138,8 @@ def perhaps(ranks: Sequence[int], ms: float) -> list[Sentence]:
     if not ranks:
         return []
     text = (
-        f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per batch for "
-        f"{_numbered(ranks)}. With so few recorded batches this may be chance: record more (batches, "
+        f"In the profiled runs the other ranks waited up to {digits(ms, 3)} ms per step for "
+        f"{_numbered(ranks)}. With so few recorded steps this may be chance: record more (batches, "
         "attribute_from)."
     )
     return [Sentence(text, "stragglers")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from analysis.display.metrics import Rows
+from analysis.measures.scaling import factors
 from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, varied, with_ranks
@@ -60,15 +61,43 @@ class Context:
         result: T = self._results[compute]
         return result
 
+    def by_effect(self, names: Sequence[str]) -> list[str]:
+        """Factors, the one that explains most first; those whose effect is not known as they were, last."""
+        known = [row["factor"] for row in self.once(effects)]
+        return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def effects(context: Context) -> Rows:
+    """What each factor, and each pair of them, explains: of :func:`factors.rows`; empty: nothing varies."""
+    try:
+        _, cells = context.once(responses)
+        return factors.rows(cells)
+    except UserError:
+        return []
+
+
+def responses(context: Context) -> tuple[str, list[factors.Cell]]:
+    """What the factors are to explain, and its values by configuration.
+
+    Raises:
+        UserError: the study holds no repeated runs, nor TAU tables.
+    """
+    return factors.responses(context.study)
+
 
 @dataclass(frozen=True)
 class Content:
-    """What a section says below its heading."""
+    """What a section says below its heading.
+
+    Attributes:
+        finding: the answer in a sentence; by default the opening's sentence that refers to the section.
+    """
 
     text: str
     charts: Sequence[Chart] = ()
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
+    finding: str = ""
 
 
 def _always(context: Context) -> bool:
@@ -107,4 +136,4 @@ def content_or_why(build: Callable[[Context], Content | None], context: Context)
     try:
         return build(context)
     except UserError as error:
-        return Content(f"Not available: {error}.")
+        return Content(f"Not available: {error}.", finding="Not available.")

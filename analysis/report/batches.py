@@ -1,5 +1,6 @@
 """How steady is a batch? The batches of each run: warmup, median, and how long the slow ones take."""
 
+from analysis.display.metrics import Rows
 from analysis.measures.batches import rows as batches
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.views import as_view
@@ -9,13 +10,24 @@ def _batches(context: Context) -> Content:
     """The table of analysis.batches: a row a run."""
     part = batches.part(batches.rows(context.study))
     text = (
-        "The batches of each run, without warmup. A batch of the job ends with its slowest rank. One batch "
+        "The steps of each run, without warmup. A step of the job ends with its slowest rank. One step "
         "in twenty takes longer than p95. Intervals here are within a run; those in the results above are "
         "between runs."
     )
-    return Content(text, tables=[as_view(part, "batches-table", context.factors)])
+    view = as_view(part, "batches-table", context.factors)
+    return Content(text, tables=[view], finding=_finding(part.rows))
+
+
+def _finding(rows: Rows) -> str:
+    """How much longer the slow steps are than the median, in the least and in the most steady run."""
+    longer = sorted(100 * (row["p95_ms"] / row["batch_ms"] - 1) for row in rows if row.get("p95_ms"))
+    if not longer:
+        return ""
+    return (
+        f"The 95th percentile of a run's steps is {longer[0]:.0f} to {longer[-1]:.0f} % above their median."
+    )
 
 
 BATCHES = SectionKind(
-    "batches", "How steady is a batch?", _batches, lambda context: bool(context.own or context.traces)
+    "batches", "How steady is a step?", _batches, lambda context: bool(context.own or context.traces)
 )

@@ -1,6 +1,7 @@
 """How does a study become a page? Answers first, then their sections, then where it all comes from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from analysis.display.metrics import Rows
@@ -9,6 +10,7 @@ from analysis.measures.scaling.points import other_devices, points_of
 from analysis.report import (
     batches,
     communication,
+    critical_path,
     factors,
     kernels,
     prediction,
@@ -20,6 +22,7 @@ from analysis.report import (
     traces,
 )
 from analysis.report.base import Context, SectionKind
+from analysis.report.opening import drawings
 from analysis.report.render import Filter, Page
 from analysis.report.sentences import Sentence
 from analysis.report.verdict import verdict
@@ -43,6 +46,7 @@ SECTIONS: Sequence[SectionKind] = (
     scaling.ANATOMY,
     communication.COMMUNICATION,
     stragglers.STRAGGLERS,
+    critical_path.CRITICAL_PATH,
     kernels.TOP,
     kernels.CHANGE,
     roofline.ROOFLINE,
@@ -77,11 +81,17 @@ def _page(study: Study) -> Page:
     context = Context(study)
     summary = _summary(context)
     sections = [kind.section(context) for kind in SECTIONS]
+    said = {sentence.figure: sentence.text for sentence in reversed(summary)}
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),
         summary=summary,
-        sections=[section for section in sections if section],
+        sections=[
+            replace(section, finding=section.finding or said.get(section.id, ""))
+            for section in sections
+            if section
+        ],
+        drawings=drawings(context),
         methods=METHODS,
         provenance=provenance.of_study(study),
         filters=_filters(context),
@@ -110,7 +120,7 @@ def _subtitle(study: Study) -> str:
     bad = len(failed)
     jobs = study.of_kind("trace")
     if jobs and not manifests:
-        return f"{traces.counted(jobs)}; {bad} unreadable"
+        return traces.counted(jobs) + (f"; {bad} unreadable" if bad else "")
     if not manifests:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
@@ -190,7 +200,7 @@ def _of_reference(rows: Rows) -> Sequence[Sentence]:
                 "kernel-tables",
             ))  # fmt: skip
         sentences.append(Sentence(
-            "Not enough data to say how training scales: kernel tables hold no batch durations.",
+            "Not enough data to say how training scales: kernel tables hold no step durations.",
             "left-out",
         ))  # fmt: skip
     return sentences

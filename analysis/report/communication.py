@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.lines import Axes
 from analysis.display.metrics import TELLING, Rows, columns, filled
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import communication
 from analysis.measures.kernels.activities import SHARES, of_study, shares
 from analysis.measures.tau import messages
 from analysis.report.base import Content, Context, SectionKind, content_or_why
+from analysis.report.encoded import bar_chart, line_chart, with_lines
 from analysis.report.per_point import merged, named
 from analysis.report.render import Chart, Page, Section
 from analysis.report.views import as_view, called, facts, varied
@@ -18,9 +20,9 @@ from analysis.report.views import as_view, called, facts, varied
 HIDDEN = {"exposed": "#D55E00", "overlapped": "#56B4E9"}
 WAITED = {"transfer": "#0072B2", "wait": "#E69F00"}
 _MPI_CHARTS = (
-    ("mpi_s", "Time in MPI, all ranks", "s"),
-    ("messages", "Messages, all ranks", "messages"),
-    ("volume_mb", "Bytes sent, all ranks", "MB"),
+    Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),
+    Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
+    Axes("nodes", "nodes", "volume_mb", "MB", "Bytes sent, all ranks"),
 )
 
 
@@ -50,34 +52,32 @@ def _communication(context: Context) -> Content:
         " ".join(half.text for half in contents),
         [chart for half in contents for chart in half.charts],
         [table for half in contents for table in half.tables],
+        finding=" ".join(half.finding for half in contents if half.finding),
     )
 
 
 def _collectives(context: Context) -> Content:
     rows = of_points(communication.rows(context.study))
     points = bars_of(rows, context.factors)
-    hidden = plots.parts(points, HIDDEN, "Overlapped with computation, and exposed")
-    charts = [
-        Chart(
-            "exposed",
-            hidden,
-            "Milliseconds per batch of collectives, overlapped with computation and exposed",
-        )
-    ]
+    title = "Overlapped with computation, and exposed"
+    label = "Milliseconds per step of collectives, overlapped with computation and exposed"
+    charts = [bar_chart(context, "exposed", points, HIDDEN, title, label)]
     complete = points.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
-        waited = plots.parts(complete, WAITED, "Transfer, and waiting for other ranks")
-        charts.append(
-            Chart("waits", waited, "Milliseconds per batch of collectives, in transfer and waiting")
-        )
+        title = "Transfer, and waiting for other ranks"
+        label = "Milliseconds per step of collectives, in transfer and waiting"
+        charts.append(bar_chart(context, "waits", complete, WAITED, title, label))
     text = (
-        "Collectives per batch and rank, by configuration (mean over its runs). Wait is the time until the "
+        "Collectives per step and rank, by configuration (mean over its runs). Wait is the time until the "
         "last rank enters the collective; transfer is the time after that. Where collectives run at once, "
         "exposed and overlapped time counts once, transfer and wait for each of them: the charts then have "
         "different totals. busbw is the bus bandwidth as nccl-tests defines it."
     )
     part = Part("", rows, communication.shown(rows))
-    return Content(text, charts, [as_view(part, "communication-table", context.factors)])
+    view = as_view(part, "communication-table", context.factors)
+    exposed = points["exposed_ms"].dropna()
+    finding = f"Exposed: {exposed.min():.3g} to {exposed.max():.3g} ms per step." if len(exposed) else ""
+    return Content(text, charts, [view], finding=finding)
 
 
 # Of a batch: they add up over collectives, and their means over runs are what a point's bars show.
@@ -120,13 +120,14 @@ def _mpi(context: Context) -> Content:
     fields = varied(rows)
     lines = [name for name in fields if name not in ("nodes", "world_size")]
     labelled: Rows = [{**row, "label": called(row, lines), "facts": facts(row, lines)} for row in rows]
-    points = pd.DataFrame(labelled)
     charts = [
-        Chart(f"mpi-{name}", plots.by_nodes(points.dropna(subset=[name]), name, title, unit),
-              f"{title}, by number of nodes")
-        for name, title, unit in _MPI_CHARTS
-        if name in points and points[name].notna().any()
-    ]  # fmt: skip
+        line_chart(
+            context, f"mpi-{axes.y}", with_lines(known, axes.x), axes, f"{axes.title}, by number of nodes"
+        )
+        for axes in _MPI_CHARTS
+        # Of profiles that were converted the number of nodes is not known.
+        if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
+    ]
     text = (
         "MPI as TAU recorded it, startup included: time in allreduce, broadcast, gather and allgather, "
         "number of messages, and their bytes, summed over ranks. Bars show the central 95 % of repetitions "

@@ -8,8 +8,9 @@ from analysis.display import plots
 from analysis.display.metrics import Rows
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
-from analysis.report.base import Content, Context, SectionKind
+from analysis.report.base import Content, Context, SectionKind, effects, responses
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, varied
 
 LEAST = 2  # factors
@@ -25,32 +26,31 @@ def _varying(context: Context) -> bool:
     runs = varied(source.fields for source in context.study.of_kind("run"))
     if len(runs) < LEAST and not context.study.tau_intervals:
         return False
-    _, cells = context.once(_responses)
+    _, cells = context.once(responses)
     return len(factors.varying_of(cells)) >= LEAST
-
-
-def _responses(context: Context) -> tuple[str, list[factors.Cell]]:
-    return factors.responses(context.study)
 
 
 def _factors(context: Context) -> Content:
     """Share of the variance by factor with its interval, largest first."""
-    what, cells = context.once(_responses)
-    rows = factors.rows(cells)
+    what, cells = context.once(responses)
+    rows = context.once(effects)
     finite = [row for row in rows if math.isfinite(row["omega_squared"])]
     together = factors.not_told(rows)
     if not finite:
-        return Content(_not_told(together) if together else _TOO_FEW)
+        text = _not_told(together) if together else _TOO_FEW
+        return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
+    text = _text(finite, what, together)
     return Content(
-        _text(finite, what, together),
-        [Chart("factors", effects(finite, what), label)],
+        text,
+        [Chart("factors", effect_bars(finite, what), label)],
         [as_view(part, "factor-table", ())],
+        finding=first_sentence(text),
     )
 
 
-def effects(rows: Rows, what: str) -> plots.Figure:
+def effect_bars(rows: Rows, what: str) -> plots.Figure:
     """Omega squared of each factor and pair as a bar with its interval, largest on top.
 
     Args:

@@ -17,6 +17,7 @@ from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called, facts
 from analysis.results.study import Source
 
@@ -32,7 +33,8 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     sources = kernels.with_kernels(context.study)
     if not sources:
-        return Content("No kernel data: no run was profiled (profile: torch).")
+        nothing = "No kernel data: no run was profiled (profile: torch)."
+        return Content(nothing, finding=nothing)
     rows, _ = kernels.rows(context.study)
     of_run: dict[str, Rows] = {}
     for row in rows:
@@ -42,7 +44,7 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per batch by kernel")
+    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per step by kernel")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run
@@ -50,10 +52,13 @@ def _top(context: Context) -> Content:
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1), _top_note(of_run))
     text = (
-        "Time per batch and rank, in attributed batches only. On a CPU a kernel is an operator that calls "
+        "Time per step and rank, in attributed steps only. On a CPU a kernel is an operator that calls "
         "no other operator. Efficiencies are relative to the datasheet's peak."
     )
-    return Content(text, [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
+    view = as_view(part, "kernel-table", context.factors, searchable=True)
+    first = of_run[shown][0]
+    finding = f"Longest: {first['kernel']}, {first['ms_per_batch']:.3g} ms per step ({names[shown]})."
+    return Content(text, [chart], [view], finding=finding)
 
 
 def _gpus(source: Source) -> int:
@@ -106,7 +111,8 @@ def _change(context: Context) -> Content:
     title = ("Kernels on more ranks", f"a: {names[0]}; b: {names[1]}")
     parts = kernel_difference.parts(rows[:TOP_CHANGES], totals, title, kernels.naming(kernels.DEFAULT_BY))
     views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    return Content(_change_text(totals, pair), tables=views)
+    text = _change_text(totals, pair)
+    return Content(text, tables=views, finding=first_sentence(text))
 
 
 def smallest_and_largest(sources: Sequence[Source]) -> tuple[Source, Source] | None:
@@ -145,14 +151,14 @@ def _change_text(totals: Sequence[dict], pair: tuple[Source, Source]) -> str:
             f"ranks, {pair[0].fields['grad']} on one rank, which sends no gradients."
         )
     text = (
-        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per batch and rank changes "
+        f"From {pair[0].world_size} to {pair[1].world_size} ranks, kernel time per step and rank changes "
         f"by {of[kernel_difference.ALL]:+.2f} ms ({kinds or 'none changed'})"
     )
     if kernel_difference.BATCH not in of:
-        return f"{text}. The batch duration of these runs is not available.{of_grad}"
+        return f"{text}. The step duration of these runs is not available.{of_grad}"
     return (
         f"{text}, concurrent kernels by {of[kernel_difference.AT_ONCE]:+.2f} ms, and time without a kernel "
-        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded batch changes by "
+        f"by {of[kernel_difference.NO_KERNEL]:+.2f} ms. The recorded step changes by "
         f"{of[kernel_difference.BATCH]:+.2f} ms.{of_grad}"
     )
 
@@ -173,12 +179,14 @@ def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
     rows = utilization.rows(context.study)
     text = (
-        "In recorded batches: the share of time in which a kernel runs and, estimated from launch sizes, "
+        "In recorded steps: the share of time in which a kernel runs and, estimated from launch sizes, "
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
     view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
-    return Content(text, tables=[view], notes=utilization.notes_of(rows))
+    busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
+    finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
+    return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)
 
 
 def _counters_read(context: Context) -> bool:

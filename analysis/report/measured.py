@@ -4,13 +4,18 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
+<<<<<<< HEAD
 from analysis.measures.scaling.points import point_names
 from analysis.report.sentences import Sentence, number, ranks_in_words
+=======
+from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.report.sentences import TRY, Sentence, number, ranks_in_words
+>>>>>>> main
 from analysis.report.views import called
 
 # Options that leave the training job what it is: the model, its data and its batch are the user's question.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
-           "cudnn_benchmark", "bucket_mb", "network", "data_format")  # fmt: skip
+           "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
 
 
 def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
@@ -34,7 +39,7 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
         f"Measured on {ranks_in_words(row['world_size'])}: {called(best, [option])} instead of "
         f"{called(row, [option])} gives {digits(best['images_per_s'], 3)} images/s ({100 * gain:+.0f} %)."
     )
-    return [Sentence(text, "scaling")]
+    return [Sentence(text, "scaling", answers=TRY)]
 
 
 def _only_difference(row: dict[str, Any], other: dict[str, Any]) -> str:

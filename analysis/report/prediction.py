@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import Rows
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.scaling.shared_cores import shared_cores
 from analysis.prediction import believed, predictions
@@ -17,6 +18,7 @@ from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
 from analysis.report.render import Chart
+from analysis.report.sentences import ranks_in_words
 from analysis.report.views import as_view, called, facts
 from jobs.run import own_names
 from profiling.errors import UserError
@@ -55,8 +57,15 @@ def _prediction(context: Context) -> Content:
     which = " ".join(believed.sentences(rows))
     sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     # The chart backs the summary's sentence, where there is one.
+<<<<<<< HEAD
     shown = to_try(rows, own) or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
+=======
+    best = to_try(rows, own)
+    shown = best or _widest(simulated or rows)
+    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
+    rate = digits(shown["images_per_s"], 3)
+>>>>>>> main
     figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
@@ -64,6 +73,7 @@ def _prediction(context: Context) -> Content:
         " ".join(sentence for sentence in sentences if sentence),
         [Chart("prediction", figure, label)],
         [as_view(part, "prediction-table", factors)],
+        finding="" if best else f"Predicted on {ranks_in_words(shown['ranks'])}: {rate} images/s ({name}).",
     )
 
 
@@ -81,10 +91,10 @@ def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[s
     """The chart's points: a line of what was measured, one a method, one a what-if."""
     points = []
     for row in own:
-        if _alike(row, shown):
+        if same_configuration(row, shown):
             points.append({**row, "label": "measured"})
     for row in rows:
-        if _alike(row, shown):
+        if same_configuration(row, shown):
             name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
             points.append({**row, "world_size": row["ranks"], "label": name})
     alike = facts(shown, [name for name in factors if name in (*CONFIGURATION, *own_names(shown))])
@@ -92,7 +102,7 @@ def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[s
     return pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])
 
 
-def _alike(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
+def same_configuration(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     """Whether a row is of the configuration; gradients of one rank have no precision.
 
     Where the batch of the job is constant, that of a rank tells points, not configurations.

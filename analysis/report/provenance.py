@@ -6,6 +6,7 @@ from pathlib import Path
 from analysis.display.terminal import Part, not_in_sweep
 from analysis.measures.scaling import expense
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view
 from analysis.results.study import Study
 from jobs.store import Facts, Manifest
@@ -30,7 +31,7 @@ def _cost(context: Context) -> Content:
     if not any(row.get("device_memory_gb") for row in rows):
         cpu = all(device == "cpu" for device in study.runs["device_name"])
         notes.append(f"GPU memory was not recorded{': the ranks ran on CPUs' if cpu else ''}.")
-    return Content(text, tables=views, notes=notes)
+    return Content(text, tables=views, notes=notes, finding=first_sentence(text))
 
 
 def _left_out(context: Context) -> Content:
@@ -42,7 +43,8 @@ def _left_out(context: Context) -> Content:
     text = "Failed runs, combinations that the sweep leaves out and why, and notes on the data."
     if not notes:
         text = "No run failed, the sweep leaves out no combination, and there are no notes on the data."
-    return Content(text, notes=notes)
+    finding = f"Failed runs: {len(failed)}; other notes: {len(notes) - len(failed)}." if notes else text
+    return Content(text, notes=notes, finding=finding)
 
 
 # Reference files say nothing of what their runs cost.

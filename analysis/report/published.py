@@ -1,13 +1,12 @@
 """What do the reference's own files say? Published scaling, counts of PyProf tables, corrections."""
 
-import pandas as pd
-
-from analysis.display import plots
+from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import Rows
 from analysis.published import scaled_parts
 from analysis.published.explain import explain
 from analysis.report.base import Content, Context, SectionKind
-from analysis.report.render import Chart, TableView
+from analysis.report.encoded import line_chart, with_lines
+from analysis.report.render import TableView
 from analysis.report.views import as_view, called, facts, varied
 
 
@@ -19,7 +18,11 @@ def _scaling(context: Context) -> Content:
         "whole application. The last column is the share of that duration that does not depend on the "
         "batch size."
     )
-    chart = Chart("published", _chart(published), "Published scaling efficiency, by number of ranks")
+    # Each has its own base point for a number of GPUs a node.
+    fields = [name for name in varied(published) if name not in ("nodes", "world_size")]
+    points = [{**row, "label": called(row, fields), "facts": facts(row, fields)} for row in published]
+    label = "Published scaling efficiency, by number of ranks"
+    chart = line_chart(context, "published", with_lines(points, "world_size"), EFFICIENCY, label)
     return Content(text, [chart], _views(published, "published"))
 
 
@@ -29,8 +32,9 @@ def _published(context: Context) -> Rows:
 
 def _tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
-    text = "PyProf kernel tables. Batches are counted in each table, not assumed."
-    return Content(text, tables=_views(_counted(context), "counted"))
+    text = "PyProf kernel tables. Steps are counted in each table, not assumed."
+    counted = _counted(context)
+    return Content(text, tables=_views(counted, "counted"), finding=f"Kernel tables: {len(counted)}.")
 
 
 def _counted(context: Context) -> Rows:
@@ -40,13 +44,6 @@ def _counted(context: Context) -> Rows:
 def _views(rows: Rows, id: str) -> list[TableView]:
     factors = varied(rows)
     return [as_view(part, f"{id}-{number}", factors) for number, part in enumerate(scaled_parts.parts(rows))]
-
-
-def _chart(published: Rows) -> plots.Figure:
-    # Each has its own base point for a number of GPUs a node.
-    fields = [name for name in varied(published) if name not in ("nodes", "world_size")]
-    points = [{**row, "label": called(row, fields), "facts": facts(row, fields)} for row in published]
-    return plots.efficiency(pd.DataFrame(points))
 
 
 def _corrections(context: Context) -> Content:

@@ -5,15 +5,18 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
-from analysis.report.sentences import Sentence
+from analysis.report.sentences import LOST, SCALES, TRY, Sentence
+from analysis.report.small import Drawing
 
-_HERE = Path(__file__).parent
+_PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("filters", "tables", "charts", "sections", "start")  # in the order in which the page runs them
 _WRAPPED = re.compile(
     r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
@@ -59,19 +62,45 @@ class TableView:
     note: str = ""
     title: str = ""
 
+    @property
+    def filterable(self) -> bool:
+        """Whether a filter leaves out rows."""
+        return any(row.facts for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure, and what it shows in words for those who do not see it."""
+    """A plotly figure, and what it shows in words for those who do not see it.
+
+    Attributes:
+        caption: below it: which factors its colours, lines and panels show.
+        wide: it takes the page's width.
+    """
 
     id: str
     figure: dict[str, Any]
     label: str
+    caption: str = ""
+    wide: bool = False
+
+    @property
+    def filterable(self) -> bool:
+        """Whether a filter changes what is drawn: every trace says which configurations it shows."""
+        return all(trace.get("meta") or trace.get("customdata") for trace in self.figure["data"])
+
+    @property
+    def title(self) -> str:
+        """The figure's title as text, which the page sets itself: plotly breaks no lines."""
+        return unescape(self.figure["layout"]["title"]["text"])
 
 
 @dataclass(frozen=True)
 class Section:
-    """A question and its answer."""
+    """A question and its answer.
+
+    Attributes:
+        finding: the answer in a sentence, which stands while the section is folded.
+    """
 
     id: str
     heading: str
@@ -79,6 +108,7 @@ class Section:
     charts: Sequence[Chart] = ()
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
+    finding: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +130,28 @@ class Page:
     methods: str
     provenance: Sequence[tuple[str, str]]
     filters: Sequence[Filter] = field(default=())
+    drawings: Mapping[str, Drawing] = field(default_factory=dict)
+
+    @property
+    def opening(self) -> list["Answer"]:
+        """The first screen: the summary's sentences by the question that they answer."""
+        by_question: dict[str, list[Sentence]] = {question: [] for question in (SCALES, LOST, TRY, "")}
+        for sentence in self.summary:
+            by_question[sentence.question].append(sentence)
+        return [
+            Answer(question, sentences, self.drawings.get(question))
+            for question, sentences in by_question.items()
+            if sentences
+        ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question of the first screen, its sentences, and a small drawing."""
+
+    question: str
+    sentences: Sequence[Sentence]
+    drawing: Drawing | None
 
 
 def render(page: Page) -> str:
@@ -107,7 +159,7 @@ def render(page: Page) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = [
         {"id": chart.id, "json": script_json(chart.figure)}
@@ -116,8 +168,9 @@ def render(page: Page) -> str:
     ]
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},
-        css=(_HERE / "style.css").read_text(encoding="utf-8"),
-        js=(_HERE / "report.js").read_text(encoding="utf-8"),
+        opening=page.opening,
+        css=(_PAGE / "style.css").read_text(encoding="utf-8"),
+        scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
         figures=figures,
     )

@@ -16,6 +16,7 @@ from analysis.measures.kernels.of_run import BY, kernels_of
 from analysis.measures.kernels.roofline import Roof, roofs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
+from analysis.report.sentences import first_sentence
 from analysis.report.views import as_view, called
 from analysis.results.study import Source
 from profiling.errors import UserError
@@ -53,12 +54,13 @@ def _roofline(context: Context) -> Content:
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
     ]
     view = as_view(Part("", by_class, _columns(named_roofs), ""), "roofline-table", context.factors)
-    return Content(_text(rows, placed, named_roofs), [chart], [view])
+    text = _text(rows, placed, named_roofs)
+    return Content(text, [chart], [view], finding=first_sentence(text))
 
 
 def _why_not(rows: Rows, placed: Rows, named_roofs: Sequence[tuple[str, Roof]]) -> str:
     if not rows:
-        return "no profiled run has a kernel in an attributed batch"
+        return "no profiled run has a kernel in an attributed step"
     if not placed:
         return "the profiler recorded no FLOPs or bytes for any kernel"
     if not named_roofs:
@@ -75,7 +77,7 @@ def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
         for row in placed
     ]  # fmt: skip
     table["hint"] = [
-        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per batch" for row in placed
+        f"{row['kernel']} ({row['direction']}): {row['ms_per_batch']:.3f} ms per step" for row in placed
     ]
     return table
 

@@ -1,21 +1,23 @@
 """How does it scale, what is lost, and where does a batch's time go?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from analysis.display import plots
+from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, Rows, columns, names_of
+from analysis.display.numbers import digits
 from analysis.display.terminal import Part
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.encoded import bar_chart, line_chart
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
+from analysis.report.sentences import number, ranks_in_words
 from analysis.report.verdict import has_scaled, unscaled
 from analysis.report.views import as_view, called, facts, varied
 
@@ -27,8 +29,8 @@ def _scaling(context: Context) -> Content:
     own = context.own
     points = _against_ranks(own, context.series)
     charts = [
-        Chart("throughput", plots.throughput(points), "Images/s by number of ranks"),
-        Chart("efficiency", plots.efficiency(points), "Scaling efficiency by number of ranks"),
+        line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
+        line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),
     ]
     strong = own[0]["scaling"] == "strong"
     per = "rank" if context.study.on_cpus else "GPU"
@@ -44,7 +46,7 @@ def _scaling(context: Context) -> Content:
     return Content(text, charts)
 
 
-def _against_ranks(own: Rows, series: Sequence[str]) -> pd.DataFrame:
+def _against_ranks(own: Rows, series: Sequence[str]) -> Rows:
     """The points of the charts: a row a configuration and world size, each series from its base point on.
 
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
@@ -61,7 +63,7 @@ def _against_ranks(own: Rows, series: Sequence[str]) -> pd.DataFrame:
                 "label": row["label"], "facts": row["facts"], "world_size": row["base_world_size"],
                 "images_per_s": rate, "scaling_efficiency_pct": 100.0,
             })  # fmt: skip
-    return pd.DataFrame(points)
+    return points
 
 
 def _table(context: Context) -> Content:
@@ -70,11 +72,14 @@ def _table(context: Context) -> Content:
     factors = varied(context.own)
     views = [as_view(part, f"table-{number}", factors) for number, part in enumerate(parts)]
     text = (
-        "Batch: duration of a step of the job, which ends when its slowest rank does; without warmup. MFU: "
-        "analytic FLOPs divided by batch duration and peak. Profiled / unprofiled: slowdown of a batch "
+        "Step: duration of a step of the job, which ends when its slowest rank does; without warmup. MFU: "
+        "analytic FLOPs divided by step duration and peak. Profiled / unprofiled: slowdown of a step "
         "while the profiler records it."
     )
-    return Content(text, tables=views)
+    best = max(context.own, key=lambda row: row["images_per_s"])
+    rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
+    finding = f"{len(context.own)} configurations; the fastest reaches {rate}."
+    return Content(text, tables=views, finding=finding)
 
 
 def _lost(context: Context) -> Part | None:
@@ -87,10 +92,10 @@ def _loss(context: Context) -> Content:
     assert part is not None  # else the section does not apply
     attributable = [row for row in part.rows if row["loss_unattributed_pct"] is not None]
     text = (
-        "Growth of each part of a profiled batch relative to the baseline, in percentage points of scaling "
+        "Growth of each part of a profiled step relative to the baseline, in percentage points of scaling "
         "efficiency; negative parts shrank. Exposed transfer: gradients in transit that computation does "
         "not overlap. Exposed wait: waiting for other ranks in a collective. Unattributed: growth of "
-        "unprofiled batches that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
+        "unprofiled steps that profiled ones do not show. Segments (negative ones subtracted) sum to 100 "
         "% minus the scaling efficiency."
     )
     if not attributable:
@@ -98,18 +103,19 @@ def _loss(context: Context) -> Content:
             "The parts of the loss are not available: no configuration has profiled runs both of "
             "itself and of its baseline."
         )
-    charts = [_loss_chart(attributable, context.series, context.lines)] if attributable else []
+    charts = [_loss_chart(context, attributable)] if attributable else []
     return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
 
 
-def _loss_chart(rows: Rows, series: Sequence[str], factors: Sequence[str]) -> Chart:
+def _loss_chart(context: Context, rows: Rows) -> Chart:
+    series = context.series
     ordered = sorted(rows, key=lambda row: (called(row, series), row["world_size"] or 0))
-    bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], factors)
-    figure = plots.parts(
-        bars, _LOSS_COLOURS, "Loss of scaling efficiency", unit="pct", of="percentage points"
+    bars = named([{**row, **_parts_lost(row)} for row in ordered], [*series, "world_size"], context.lines)
+    title, label = (
+        "Loss of scaling efficiency",
+        "Percentage points of scaling efficiency lost, by part of the step",
     )
-    label = "Percentage points of scaling efficiency lost, by part of the batch, one bar per configuration"
-    return Chart("loss", figure, label)
+    return bar_chart(context, "loss", bars, _LOSS_COLOURS, title, label, unit="pct", of="percentage points")
 
 
 def _parts_lost(row: dict[str, Any]) -> dict[str, float]:
@@ -124,16 +130,18 @@ def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
     own, factors = context.own, context.factors
     text = (
-        "Median durations of the stages of a batch, without warmup. Load: waiting for the next batch. "
+        "Median durations of the stages of a step, without warmup. Load: waiting for the next batch. "
         "Backward includes gradient communication and waiting for other ranks, which run at the same time."
     )
-    figure = plots.parts(named(own, factors), plots.STAGE_COLOURS, "Stages of a batch")
-    chart = Chart("stages", figure, "Milliseconds per batch in each stage")
+    title, label = "Stages of a step", "Milliseconds per step in each stage"
+    chart = bar_chart(context, "stages", named(own, factors), plots.STAGE_COLOURS, title, label)
     rows = [{**row, "configuration": label} for row, label in zip(own, labels_of(own, factors), strict=True)]
     shown = columns(
         (CONFIGURATION, *figures.METRICS), "configuration", *(f"{name}_ms" for name in plots.STAGE_COLOURS)
     )
-    return Content(text, [chart], [as_view(Part("", rows, shown), "stages-table", factors)])
+    view = as_view(Part("", rows, shown), "stages-table", factors)
+    stages = {name: f"{name}_ms" for name in plots.STAGE_COLOURS}
+    return Content(text, [chart], [view], finding=_longest(own, stages, "stage"))
 
 
 def _anatomy(context: Context) -> Content:
@@ -141,12 +149,11 @@ def _anatomy(context: Context) -> Content:
     # A trace without collectives counts what these took as idle.
     complete = knowing(anatomy.rows(context.study), "exposed_communication_ms")
     rows = merged(complete, names_of(anatomy.METRICS))
-    figure = plots.parts(named(_bars(rows), context.factors), plots.PART_COLOURS, "Anatomy of a batch")
-    chart = Chart(
-        "anatomy", figure, "Milliseconds per batch of computation, communication, data loading and idle time"
-    )
+    bars = named(_bars(rows), context.factors)
+    label = "Milliseconds per step of computation, communication, data loading and idle time"
+    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step", label)
     text = (
-        "Mean over the attributed batches of all ranks and runs of a configuration, while the profiler "
+        "Mean over the attributed steps of all ranks and runs of a configuration, while the profiler "
         "records. The parts sum to the wall time. Time in which two of them overlap counts for the first "
         "in the legend. Exposed communication is not overlapped with computation: wait until the last rank "
         "enters the collective, transfer after that. Host-bound idle time: waiting for the next kernel "
@@ -154,7 +161,25 @@ def _anatomy(context: Context) -> Content:
     )
     whole, within = anatomy.parts(rows)
     ids = {"anatomy-table": whole, "anatomy-within": within}
-    return Content(text, [chart], [as_view(part, id, context.factors) for id, part in ids.items()])
+    views = [as_view(part, id, context.factors) for id, part in ids.items()]
+    named_parts = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
+    return Content(text, [chart], views, finding=_longest(_bars(rows), named_parts, "part"))
+
+
+def _longest(rows: Rows, names: Mapping[str, str], what: str) -> str:
+    """The largest share of a step in the configuration of most ranks; empty if nothing is known of it.
+
+    Args:
+        names: what each part is called -> its column.
+    """
+    most = max(rows, key=lambda row: (row.get("nodes") or 1) * (row.get("gpus_per_node") or 1), default={})
+    known = {name: number(most, column) for name, column in names.items()}
+    known = {name: ms for name, ms in known.items() if ms > 0}
+    if not known:
+        return ""
+    longest = max(known, key=known.__getitem__)
+    share = 100 * known[longest] / sum(known.values())
+    return f"Longest {what} on the most ranks: {longest}, {known[longest]:.3g} ms per step ({share:.0f} %)."
 
 
 def _bars(rows: Rows) -> Rows:
@@ -178,10 +203,10 @@ TABLE = SectionKind("table", "Results", _table, _ran)
 LOSS = SectionKind(
     "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None
 )
-STAGES = SectionKind("stages", "How long are the stages of a batch?", _stages, _ran)
+STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
 ANATOMY = SectionKind(
     "anatomy",
-    "Where does the time of a batch go?",
+    "Where does the time of a step go?",
     _anatomy,
     lambda context: _ran(context) or bool(context.traces),
 )

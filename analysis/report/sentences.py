@@ -1,10 +1,19 @@
 """What is a sentence of the verdict? And figures as sentences have them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+# What the opening answers, in this order; a sentence of no question comes last.
+SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
+_ANSWERED_BY = {
+    "scaling": SCALES, "published-scaling": SCALES, "traced-scaling": SCALES, "table": SCALES,
+    "loss": LOST, "stages": LOST, "anatomy": LOST, "communication": LOST, "stragglers": LOST, "kernels": LOST,
+    "prediction": TRY,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -13,11 +22,23 @@ class Sentence:
 
     Attributes:
         cause: what it names as a cause, in a word or two, for programs; empty: it names none.
+        answers: the opening's question; by default that which its section answers.
     """
 
     text: str
     figure: str = ""
     cause: str = ""
+    answers: str = ""
+
+    @property
+    def question(self) -> str:
+        """What it answers; empty: none of the opening's questions."""
+        return self.answers or _ANSWERED_BY.get(self.figure, "")
+
+
+def first_sentence(text: str) -> str:
+    """A text up to the first full stop that ends a sentence."""
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", text, maxsplit=1)[0]
 
 
 def number(row: Mapping[str, Any], name: str) -> float:

@@ -56,7 +56,7 @@ def _stragglers(context: Context) -> Content:
     """Who is slow, of the runs that tell."""
     judged = context.once(late_runs)
     if not judged:
-        raise UserError("the batches of no run show which rank was late")
+        raise UserError("the steps of no run show which rank was late")
     shown = _shown(judged)
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
@@ -69,10 +69,11 @@ def _stragglers(context: Context) -> Content:
     text = (
         f"Run {source.id}{called_so}{others}. Above 0: the "
         "other ranks waited for this one; below 0: it waited. A straggler delays the others by "
-        f"{100 * LATE_SHARE:g} % of a batch on average, and more often than chance explains."
+        f"{100 * LATE_SHARE:g} % of a step on average, and more often than chance explains."
     )
     view = as_view(part, "straggler-table", context.factors)
-    return Content(text, [chart], [view], stragglers.sentences(rows_of(judged)))
+    said = stragglers.sentences(rows_of(judged))
+    return Content(text, [chart], [view], said, finding=said[0])
 
 
 def _shown(judged: Sequence[Judged]) -> Judged:
@@ -95,9 +96,7 @@ def rows_of(judged: Sequence[Judged]) -> Rows:
 
 
 def _label(lateness: Lateness, ranks: int) -> str:
-    return (
-        f"How long the other ranks waited for each of {ranks} ranks, in {len(lateness.batch_index)} batches"
-    )
+    return f"How long the other ranks waited for each of {ranks} ranks, in {len(lateness.batch_index)} steps"
 
 
 def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
@@ -105,7 +104,7 @@ def _figure(source: Source, lateness: Lateness, meta: dict[str, Any]) -> Figure:
     nodes = source.hosts
     several = len(set(nodes)) > 1
     names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
-    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring batches"
+    shared = "" if len(index) == len(lateness.batch_index) else ", medians of neighbouring steps"
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
     full = max(2 * LATE_SHARE * lateness.batch_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
     return heat_map(late_ms, index.tolist(), names, f"Lateness of ranks{shared}", "ms", full, meta)
@@ -144,10 +143,10 @@ def heat_map(
         "zmax": full,
         "colorscale": [list(stop) for stop in DIVERGING],
         "colorbar": {"title": {"text": unit}, "thickness": 12},
-        "hovertemplate": f"rank %{{y}}, batch %{{x}}: %{{z}} {unit}<extra></extra>",
+        "hovertemplate": f"rank %{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
         "meta": meta,
     }
-    shape = bars(title, "batch", 0)
+    shape = bars(title, "step", 0)
     shape |= {"height": 152 + 12 * max(len(names), 8)}
     shape["yaxis"] |= {"title": {"text": "rank"}, "type": "category"}
     shape["xaxis"] |= {"rangemode": "normal"}  # from the first batch that tells, not from 0

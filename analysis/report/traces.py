@@ -24,6 +24,7 @@ from profiling.errors import UserError
 from profiling.number_ranges import listed
 from profiling.traced_job import TracedJob
 
+_NO_MODEL = ("communication", "memcpy", "memset", "loader")  # classes of kernels that compute nothing
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
 METRICS = (
     FIELDS["job"],
@@ -39,8 +40,8 @@ METRICS = (
         "process\ngroups",
         text=True,
     ),
-    Metric("batches", "recorded batches per rank"),
-    Metric("batches_from", "how batches were identified", "batches\nfrom", text=True),
+    Metric("batches", "recorded steps per rank", "steps"),
+    Metric("batches_from", "how steps were identified", "steps\nfrom", text=True),
     Metric("versions", "versions of libraries", text=True),
 )
 # What costs a batch its time, and what to look at: a sentence each.
@@ -105,7 +106,9 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 def _traces(context: Context) -> Content:
     rows = rows_of_jobs(context.traces)
     text = f"Contents of the traces; a dash: not recorded. {NOT_KNOWN}"
-    return Content(text, tables=[as_view(Part("", rows, columns(METRICS)), "traces-table", ())])
+    view = as_view(Part("", rows, columns(METRICS)), "traces-table", ())
+    said = counted(context.traces)
+    return Content(text, tables=[view], finding=f"{said[0].upper()}{said[1:]}.")
 
 
 def _answer(context: Context) -> traced.Answer:
@@ -127,8 +130,8 @@ def _scaling(context: Context) -> Content:
     ]  # fmt: skip
     import pandas as pd
 
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a batch, by number of ranks")
-    chart = Chart("traced-scaling", figure, "Milliseconds per batch in each part, by number of ranks")
+    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step, by number of ranks")
+    chart = Chart("traced-scaling", figure, "Milliseconds per step in each part, by number of ranks")
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
 
@@ -175,7 +178,7 @@ def _scales(context: Context) -> list[Sentence]:
     )
     if grown:
         name = max(grown, key=lambda one: grown[one])
-        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per batch)"
+        text += f". Largest growth: {_NEXT[name]} (+{grown[name]:.3g} ms per step)"
     return [Sentence(f"{text}. {context.once(_answer).assumed.splitlines()[0]}", "traced-scaling")]
 
 
@@ -227,14 +230,16 @@ def _collective(context: Context, source: Source) -> list[Sentence]:
 
 
 def _kernel(context: Context, source: Source) -> list[Sentence]:
-    rows = [
-        row for row in kernels_of(context.study, source, by=("class",)) if row["class"] != "communication"
-    ]
+    if not source.tables("kernels"):
+        return []
+    rows = [row for row in kernels_of(context.study, source, by=("class",)) if row["class"] not in _NO_MODEL]
     if not rows:
         return []
     top = rows[0]
+    whole = source.job is not None and source.job.batches_from == WHOLE
+    per = "in the recording" if whole else "per step"
     bound = f", {top['bound']}-bound" if top.get("bound") in ("compute", "bandwidth") else ""
     return [Sentence(
-        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms per batch "
+        f"Largest class of the model's kernels: {top['class']}, {top['ms_per_batch']:.4g} ms {per} "
         f"({top['share_pct']:.0f} % of the time of all kernels{bound}).", "kernels",
     )]  # fmt: skip

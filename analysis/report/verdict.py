@@ -240,7 +240,7 @@ def _from_parts(
     if not large:
         words = _words(causes[0], row, late, gained)[1]
         text = (
-            f"No single part of the batch limits scaling: of {lost:.0f} percentage points lost, the largest "
+            f"No single part of the step limits scaling: of {lost:.0f} percentage points lost, the largest "
             f"part ({words}) costs {causes[0].cost_pct:.1f}."
         )
         return [], [Sentence(text, "loss"), *of_late]
@@ -286,7 +286,7 @@ def _why_more(over_pct: float, rest_pct: float) -> str:
         return ""
     # Parts are of profiled batches, the loss is of unprofiled ones.
     grew = rest_pct < -over_pct / 2
-    return f" ({'batches grew more under the profiler than without it' if grew else 'other parts shrank'})"
+    return f" ({'steps grew more under the profiler than without it' if grew else 'other parts shrank'})"
 
 
 def _points(row: dict[str, Any], cause: Cause, late: Late | None) -> str:
@@ -332,7 +332,7 @@ def _longer(base: dict[str, Any], row: dict[str, Any]) -> str:
     if is_strong(row):
         than = f"with ideal scaling from {ranks_in_words(base['world_size'])}"
     return (
-        f"A batch takes {row['batch_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
+        f"A step takes {row['batch_ms']:.0f} ms on {ranks_in_words(row['world_size'])} ({row['called']}), "
         f"{row['batch_ms'] - ideal_ms:.0f} ms longer than {than} ({ideal_ms:.0f} ms)."
     )
 

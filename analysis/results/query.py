@@ -76,7 +76,7 @@ def left_out(without: int, batches: int, untimed: int = 0) -> list[str]:
     said = []
     if without:
         said.append(
-            f"{without} of {batches} recorded batches hold no kernel and are left out (recording cut short, "
+            f"{without} of {batches} recorded steps hold no kernel and are left out (recording cut short, "
             "or different clocks?)"
         )
     if untimed:

@@ -26,7 +26,7 @@ def of_median(values: np.ndarray) -> Estimate:
     sides of the median on which values are tell.
     """
     if not len(values):
-        return Estimate(float("nan"), float("nan"), float("nan"), "no batches")
+        return Estimate(float("nan"), float("nan"), float("nan"), "no steps")
     from scipy import special
 
     value = float(np.median(values))
@@ -102,4 +102,4 @@ def _highest_correlation(values: np.ndarray) -> float:
 
 
 def _few(values: np.ndarray) -> str:
-    return f"only {len(values)} batches, too few for their autocorrelation"
+    return f"only {len(values)} steps, too few for their autocorrelation"

@@ -29,7 +29,7 @@ class Local(Launcher):
 
     def cannot(self, run: Run) -> str | None:
         if run.nodes > 1:
-            return f"{run.nodes} nodes requested, but launcher local has only this one"
+            return f"{run.nodes} nodes requested, but launcher local has only this one (use slurm or mpirun)"
         return why_node_cannot(run, self.machine)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:

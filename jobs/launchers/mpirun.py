@@ -227,7 +227,10 @@ def read_hostfile(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the hostfile {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"cannot read the hostfile {path}: {why}; correct `mpi.hostfile` in the site file"
+        ) from None
     words = [line.partition("#")[0].split() for line in lines]
     hosts = tuple(dict.fromkeys(word[0].partition(":")[0] for word in words if word))
     if not hosts:

@@ -109,16 +109,17 @@ class Slurm(OnNodes):
     def _why_no_gpus(self, asked: int) -> str:
         """Why srun would refuse a step with so many GPUs per node; "" if it would not."""
         said, has, file = self.site.gpus_per_node or 0, self.gpus_per_node, self.site.where
+        requested = f"{asked} GPU{'s' if asked > 1 else ''} per node requested"
         if asked > said:
-            return f"{asked} GPUs per node requested, but the site file {file} says gpus_per_node: {said}"
+            return f"{requested}, but the site file {file} says gpus_per_node: {said}"
         if has is None or asked <= has:
             return ""
         correct = f"correct gpus_per_node in the site file {file}"
         if self.partition is not None:
             nodes = f"the nodes of the partition {self.partition.name} have {has}"
-            return f"{asked} GPUs per node requested, but {nodes}: {correct}"
+            return f"{requested}, but {nodes}: {correct}"
         do = f"submit with --gpus-per-node={asked}, or {correct}"
-        return f"{asked} GPUs per node requested, but this job has {has}: {do}"
+        return f"{requested}, but this job has {has}: {do}"
 
     def _why_too_few_cpus(self, run: Run) -> str:
         """Why a node's ranks would have no CPU each; "" if they have."""

@@ -34,7 +34,7 @@ from profiling.attribution.launches import (
 )
 from profiling.attribution.memory import memory_table
 from profiling.attribution.message_rows import Messages, messages_of
-from profiling.attribution.messages import ONE_OF_SEVERAL
+from profiling.attribution.messages import ONE_OF_SEVERAL, between_two
 from profiling.attribution.passes import LOADING, NONE, UPDATING, stage_of
 from profiling.attribution.windows import Windows
 from profiling.converted import Converted, collect
@@ -77,7 +77,10 @@ def attribute_in_windows(
         batches: a recording is all there is of its batches: the table ``batches`` is made too, in which they
             are numbered from 0, and so they are in the others.
     """
-    rank = (trace.rank or 0) if rank is None else rank
+    rank = trace.rank if rank is None else rank
+    if rank is not None:
+        trace.messages = [between_two(one, rank) for one in trace.messages]
+    rank = rank or 0
     windows = Windows(trace, first_batch, batch_marker, batches)
     source = windows.batches.source
     tally = Tally(trace, windows.marks, source, rank)

@@ -106,7 +106,7 @@ class BatchRows:
         self._say(known, whole)
         slow = _warmup(end - start, whole)
         if slow:
-            those = "batch takes" if slow == 1 else f"{slow} batches take"
+            those = "step takes" if slow == 1 else f"{slow} steps take"
             self.findings.append(
                 f"its first {those} more than {_SLOW:g} times as long as the others: left out as warmup"
             )
@@ -133,7 +133,7 @@ class BatchRows:
 
     def _say(self, known: list[_Batch], whole: np.ndarray) -> None:
         if len(whole) and not whole[0]:
-            self.findings.append("the recording begins in the middle of a batch: that batch is left out")
+            self.findings.append("the recording begins in the middle of a step: that step is left out")
         turns = sum(one.take_turns for one in known)
         if turns:
             self.findings.append(
@@ -143,12 +143,12 @@ class BatchRows:
         if self.batches.source == WHOLE:
             self.findings.append(
                 "no markers separate its batches (no ProfilerStep, End of Batch or Optimizer.step, and no "
-                "clear period of the kernels): the whole recording counts as one batch; --batch-marker "
-                "REGEX selects ranges that are batches"
+                "clear period of the kernels): the whole recording counts as one step; --batch-marker "
+                "REGEX selects ranges that are steps"
             )
         if self.batches.source == PERIOD:
             self.findings.append(
-                f"no markers separate its batches: using {PERIOD}; "
+                f"no markers separate its steps: using {PERIOD}; "
                 f"{100 * self.batches.confidence:.1f} % of them recur in the next batch"
             )
 
@@ -157,7 +157,7 @@ def _refuse_empty(source: str, empty: int, count: int) -> None:
     if empty and source.startswith(NAMED):
         raise UserError(
             f"--batch-marker {source.removeprefix(NAMED)}: {empty} of {count} ranges have no time of their "
-            "own on the GPU, so they are no batches: name ranges that each hold a whole step"
+            "own on the GPU, so they are no steps: name ranges that each hold a whole step"
         )
 
 

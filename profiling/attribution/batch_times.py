@@ -123,7 +123,7 @@ def _refuse_overlaps(start: np.ndarray, end: np.ndarray, marker: str) -> None:
     if overlapping:
         raise UserError(
             f"--batch-marker {marker}: {overlapping} of {len(start)} ranges overlap the one before; "
-            "batches follow one another: name ranges that do not overlap"
+            "steps follow one another: name ranges that do not overlap"
         )
 
 

@@ -33,7 +33,7 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
     most = max((count for of in marked.values() for count in of.values()), default=0)
     everywhere = sorted({name for of in marked.values() for name in of}, key=MARKED_ONCE.index)
     if most == 0:
-        return ["no stage of a batch is marked, so batches cannot be counted"] if counts else []
+        return ["no stage of a step is marked, so steps cannot be counted"] if counts else []
     for rank in sorted(marked):
         for name in everywhere:
             count = marked[rank].get(name, 0)
@@ -65,7 +65,7 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
     wrong = int((stage != np.arange(len(stage)) % len(MARKS)).sum())
     if wrong:
         findings.append(
-            f"{wrong} of {len(stage)} stages are out of order within their batch: the clock went backwards, "
+            f"{wrong} of {len(stage)} stages are out of order within their step: the clock went backwards, "
             "or several processes wrote the markers"
         )
     return findings
@@ -137,10 +137,10 @@ class Tally:
         if self._launched < self._rows:
             texts.append(
                 f"{self._rows - self._launched} of {self._rows} device activities have no recorded launch "
-                "(launched before the trace): they have no batch, direction or operator"
+                "(launched before the trace): they have no step, direction or operator"
             )
         if self._rows and not source:
-            texts.append("no markers separate its batches: no ProfilerStep, End of Batch or Optimizer.step")
+            texts.append("no markers separate its steps: no ProfilerStep, End of Batch or Optimizer.step")
         elif source == "Optimizer.step":
             texts.append(
                 "no ProfilerStep or End of Batch markers: using the end of Optimizer.step as the step "

@@ -44,6 +44,7 @@ class Message(NamedTuple):
         ranks: those of the group, as numbers of the job: ``0,1``.
         size: how many they are.
         bytes: of the message, as nccl-tests counts them: the larger of what goes in and comes out.
+        target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither.
     """
 
     collective: str = ""
@@ -51,6 +52,8 @@ class Message(NamedTuple):
     ranks: str = ""
     size: int = 0
     bytes: float = math.nan
+    target: int = -1
+    source: int = -1
 
 
 NOT_RECORDED = Message()
@@ -74,6 +77,29 @@ def of_arguments(args: Mapping[str, Any]) -> Message | None:
         _ranks(args.get("Process Group Ranks", "")),
         _count(args.get("Group size")),
         _bytes(args),
+        _rank(args.get("Dst Rank")),
+        _rank(args.get("Src Rank")),
+    )
+
+
+def between_two(message: Message, rank: int) -> Message:
+    """A send or receive as a collective of its two ranks in its direction; any other message as it is.
+
+    In a pipeline all stages are one process group, of which two make each send and receive: only those
+    between the same ranks in the same direction come in the same order on both.
+
+    Args:
+        rank: that recorded it.
+    """
+    if message.target < 0 and message.source < 0:
+        return message
+    source, target = (rank, message.target) if message.target >= 0 else (message.source, rank)
+    return message._replace(
+        group=f"{message.group} {source} to {target}".strip(),
+        ranks=",".join(map(str, sorted((source, target)))),
+        size=2,
+        target=-1,
+        source=-1,
     )
 
 
@@ -119,6 +145,10 @@ def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and 0 < value < _MOST_RANKS else 0
+
+
+def _rank(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < _MOST_RANKS else -1
 
 
 def _ranks(value: Any) -> str:

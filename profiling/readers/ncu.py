@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from profiling.errors import UserError
+from profiling.readers.chunks import read_head
 from profiling.readers.ncu_csv import Metrics, read_launches
-from profiling.readers.origin import UNKNOWN, Origin
-from profiling.readers.printed_tables import stream_printed
+from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.readers.printed_tables import in_one_batch, stream_printed
+from profiling.traced_job import TraceFacts
 
 _NEEDED = (b'"Process ID"', b'"Kernel Name"')
 _PAGES = (b'"ID"', b'"Invocations"')  # raw and details; summaries
@@ -24,6 +26,13 @@ def recognise(path: Path, head: bytes) -> bool:
     )
 
 
+def facts(path: Path) -> TraceFacts | None:
+    """What launches say of their job; None: the file is a summary, without launches."""
+    if b'"ID"' not in read_head(path):
+        return None
+    return TraceFacts(rank=rank_in(path), shapes=False)
+
+
 def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
     """Nsight Compute's CSV as pieces of tables: ``kernels``, and in ``atomics`` each kernel's metrics; of
     a summary ``intervals`` in place of ``kernels``.
@@ -33,6 +42,7 @@ def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterato
     """
     rank = origin.rank_of(path) or 0
     metrics = Metrics()
-    if not (yield from stream_printed(read_launches(path, metrics), metrics.activities, metrics.all, rank)):
+    pieces = stream_printed(read_launches(path, metrics), metrics.activities, metrics.all, rank)
+    if not (yield from in_one_batch(pieces, rank) if origin.batches else pieces):
         raise UserError(f"{path} holds no launch: Nsight Compute profiled none, or the file is truncated")
     findings += [f"{path.name}: {finding}" for finding in metrics.findings()]

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from profiling.attribution.batch_rows import CONFIDENCE, SOURCE
+from profiling.attribution.batch_times import WHOLE
 from profiling.cost.classify import classify, short_name
 from profiling.cost.names import full_name
 from profiling.tables import as_table
@@ -138,6 +140,26 @@ def stream_printed(
     if activities or counters:
         yield "atomics", atomics_table(activities, counters, rank)
     return bool(launched or activities or counters)
+
+
+def in_one_batch(
+    pieces: Generator[tuple[str, pa.Table], None, bool], rank: int
+) -> Generator[tuple[str, pa.Table], None, bool]:
+    """The pieces of a tool that tells no times: all launches are of one batch, of which no time is known."""
+    launched = False
+    try:
+        while True:
+            name, piece = next(pieces)
+            if name == "kernels":
+                launched = True
+                place = piece.column_names.index("batch_index")
+                piece = piece.set_column(place, "batch_index", pa.array(np.zeros(len(piece), np.int32)))
+            yield name, piece
+    except StopIteration as done:
+        if launched:
+            batch = as_table("batches", {"rank": [rank], "batch_index": [0], "attributed": [True]})
+            yield "batches", batch.replace_schema_metadata({SOURCE: WHOLE, CONFIDENCE: "1"})
+        return bool(done.value)
 
 
 def kernels_table(launches: Launches, rank: int) -> pa.Table:

@@ -239,7 +239,7 @@ def _findings(path: Path, batches: TableBatches, left_out: int) -> list[str]:
     if left_out:
         findings.append(f"{path.name}: {left_out} rows without an index or a valid duration are left out")
     if not batches.forward:
-        findings.append(f"{path.name}: no loss kernel found, so its batches cannot be counted")
+        findings.append(f"{path.name}: no loss kernel found, so its steps cannot be counted")
     elif batches.backward < batches.forward:
         findings.append(
             f"{path.name}: {batches.forward} forward passes, {batches.backward} attributed backward passes; "

@@ -176,7 +176,7 @@ class CuptiCapture:
         self.stop()
         markers.unlisten(self._ranges)
         if self._writer is None:
-            return ["the profiler never ran: no batch was to be attributed"]
+            return ["the profiler never ran: no step was to be attributed"]
         if self._ranges.rows:
             columns = zip(*self._ranges.rows, strict=True)
             self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))

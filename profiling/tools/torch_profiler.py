@@ -142,7 +142,7 @@ class TorchCapture:
         """Write the tables to the rank's directory; what was found on the way is returned."""
         self.stop()
         if not self._recorded:
-            return ["the profiler never ran: no batch was to be attributed"]
+            return ["the profiler never ran: no step was to be attributed"]
         findings = list(self._findings)
         with Writer(self.directory) as writer:
             for number, (first_batch, profiler) in enumerate(self._recorded):

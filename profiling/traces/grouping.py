@@ -21,7 +21,7 @@ _APART_NS = 600 * 10**9
 _CLOCKS_NS = 10**9
 _EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
 _RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
-_ENDINGS = re.compile(r"(\.(json|gz|gzip|sqlite|sql|db|nsys-rep|pt|trace|txt))+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(\.(json|gz|gzip|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _findings(job: Job, size: int | None) -> Iterable[str]:
         yield "unknown number of ranks of the job: no figures of the whole job"
     counts = {one.batches for one in job.ranks}
     if len(counts) > 1:
-        yield f"{min(counts)} to {max(counts)} batches were recorded, depending on the rank"
+        yield f"{min(counts)} to {max(counts)} steps were recorded, depending on the rank"
     dated = [one.started_ns for one in job.ranks if one.started_ns > _EPOCH_NS]
     apart = max(dated, default=0) - min(dated, default=0)
     if apart > _CLOCKS_NS:

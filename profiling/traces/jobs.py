@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,23 +19,24 @@ class Placed:
     job: TracedJob
 
 
-def place_jobs(recorded: Sequence[Recorded], out: Path, findings: Sequence[str]) -> list[Placed]:
+def place_jobs(
+    recorded: Sequence[Recorded], out: Path, findings: Mapping[Path, Sequence[str]]
+) -> list[Placed]:
     """Move the tables of recordings to the folders of their jobs below ``out``; what is known of each.
 
     A folder of an earlier conversion is replaced, any other left alone.
 
     Args:
-        findings: of all recordings, ``file: sentence`` each.
+        findings: of each file, ``file: sentence`` each.
     """
     placed: list[Placed] = []
     taken: set[Path] = set()
     jobs = jobs_of(recorded)
     for job, name in zip(jobs, names_of(jobs), strict=True):
         directory = _free(out / name, taken)
-        files = {one.source.name for one in job.ranks}
-        own = [finding for finding in findings if finding.split(": ", 1)[0].split(", rank ")[0] in files]
+        files = dict.fromkeys(one.root / one.source for one in job.ranks)
         record = record_of(directory.name, job)
-        record.findings += together(own)
+        record.findings += together(finding for file in files for finding in findings[file])
         if directory.exists():
             shutil.rmtree(directory)
         directory.mkdir(parents=True)

@@ -57,7 +57,7 @@ def record_ranks(
     """Write the tables of a trace's ranks, each into a folder of its own below ``directory``.
 
     Args:
-        path: the file, in the folder ``root``.
+        path: the file (or folder of one result) in the folder ``root``.
         name: of the tool that wrote it.
         facts: what the file says of its job.
         findings: takes what was found on the way.
@@ -65,6 +65,7 @@ def record_ranks(
     Raises:
         UserError: the file cannot be read.
     """
+    root = root.parent if path == root else root
     known = facts.rank if facts.rank is not None else rank_in(path.relative_to(root))
     origin = Origin(known, world_size=facts.world_size or 1, batches=True, batch_marker=batch_marker)
     ranks: dict[int, _Rank] = {}

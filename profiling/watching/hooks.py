@@ -19,6 +19,7 @@ from profiling.watching.segments import (
     EVALUATION,
     FORWARD,
     LOAD,
+    PAUSE,
     UNKNOWN,
     UPDATE,
     Recorder,
@@ -27,7 +28,7 @@ from profiling.watching.segments import (
 if TYPE_CHECKING:
     import torch
 
-# For modules: when the first data are loaded, and after updates before which no module was called.
+# For modules, in a row: when the first data are loaded, and after updates before which none was called.
 MOST_SEARCHES = 4
 
 
@@ -36,7 +37,9 @@ class Seen:
     """What the hooks have met, for what is said of the program; modules are held weakly."""
 
     modules: "list[weakref.ref[torch.nn.Module]]" = field(default_factory=list)
+    has_optimizer: bool = False  # whether there was one when modules were looked for
     optimizers: list[str] = field(default_factory=list)  # of each its class
+    modules_called: bool = False  # any of them, with gradients
     loaders: int = 0
     workers: int = 0  # of the first loader
     skipped: int = 0  # updates that a gradient scaler left out
@@ -61,7 +64,10 @@ class Hooks:
         self._updates: list[bool] = []  # those under way; whether each is the outermost
         self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._called = False  # whether a module was since the last update
-        self._searches = 0
+        self._fruitless = 0  # searches for modules after which none was called
+        self._handles: dict[int, list[Any]] = {}  # of a module's hooks, by its number
+        self._outermost: set[int] = set()  # the numbers of modules that were called by none of ours
+        self._all_hooked = False
 
     def attach(self) -> None:
         """Put the hooks into PyTorch, which has been imported."""
@@ -102,7 +108,7 @@ class Hooks:
             recorder = self.recorder()
             if recorder is None or recorder.is_open(LOAD):
                 return advance(this)
-            if not self._searches:
+            if not self.seen.modules and not self._fruitless:
                 self._search()
             recorder.enter(LOAD, getattr(this, "_scaleprof", 0))
             data, samples = None, UNKNOWN
@@ -135,6 +141,8 @@ class Hooks:
             recorder = None if torch.compiler.is_compiling() else self.recorder()
             if recorder is None or recorder.is_open(kind):
                 return function(*arguments, **named)
+            if not self._called and not self.seen.modules and self._fruitless < MOST_SEARCHES:
+                self._search()
             recorder.enter(kind)
             try:
                 return function(*arguments, **named)
@@ -144,19 +152,32 @@ class Hooks:
         return around
 
     def _search(self) -> None:
-        """Hook the outermost modules that have parameters to train; from the second time on, all of them."""
+        """Hook the outermost modules that have parameters to train.
+
+        If none of those that were found was called since, all: then what is called outermost stays hooked.
+        """
         import torch
 
-        self._searches += 1
-        modules = [
-            one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module) and _is_trained(one)
-        ]
+        everything = gc.get_objects()
+        self.seen.has_optimizer |= any(issubclass(type(one), torch.optim.Optimizer) for one in everything)
+        modules = [one for one in everything if issubclass(type(one), torch.nn.Module) and _is_trained(one)]
+        # A hook within what is compiled would have it compiled again.
+        compiled = {id(inner) for one in modules if _is_compiled(one) for inner in one.modules()}
+        compiled -= {id(one) for one in modules if _is_compiled(one)}
         inner = {id(child) for one in modules for child in one.children()}
         hooked = {id(module()) for module in self.seen.modules}
-        # One that is called by another of ours is not outermost: its hook does nothing.
-        for module in modules if self._searches > 1 else [one for one in modules if id(one) not in inner]:
-            if id(module) not in hooked and not isinstance(module, torch.jit.ScriptModule):
+        self._all_hooked = self._fruitless > 0
+        for module in modules if self._all_hooked else [one for one in modules if id(one) not in inner]:
+            if id(module) not in hooked | compiled and not isinstance(module, torch.jit.ScriptModule):
                 self._hook_module(module)
+        self._fruitless += 1
+
+    def _prune(self) -> None:
+        """Of all modules that were hooked, leave those alone that are not called outermost."""
+        for number in set(self._handles) - self._outermost:
+            for handle in self._handles.pop(number):
+                handle.remove()
+        self._all_hooked = False
 
     def _hook_module(self, module: "torch.nn.Module") -> None:
         import torch
@@ -172,7 +193,9 @@ class Hooks:
             if recorder is None:
                 return
             graded = torch.is_grad_enabled()
-            self._called = self._called or graded
+            if graded:
+                self._called = self.seen.modules_called = True
+                self._fruitless = 0
             kind = FORWARD if graded else EVALUATION
             # A pass without gradients in training mode is a part of the step (a GAN's), not an evaluation.
             skip = (not graded and this.training) or any(
@@ -180,6 +203,7 @@ class Hooks:
             )
             entered.append(UNKNOWN if skip else kind)
             if not skip:
+                self._outermost.add(number)
                 recorder.enter(kind, number)
 
         def after(*_: Any) -> None:
@@ -189,8 +213,22 @@ class Hooks:
             if recorder is not None and entered and entered.pop() != UNKNOWN:
                 recorder.leave()
 
-        module.register_forward_pre_hook(before, prepend=True)
-        module.register_forward_hook(after, always_call=True)
+        compiled = getattr(module, "_compiled_call_impl", None)
+        if compiled is None:
+            self._handles[number] = [
+                module.register_forward_pre_hook(before, prepend=True),
+                module.register_forward_hook(after, always_call=True),
+            ]
+            return
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            before(module)
+            try:
+                return compiled(*arguments, **named)
+            finally:
+                after()
+
+        module._compiled_call_impl = called
 
     # --- updates --------------------------------------------------------------------------------------
 
@@ -234,10 +272,14 @@ class Hooks:
             self._leave_update(recorder)
 
     def _leave_update(self, recorder: Recorder) -> None:
-        if not self._called and self._searches < MOST_SEARCHES:
-            self._search()
-        self._called = False
+        called, self._called = self._called, False
         recorder.leave()
+        if not called and self._fruitless < MOST_SEARCHES:
+            recorder.enter(PAUSE)  # it takes longer than many a step
+            self._search()
+            recorder.leave()
+        elif called and self._all_hooked:
+            self._prune()
 
     def _number_of_optimizer(self, optimizer: Any) -> int:
         if optimizer not in self._optimizers:
@@ -245,6 +287,10 @@ class Hooks:
             self.seen.optimizers.append(type(optimizer).__name__)
         number: int = self._optimizers[optimizer]
         return number
+
+
+def _is_compiled(module: "torch.nn.Module") -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _is_trained(module: "torch.nn.Module") -> bool:

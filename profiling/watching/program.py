@@ -100,21 +100,32 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Finds one module as all others would, and acts when it has been executed."""
+    """Finds one module as all others would, and acts when it has been executed.
+
+    Libraries look for PyTorch to see whether it is there, so to be found is not to be imported.
+    """
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act
+        self._looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Acting(spec.loader, self._act)
+            spec.loader = _Acting(spec.loader, self._executed)
         return spec
+
+    def _executed(self) -> None:
+        sys.meta_path.remove(self)
+        self._act()
 
 
 class _Acting(importlib.abc.Loader):

@@ -43,11 +43,18 @@ class Recorder:
     """Records segments as they begin and end, on one clock, and tells the collectors of the stages.
 
     Args:
+        begins: is called before each segment, with its kind.
         ended: is called after each segment that ended whole, with its kind and who it was of.
     """
 
-    def __init__(self, clock: Clock, markers: Markers, ended: Callable[[int, int], None]) -> None:
-        self._clock, self._ended = clock, ended
+    def __init__(
+        self,
+        clock: Clock,
+        markers: Markers,
+        begins: Callable[[int], None],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        self._clock, self._begins, self._ended = clock, begins, ended
         self._ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
         self._kind, self._whole = array("b"), array("b")
         self._who, self._samples = array("i"), array("i")
@@ -63,6 +70,7 @@ class Recorder:
 
     def enter(self, kind: int, who: int = 0) -> None:
         """A segment begins; what is under way is interrupted."""
+        self._begins(kind)
         if self._open:
             self._leave_range(self._open[-1][0])
         tick = self._clock.tick()

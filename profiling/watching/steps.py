@@ -73,20 +73,33 @@ class Ends:
         self._counts: Counter[int] = Counter()
         self._ending = UNKNOWN
         self._marked = 0
+        self._passes = 0  # runs of backward passes, before any optimizer's step
+        self._in_backward = False
 
     @property
     def steps(self) -> int:
         """How many steps have ended."""
-        return self._marked or self._counts[self._ending] // self._per_step
+        if self._marked or self._counts:
+            return self._marked or self._counts[self._ending] // self._per_step
+        return self._passes
+
+    def begins(self, kind: int) -> bool:
+        """A segment begins; whether a step without an optimizer has ended before it."""
+        if self._marked or self._counts or kind not in (LOAD, FORWARD):
+            return False
+        was, self._in_backward = self._in_backward, False
+        self._passes += was
+        return was
 
     def ended(self, kind: int, who: int) -> bool:
         """A segment has ended whole; whether a step has, too."""
         if kind == STEP:
             self._marked += 1
             return True
+        self._in_backward = self._in_backward or kind == BACKWARD
         if kind != UPDATE or self._marked:
             return False
-        if not self._counts[who] and self._counts[self._ending] < LATE:
+        if who not in self._counts and self._counts.get(self._ending, 0) < LATE:
             self._ending = who
         self._counts[who] += 1
         return who == self._ending and self._counts[who] % self._per_step == 0
@@ -160,6 +173,11 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
         return np.bincount(step[here], of_each[here], count).astype(np.int64)
 
     stages_ns = {one: total(one, until_ns - begin_ns) for one in STAGES}
+    # A compiled forward pass is not seen: it is what lies between load and backward.
+    unseen = np.flatnonzero((kind[:-1] == LOAD) & (kind[1:] == BACKWARD) & ~last_of_step[:-1])
+    unseen_ns = np.bincount(step[unseen], (until_ns - end_ns)[unseen], count).astype(np.int64)
+    stages_ns[LOAD] -= unseen_ns
+    stages_ns[FORWARD] += unseen_ns
     if by == BY_MARKER and len(staged):
         there = first < np.append(first[1:], len(step))
         before_ns = np.where(there, begin_ns[np.minimum(first, len(step) - 1)] - start_ns, 0)

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from profiling.markers import open_markers
+from profiling import markers, tables
+from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
 from profiling.step_clock import HostClock, open_clock
 from profiling.tools import Capture, switch
@@ -18,6 +19,7 @@ from profiling.watching.segments import (
     FORWARD,
     LOAD,
     PAUSE,
+    STEP,
     UNKNOWN,
     UPDATE,
     Recorder,
@@ -33,6 +35,33 @@ class Enough(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(0)
+
+
+class _Explicit:
+    """Records the ranges of a program that marks its stages itself (:mod:`profiling.markers`)."""
+
+    _KINDS: ClassVar = {
+        markers.STEP: STEP,
+        markers.LOAD: LOAD,
+        tables.FORWARD: FORWARD,
+        tables.BACKWARD: BACKWARD,
+        tables.UPDATE: UPDATE,
+    }
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._entered: list[bool] = []
+
+    def push(self, name: str) -> None:
+        recorder, kind = self._hooks.recorder(), self._KINDS[name]
+        self._entered.append(recorder is not None and not recorder.is_open(kind))
+        if recorder is not None and self._entered[-1]:
+            recorder.enter(kind)
+
+    def pop(self, name: str) -> None:
+        recorder = self._hooks.recorder()
+        if self._entered and self._entered.pop() and recorder is not None:
+            recorder.leave()
 
 
 @dataclass(frozen=True)
@@ -68,6 +97,7 @@ class Watch:
         self._recorder: Recorder | None = None
         self._on = True
         self.hooks = Hooks(self._open)
+        hear_program(_Explicit(self.hooks))
         self.startup_ns = 0
         # Of the model, while it is there: it may be gone, as the process group, when the program has ended.
         self.model_facts = ModelFacts()
@@ -80,16 +110,25 @@ class Watch:
         self._clock = open_clock("cuda" if on_gpu else "cpu")
         self.has_host_clock = isinstance(self._clock, HostClock)
         self._markers = open_markers()
-        recorder = self._recorder = Recorder(self._clock, self._markers, self._ended)
+        recorder = self._recorder = Recorder(self._clock, self._markers, self._begins, self._ended)
         self.startup_ns = process_age_ns()
         self._clock.start()
         self._markers.begin()
         self._switch(0)
         return recorder
 
+    def _begins(self, kind: int) -> None:
+        # A program that has an optimizer may accumulate gradients for long before its first step.
+        if self._on and not self.hooks.seen.has_optimizer and self._ends.begins(kind):
+            self._step_ended()
+
     def _ended(self, kind: int, who: int) -> None:
-        if not self._on or not self._ends.ended(kind, who):
-            return
+        assert self._recorder is not None
+        # Within a step that is marked, nothing else ends one.
+        if self._on and not self._recorder.is_open(STEP) and self._ends.ended(kind, who):
+            self._step_ended()
+
+    def _step_ended(self) -> None:
         self._markers.end_of_batch()
         self._clock.settle()
         steps = self._ends.steps
@@ -104,8 +143,8 @@ class Watch:
 
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
+        assert self._recorder is not None
         if any(index in (one.start, one.stop) for one in self.wanted.recordings):
-            assert self._recorder is not None
             self._recorder.enter(PAUSE)
             switch(self._capture, self.wanted.recordings, 0, index, self.model)
             self._recorder.leave()
@@ -174,8 +213,11 @@ def findings_of(steps: Steps, seen: Seen, wanted: Wanted, has_host_clock: bool) 
         findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
     if not wanted.samples and (steps.samples == UNKNOWN).any():
         findings.append("samples per step are unknown: give --samples N (per rank)")
-    if not steps.stages_ns[FORWARD].any():
-        findings.append("no module's forward pass was seen: forward is 0")
+    if not seen.modules_called:
+        findings.append(
+            "no module's forward pass was seen (is the step compiled?): forward is the time between load and "
+            "backward"
+        )
     elif not steps.stages_ns[BACKWARD].any():
         findings.append("no backward pass was seen (a compiled step?): backward is 0")
     if steps.paused.any():

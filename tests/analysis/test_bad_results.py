@@ -67,9 +67,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "batches of another kind": (
         lambda run: pq.write_table(pa.table({"x": [1]}), batches(run, 0)), "not a readable batches table"
     ),
-    "a batch less": (a_batch_less, "recorded 39 of 40 batches"),
+    "a batch less": (a_batch_less, "recorded 39 of 40 steps"),
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
-    "a time missing": (a_time_missing, "batches without timestamps"),
+    "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are numbered 1 to 40, not 0 to 39"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "still running, or was killed"),
@@ -187,7 +187,7 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
     page = build(load(tmp_path))
     texts = {section.id: section.text for section in page.sections}
     assert texts["kernels"].startswith("Not available: ")
-    assert "no kernels in attributed batches" in texts["kernels"]
+    assert "no kernels in attributed steps" in texts["kernels"]
     assert {"scaling", "table", "stages"} <= set(texts)
 
 
@@ -196,7 +196,7 @@ def test_a_rank_without_an_attributed_batch_has_no_row_of_its_collectives(tmp_pa
     not_attributed(broken, 1)
     ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
     assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
-    assert f"{broken.name}: rank 0 has no batch with kernels" in ran.err
+    assert f"{broken.name}: rank 0 has no step with kernels" in ran.err
 
 
 def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path:
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_batches"]) == (0, "38")
-    assert f"{broken.name}: attributed batches of rank_0000 without times are left out: 2" in ran.err
+    assert f"{broken.name}: attributed steps of rank_0000 without times are left out: 2" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
 
 
@@ -424,8 +424,6 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     write_sweep_record(tmp_path)
     multiply(broken, "forward_ns", 5.0)
     ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert (
-        ran.code == 0 and "80 of 80 batches of its ranks are shorter than the sum of their stages" in ran.err
-    )
+    assert ran.code == 0 and "80 of 80 steps of its ranks are shorter than the sum of their stages" in ran.err
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0

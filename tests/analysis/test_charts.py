@@ -131,7 +131,7 @@ def test_kernels(sections):
     for trace in chart["data"]:
         for kernel, ms in zip(trace["hovertext"], trace["x"], strict=True):
             drawn[kernel] += ms
-    for row, ms in zip(view.rows, column(view, "ms/batch"), strict=True):
+    for row, ms in zip(view.rows, column(view, "ms/step"), strict=True):
         if row in rows:
             listed[row.cells[1].text] += ms
     assert rows and dict(drawn) == close(dict(listed))

@@ -228,7 +228,7 @@ def test_help_is_no_wider_than_the_terminal(monkeypatch, capsys, wide):
         stragglers.main(["--help"])
     told = capsys.readouterr().out
     assert wide - 15 < max(map(len, told.splitlines())) <= wide
-    assert "    python -m analysis.stragglers DIR --by batch\n        one row per rank and batch\n" in told
+    assert "    python -m analysis.stragglers DIR --by batch\n        one row per rank and step\n" in told
     with pytest.raises(SystemExit):
         convert.main(["--help"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= wide

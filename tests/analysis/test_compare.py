@@ -270,7 +270,7 @@ def test_profiled_runs_on_one_side_only_are_nothing_to_compare(tmp_path):
 def test_profiled_runs_on_both_sides_say_that_no_batch_is_compared(tmp_path):
     write(tmp_path / "a", 100.0, runs=[run_of(profile="torch")])
     ran = run("analysis.compare", tmp_path / "a", tmp_path / "a")
-    assert "Batch durations are not compared" in ran.out and "nan" not in ran.out
+    assert "Step durations are not compared" in ran.out and "nan" not in ran.out
 
 
 def test_configurations_of_one_side_only_are_named(before, tmp_path):

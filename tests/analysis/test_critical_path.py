@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.measures.critical_path import paths
 from analysis.measures.critical_path.edges import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
 from analysis.measures.critical_path.recorded import Recorded, Texts
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Collectives, Group
+from analysis.report.build import build
 from analysis.results.load import load
 from analysis.results.matching import Ahead
 from profiling.convert import main as convert
@@ -173,6 +175,8 @@ def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
             "thread": np.ones(len(waits), np.int64),
         },
         Texts(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
+        np.array([place for place, row in enumerate(ran) if row[0] == "collectives"], np.int64),
+        0,
         calls_timed=True,
     )  # fmt: skip
 
@@ -302,3 +306,31 @@ def test_the_command_prints_the_parts_and_has_each_column(tmp_path):
     text = run_module("analysis.critical_path", path).out
     assert "Critical path of a step" in text and "collectives" in text
     assert "aten::" in run_module("analysis.critical_path", path, "--by", "operator").out
+
+
+def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_said(tmp_path, monkeypatch):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=9, late=((1, 70.0),)))
+    folder = converted(tmp_path)
+    (source,) = (study := load(folder)).recorded
+    whole = {one.batch_index: one for one in paths_of(study, source).steps}
+    kernels = 2 * 9 * 4
+    monkeypatch.setattr(paths, "MOST_KERNELS", kernels // 3)
+    found = paths_of(study := load(folder), source)
+    assert [one.batch_index for one in found.steps] == [3, 4, 5]
+    (said,) = found.unknown
+    assert "3 of 9 steps" in said and f"{kernels} kernels" in said
+    for one in found.steps:
+        assert one.free_ns == whole[one.batch_index].free_ns
+        assert one.start_ns.tolist() == whole[one.batch_index].start_ns.tolist()
+
+
+def test_the_report_has_a_section_with_the_parts(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
+    study = load(converted(tmp_path))
+    (section,) = (one for one in build(study).sections if one.id == "critical-path")
+    of = {row["part"]: row for row in rows(study)}
+    assert [row.cells[0].text for row in section.tables[0].rows] == list(of)
+    saved, rest = section.charts[0].figure["data"]
+    for part, ms, not_saved in zip(saved["y"], saved["x"], rest["x"], strict=True):
+        assert ms == of[part]["saved_ms"]
+        assert ms + not_saved == pytest.approx(max(of[part]["path_ms"], ms))

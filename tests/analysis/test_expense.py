@@ -118,7 +118,7 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     study = load(sweep)
     expense.rows(study)
     assert any(killed.name in finding and "has not ended" in finding for finding in study.notes())
-    assert any("first batch of rank 1 is not available" in finding for finding in study.notes())
+    assert any("first step of rank 1 is not available" in finding for finding in study.notes())
 
 
 def test_a_run_alone_costs_what_it_costs(sweep):

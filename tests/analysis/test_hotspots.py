@@ -167,8 +167,8 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_batch_low"] == still["ms_per_batch_high"] == 15
     said = " ".join(run(MODULE, timed).out.split())
-    assert "Times: one run on 1 rank, batches 20 to 39 of 40; the 20 before are warmup." in said
-    assert "over these batches" in said
+    assert "Times: one run on 1 rank, steps 20 to 39 of 40; the 20 before are warmup." in said
+    assert "over these steps" in said
 
 
 def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
@@ -185,7 +185,7 @@ def test_a_launch_of_a_negative_duration_is_in_no_interval(timed):
 def test_of_few_batches_there_is_no_interval(tmp_path):
     write_run(tmp_path / "hot", run_of(profile="torch", batches=6), Truth())
     ran = run(MODULE, tmp_path / "hot")
-    assert "Too few batches for an interval." in " ".join(ran.out.split())
+    assert "Too few steps for an interval." in " ".join(ran.out.split())
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):

@@ -11,6 +11,8 @@ from benchmarks.interval_coverage import TRUE_MS, drift, heavy, normal, of_pertu
 
 pytestmark = pytest.mark.long
 
+SWEEPS = 80  # of each design; the benchmark makes more
+
 
 @pytest.mark.parametrize("noise", [normal, heavy, slow_runs, drift])
 def test_the_truth_of_a_noise_is_its_median(noise):
@@ -55,13 +57,13 @@ def test_intervals_of_omega_squared_hold_the_share_as_often_as_they_say(name, re
     real = [term for term in terms if truth[term] > 0.01]
     generator = np.random.default_rng(2)
     held = 0
-    for _ in range(150):
+    for _ in range(SWEEPS):
         found = analysis_of_variance(columns, means + generator.standard_normal(len(means)), terms)
         for term in real:
             low, high = omega_squared_interval(found[term])
             held += low <= truth[term] <= high
-    error = 3 * np.sqrt(0.99 * 0.01 / 150 / len(real))
-    assert 0.99 - error <= held / 150 / len(real)
+    error = 3 * np.sqrt(0.99 * 0.01 / SWEEPS / len(real))
+    assert 0.99 - error <= held / SWEEPS / len(real)
 
 
 def test_one_factor_has_the_interval_of_the_inverted_noncentral_f():

@@ -176,19 +176,19 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
     b = write_run(tmp_path, run_of(profile="torch", gpus_per_node=2), truth)
     found = totals(a, b)
     assert list(found) == [
-        "slower", "new", "same", "all kernels", "run at once", "no kernel runs", "batch",
+        "slower", "new", "same", "all kernels", "run at once", "no kernel runs", "step",
     ]  # fmt: skip
     differences = {name: row["difference_ms"] for name, row in found.items()}
     assert differences["slower"] == pytest.approx(20) and found["slower"]["kernels"] == 4
     assert differences["new"] == pytest.approx(20) and found["new"]["kernels"] == 1
     # The collective runs from 65 to 85 ms: beside kernels until 80, beside the copy until 82.
     assert differences["run at once"] == pytest.approx(-17)
-    assert differences["batch"] == pytest.approx(1.25 * (110 - 100))
-    assert found["batch"]["a_ms"] == pytest.approx(125)
+    assert differences["step"] == pytest.approx(1.25 * (110 - 100))
+    assert found["step"]["a_ms"] == pytest.approx(125)
     kinds = sum(differences.get(kind, 0.0) for kind in kernel_difference.KINDS)
     assert kinds == pytest.approx(differences["all kernels"]) == pytest.approx(40)
     parts = ("all kernels", "run at once", "no kernel runs")
-    assert sum(differences[name] for name in parts) == pytest.approx(differences["batch"])
+    assert sum(differences[name] for name in parts) == pytest.approx(differences["step"])
 
 
 def test_a_launch_without_a_duration_does_not_hide_the_batch(tmp_path: Path) -> None:
@@ -200,21 +200,21 @@ def test_a_launch_without_a_duration_does_not_hide_the_batch(tmp_path: Path) -> 
         table.column_names.index("duration_ns"), "duration_ns", pa.array([None, -(10**9)], pa.int64())
     )
     tables.write(pa.concat_tables([table, odd]).unify_dictionaries(), b / "rank_0000", "kernels")
-    assert totals(a, b) == before and "batch" in before
+    assert totals(a, b) == before and "step" in before
 
 
 def test_what_is_gone_is_the_mirror_of_what_is_new(planted: Path) -> None:
     one, two = run_paths(planted)
     there, back = totals(one, two), totals(two, one)
     assert back["gone"]["difference_ms"] == pytest.approx(-there["new"]["difference_ms"])
-    assert back["batch"]["difference_ms"] == pytest.approx(-there["batch"]["difference_ms"])
+    assert back["step"]["difference_ms"] == pytest.approx(-there["step"]["difference_ms"])
 
 
 def test_of_one_direction_the_kernels_alone_are_explained(planted: Path) -> None:
     found = totals(*run_paths(planted), "--direction", "bprop")
     assert list(found) == ["new", "same", "all kernels"]
     said = run("analysis.kernels", *run_paths(planted), "--direction", "bprop").out
-    assert "The batch duration of these runs is not available" in " ".join(said.split())
+    assert "The step duration of these runs is not available" in " ".join(said.split())
 
 
 def test_tables_without_a_place_in_time_explain_their_kernels(tmp_path: Path) -> None:

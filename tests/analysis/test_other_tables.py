@@ -263,7 +263,7 @@ def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     (row,) = ran.csv
     assert (row["fprop_batches"], row["bprop_batches"], row.get("tflop_per_batch", "")) == ("5", "0", "")
     assert float(row["fprop_flop_coverage_pct"]) > 0
-    assert "no batch in it has an attributed backward pass" in ran.err
+    assert "no step in it has an attributed backward pass" in ran.err
     assert "no kernels with FLOPs" in one_line_error(run("analysis.efficiency", tmp_path))
     # Published figures do not depend on it.
     assert run("analysis.efficiency", tmp_path, "--method", "published").code == 0
@@ -274,7 +274,7 @@ def test_no_loss_that_runs_once_a_batch(tmp_path: Path) -> None:
     changed(path, lambda table: replace(table, "Op", pa.array([None] * len(table), pa.null())))
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert ran.code == 0
-    assert "no loss kernel found, so its batches cannot be counted" in ran.err
+    assert "no loss kernel found, so its steps cannot be counted" in ran.err
     assert ran.csv[0].get("tflop_per_batch", "") == ""
 
 
@@ -400,7 +400,7 @@ def test_a_table_without_rows_says_that_no_cost_is_counted(tmp_path: Path) -> No
     pq.write_table(pq.ParquetFile(path).read()[:0], path)
     found, findings = cost(path)
     assert not found
-    assert any("no batch in it has an attributed backward pass, so no cost" in line for line in findings)
+    assert any("no step in it has an attributed backward pass, so no cost" in line for line in findings)
 
 
 def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None
     rows = pq.ParquetFile(path).read().num_rows
     found, findings = cost(rewritten(path, {"Sil(ns)": [float("nan")] * rows}))
     assert not found
-    assert any("no launch of its attributed batches has a time" in line for line in findings)
+    assert any("no launch of its attributed steps has a time" in line for line in findings)
     (row,) = run("analysis.scaled", path, "--format", "csv").csv
     assert not row.get("kernel_ms")
 

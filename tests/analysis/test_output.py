@@ -297,7 +297,7 @@ def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], 
 
 def test_zero_has_no_sign() -> None:
     assert numbers.with_places(-0.04, 1) == "0.0" and numbers.with_places(-0.05001, 1) == "-0.1"
-    assert numbers.digits(-1e-12) == "0.00000000"
+    assert numbers.digits(-1e-12) == "0" and numbers.digits(1e-8) == "0.00000001"
     assert numbers.with_interval(-0.01, -0.04, 0.3, 1) == "0.0 [0.0, 0.3]"
 
 

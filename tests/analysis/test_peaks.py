@@ -57,12 +57,22 @@ def test_devices_as_their_driver_names_them(
 def test_peaks_that_no_source_confirms_are_said_to_be_so(tmp_path):
     for device, doubt in (
         ("NVIDIA GH200 480GB", "GH200 96GB are not confirmed"),
+        ("NVIDIA H100 64GB", "no source was found for the memory's"),
+        ("NVIDIA H100 SXM5 96GB", "sources differ on the memory's"),
         ("Tesla V100-DGXS-32GB", "its arithmetic rates are taken from V100 SXM2"),
         ("NVIDIA L40", ""),
     ):
         write_sweep(tmp_path / device, [run_of(profile="torch")], Truth(device=device))
         said = " ".join(run("analysis.efficiency", tmp_path / device).out.split())
         assert doubt in said and ("not confirmed" in said) == bool(doubt)
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 64GB", "NVIDIA H100 SXM5 64GB", "NVIDIA H100 96GB"])
+def test_of_a_memory_that_no_source_describes_only_the_arithmetic_is_known(device):
+    peak = peaks.find(device)
+    assert peak is not None and peak.flops_per_s["bf16"] == 989.5e12 and peak.bytes_per_s is None
+    whole = peaks.find("NVIDIA H100")
+    assert whole is not None and whole.bytes_per_s == 3350e9
 
 
 @pytest.mark.parametrize(
@@ -105,8 +115,6 @@ def test_no_device_has_the_peaks_of_another() -> None:
     "device",
     [
         "NVIDIA A100-SXM-64GB",
-        "NVIDIA H100 SXM5 64GB",
-        "NVIDIA H100 SXM5 96GB",
         "NVIDIA A10G",
         "NVIDIA A100-SXM-64GB MIG 1g.8gb",
         "AMD Radeon Graphics",

@@ -292,7 +292,7 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     write_sweep(tmp_path / "half", [run_of(profile="torch")], truth)
     ran = run("analysis.scaled", tmp_path / "half", "--format", "json")
     assert ran.json[0]["batch_ms"] == pytest.approx(100, rel=0.01)
-    assert "from batches that the profiler did not record" in ran.err
+    assert "from steps that the profiler did not record" in ran.err
     write_sweep(tmp_path / "all", [run_of(profile="torch", attribute_from=0)], truth)
     ran = run("analysis.scaled", tmp_path / "all", "--format", "json")
     assert ran.json[0]["batch_ms"] == pytest.approx(200, rel=0.01)
@@ -337,9 +337,9 @@ def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(batches=40)])
     write_run(tmp_path, run_of(batches=60), Truth(), 7)
     shown = " ".join(run("analysis.scaled", tmp_path).out.split())
-    assert "ran with different numbers of batches (40, 60); such runs are not averaged" in shown
+    assert "ran with different numbers of steps (40, 60); such runs are not averaged" in shown
     write_sweep(tmp_path / "same", [run_of(batches=40), run_of(batches=40, gpus_per_node=2)])
-    assert "numbers of batches" not in run("analysis.scaled", tmp_path / "same").out
+    assert "numbers of steps" not in run("analysis.scaled", tmp_path / "same").out
 
 
 def test_a_table_of_dashes_is_not_printed(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_a_sweep_that_determines_nothing_is_answered_in_one_short_line(tmp_path)
     write_sweep(tmp_path, sweep, Truth(batch_ms={1: 100.0, 2: 150.0}, noise_ms=20.0), repetitions={"none": 2})
     said = one_line_error(run("analysis.predict", tmp_path, "--ranks", "8"))
     assert "no prediction: " in said and "on 1, 2 ranks do not determine those on 8 (" in said
-    assert len(said) < 200 and said.count(";") == 0
+    # One of four configurations' sizes stands for all.
+    assert said.strip().endswith("; no simulation: no run was profiled (profile: torch)") and len(said) < 220
 
 
 def test_where_nothing_can_be_predicted_one_reason_stands_for_all_and_names_its_configuration(tmp_path):

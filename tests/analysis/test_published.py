@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.commands import Ran, run, run_as_user
+from tests.analysis.commands import Ran, run
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_flops_efficiency_of_kernels(surfboard: Path) -> None:
 def both(surfboard: Path) -> Ran:
     """One command with everything: both methods, explained."""
     arguments = ("--method", "corrected,published", "--explain", "--format", "csv")
-    ran = run_as_user("analysis.scaled", surfboard, *arguments)
+    ran = run("analysis.scaled", surfboard, *arguments)
     assert ran.code == 0, ran.err
     return ran
 
@@ -105,7 +105,7 @@ def test_every_file_has_sensible_counts(both: Ran) -> None:
 
 def test_scaling_efficiency_of_lisa(surfboard: Path) -> None:
     file = surfboard / "tau" / "lisa_interval.gzip"
-    ran = run_as_user("analysis.scaled", file, "--method", "published", "--format", "csv", "--explain")
+    ran = run("analysis.scaled", file, "--method", "published", "--format", "csv", "--explain")
     point = {"workers": "4", "loader": "dali-gpu", "batch": "64", "grad": "fp32", "gpus_per_node": "4"}
     by_ranks = {
         row["world_size"]: row for row in ran.csv if all(row[name] == value for name, value in point.items())
@@ -154,8 +154,8 @@ def test_explain_says_what_each_correction_moves(both: Ran) -> None:
     def line(start: str) -> str:
         return next(line for line in lines if line.strip().startswith(start))
 
-    assert "51 forward, 25 backward passes" in line("2 mixed batch counts")
-    assert "0.8820 TFLOP -> 0.6010 TFLOP" in line("2 mixed batch counts")
+    assert "51 forward, 25 backward passes" in line("2 mixed step counts")
+    assert "0.8820 TFLOP -> 0.6010 TFLOP" in line("2 mixed step counts")
     assert "8.64 % -> 12.6" in line("3 denominators")
     assert "-> 38.6 %" in line("4 compute efficiency")
     assert "8.634 % -> 8.760 %" in line("10 costs summed first")
@@ -174,7 +174,7 @@ def test_both_methods_stand_beside_each_other(both: Ran) -> None:
     methods = [row["method"] for row in both.csv]
     assert (methods.count("corrected"), methods.count("published")) == (32, 80)
     assert "1-batch runs" in both.err
-    assert "TAU tables hold no batch durations" in both.err
+    assert "TAU tables hold no step durations" in both.err
 
 
 def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> None:
@@ -200,7 +200,7 @@ def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> 
 
 
 def test_the_terminal_stays_within_120_columns(surfboard: Path) -> None:
-    ran = run_as_user("analysis.scaled", surfboard / "pyprof_kernels")
+    ran = run("analysis.scaled", surfboard / "pyprof_kernels")
     assert ran.code == 0
     assert max(len(line) for line in ran.out.splitlines()) <= 120
     assert "dali-cpu-to-gpu" in ran.out

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis.display import plots
 from analysis.display.metrics import Metric
 from analysis.display.terminal import Part
 from analysis.measures.scaling import factors
@@ -66,7 +65,8 @@ def test_all_sections_of_a_sweep(page):
     found = {section.id: section for section in page.sections}
     assert list(found) == [
         "scaling", "table", "loss", "factors", "stages", "batches", "anatomy", "communication", "stragglers",
-        "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction", "left-out",
+        "critical-path", "kernels", "kernel-change", "roofline", "utilization", "cost", "prediction",
+        "left-out",
     ]  # fmt: skip
     assert "one rank sends no gradients" in " ".join(found["left-out"].notes)
 
@@ -75,7 +75,7 @@ def test_the_batches_of_each_run_are_a_row(sweep):
     (view,) = sections(sweep)["batches"].tables
     headings = [heading.header for heading in view.columns]
     warmup = headings.index("warmup")
-    median = next(n for n, heading in enumerate(headings) if heading.startswith("batch median"))
+    median = next(n for n, heading in enumerate(headings) if heading.startswith("step median"))
     # Of each of five points two runs without a profiler and one with; three slow batches are planted at the
     # head of each.
     assert len(view.rows) == 15
@@ -95,7 +95,7 @@ def test_what_a_section_cannot_answer_is_its_sentence_and_costs_the_page_nothing
     first, second = page.sections[:2]
     assert (first.id, first.heading) == ("weather", "What was the weather?")
     assert first.text == "Not available: 5 points say nothing of it."
-    assert second.id == "scaling" and len(page.sections) == 17
+    assert second.id == "scaling" and len(page.sections) == 18
 
 
 def test_what_several_sections_read_is_computed_once(sweep):
@@ -158,13 +158,6 @@ def test_world_sizes_of_different_configurations_are_not_called_one(tmp_path):
     page = build(load(tmp_path))
     said = " ".join(sentence.text for sentence in page.summary) + page.sections[0].text
     assert "no configuration was measured at two" in said and "one world size" not in said.lower()
-
-
-@pytest.mark.parametrize(("entries", "beside"), [(6, False), (7, True)])
-def test_a_legend_of_many_entries_stands_beside_the_plot(entries, beside):
-    traces = [{"name": str(number)} for number in range(entries)] + [{"showlegend": False}]
-    legend = plots.figure(traces, plots.bars("a title", "ms", 3))["layout"]["legend"]
-    assert (legend.get("x", 0) > 1) == beside
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", True), ("NVIDIA L4", False)])
@@ -253,7 +246,7 @@ def test_json_in_a_script_cannot_end_it():
 
 
 def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
-    took = Metric("batch_ms", "how long a batch takes", interval="95 %", places=1)
+    took = Metric("batch_ms", "how long a step takes", interval="95 %", places=1)
     rows = [{"batch_ms": 1234.56, "batch_ms_low": 1200.0, "batch_ms_high": 1300.0, "who": "b"},
             {"batch_ms": 2, "who": "a"}, {"batch_ms": None}, {"batch_ms": float("nan")}]  # fmt: skip
     share = took.column("share", lambda row: "a tenth")
@@ -263,7 +256,7 @@ def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
     assert [cell.value for cell in figures] == [cell.value for cell in shares] == [1234.56, 2, "", ""]
     assert {cell.text for cell in shares} == {"a tenth"} and not any(cell.numeric for cell in names)
     heading = view.columns[0]
-    assert (heading.header, heading.help) == ("batch ms [95 %]", "how long a batch takes [95 %]")
+    assert (heading.header, heading.help) == ("step ms [95 %]", "how long a step takes [95 %]")
 
 
 def test_every_heading_of_a_page_has_its_tooltip(page):

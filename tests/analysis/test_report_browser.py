@@ -1,12 +1,16 @@
 """The report in a real browser: it works offline, and without a mouse."""
 
+import csv
+import io
+import itertools
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.commands import run
-from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
 
 pytestmark = pytest.mark.long
@@ -42,23 +46,54 @@ def report(tmp_path_factory) -> Path:
     return directory / "report.html"
 
 
-class Watched:
-    """A page, with every message of its console and every request that it made."""
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """A report on 80 configurations of five factors, more than a chart has channels."""
+    directory = tmp_path_factory.mktemp("many")
+    slower = {"pytorch": 1.5, "fp32": 1.3, 2: 1.2, "eth": 1.1}
+    levels = itertools.product(("pytorch", "synthetic"), ("fp16", "fp32"), (2, 4), ("eth", "ib"), (32, 64))
+    for loader, grad, workers, network, batch in levels:
+        factor = math.prod(slower.get(level, 1.0) for level in (loader, grad, workers, network))
+        truth = Truth(batch_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
+        runs = [
+            run_of(
+                gpus_per_node=ranks, loader=loader, grad=grad, workers=workers, network=network, batch=batch
+            )
+            for ranks in (1, 2, 4)
+            if ranks > 1 or grad == "fp32"
+        ]
+        write_sweep(directory, runs, truth, repetitions={"none": 1})
+    assert run("analysis.report.__main__", directory).code == 0
+    return directory / "report.html"
 
-    def __init__(self, browser, path: Path, **options) -> None:
+
+class Watched:
+    """A page, with every message of its console and every request that it made.
+
+    Args:
+        address: what follows the file's name: a section, filters.
+        opened: with all its sections open.
+    """
+
+    def __init__(self, browser, path: Path, address: str = "", opened: bool = True, **options) -> None:
         self.page = browser.new_page(**options)
+        self.page.set_default_timeout(300_000)  # of a machine that has much else to do
         self.messages: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
         self.page.on("dialog", lambda dialog: self.messages.append(f"dialog: {dialog.message}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(path.as_uri() + address)
+        self.page.wait_for_selector("body[data-ready]")
+        if opened:
+            self.page.click("#open-all")
+            self.page.wait_for_selector("#methods details[open]")
         self.drawn()
 
     def drawn(self) -> None:
         """Wait until every chart stands."""
-        self.page.wait_for_selector("body[data-drawn]", timeout=60_000)
+        self.page.wait_for_selector("body[data-drawn]", timeout=300_000)
 
     def rows(self, table: str):
         """The rows that are seen, once the table is in view: before, none is laid out."""
@@ -71,38 +106,47 @@ class Watched:
         return self.page.evaluate(f"document.getElementById('chart-{chart}').data.map((t) => t.name)")
 
 
+@pytest.fixture(scope="module")
+def seen(browser, report):
+    """One page for all tests that only look at it."""
+    opened = Watched(browser, report)
+    yield opened
+    opened.page.close()
+
+
 @pytest.fixture
 def watched(browser, report):
-    made = Watched(browser, report)
-    yield made
-    made.page.close()
+    """A page of the test's own, to use."""
+    opened = Watched(browser, report)
+    yield opened
+    opened.page.close()
 
 
-def test_it_loads_without_a_message_and_without_the_network(watched, report):
-    assert watched.messages == []
+def test_it_loads_without_a_message_and_without_the_network(seen, report):
+    assert seen.messages == []
     # blob: and data: are the page's own.
-    assert [url for url in watched.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
+    assert [url for url in seen.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
 
 
-def test_every_chart_is_drawn(watched):
-    assert watched.page.locator(".chart").count() >= 7
-    assert watched.page.locator(".chart .main-svg").first.is_visible()
-    for chart in watched.page.locator(".chart").all():
+def test_every_chart_is_drawn(seen):
+    assert seen.page.locator(".chart").count() >= 7
+    assert seen.page.locator(".chart .main-svg").first.is_visible()
+    for chart in seen.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
-    assert "synthetic" in watched.lines("throughput") and "ideal" in watched.lines("efficiency")
+    assert "synthetic" in seen.lines("throughput") and "ideal" in seen.lines("efficiency")
 
 
-def test_ranks_and_losses_have_their_charts(watched):
-    heat, *more = watched.page.evaluate("document.getElementById('chart-lateness').data")
+def test_ranks_and_losses_have_their_charts(seen):
+    heat, *more = seen.page.evaluate("document.getElementById('chart-lateness').data")
     assert heat["type"] == "heatmap" and len(heat["z"]) == len(heat["y"]) == 4 and not more
-    parts = watched.page.evaluate("document.getElementById('chart-loss').data")
-    assert {"bar"} == {trace["type"] for trace in parts} and "unattributed" in watched.lines("loss")
+    parts = seen.page.evaluate("document.getElementById('chart-loss').data")
+    assert {"bar"} == {trace["type"] for trace in parts} and "unattributed" in seen.lines("loss")
 
 
-def test_a_kernels_name_stays_text(watched):
-    assert watched.page.locator("#kernel-table td", has_text=EVIL).count() > 0
-    assert watched.page.locator("#kernel-table script").count() == 0
-    assert not any("dialog" in message for message in watched.messages)
+def test_a_kernels_name_stays_text(seen):
+    assert seen.page.locator("#kernel-table td", has_text=EVIL).count() > 0
+    assert seen.page.locator("#kernel-table script").count() == 0
+    assert not any("dialog" in message for message in seen.messages)
 
 
 def test_a_filter_narrows_charts_and_tables(watched):
@@ -138,21 +182,141 @@ def test_tables_sort_by_keyboard(watched):
     assert values() == sorted(values(), reverse=True)
 
 
-def test_charts_do_not_cover_what_follows(watched):
-    for chart in watched.page.locator(".chart").all():
+def test_charts_do_not_cover_what_follows(seen):
+    for chart in seen.page.locator(".chart").all():
         box, drawn = chart.bounding_box(), chart.locator(".main-svg").first.bounding_box()
         assert drawn["height"] <= box["height"] + 1
 
 
-def test_what_is_printed_is_the_whole_page(watched):
-    watched.page.evaluate("delete document.body.dataset.drawn")
-    watched.page.evaluate("for (const one of document.querySelectorAll('.chart')) Plotly.purge(one)")
-    watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for chart in watched.page.locator(".chart").all():
+LEGENDS = """[...document.querySelectorAll('.chart')].map((chart) => [
+  chart.id, chart.clientHeight,
+  [...chart.querySelectorAll('.legend, .legend2')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_no_legend_takes_more_than_a_fifth_of_its_chart(browser, many, width):
+    watched = Watched(browser, many, viewport={"width": width, "height": 900})
+    charts = watched.page.evaluate(LEGENDS)
+    assert any(legend for _, _, legend in charts)
+    assert [(id, legend) for id, height, legend in charts if legend > height / 5] == []
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    watched.page.close()
+
+
+def test_a_filter_forms_the_means_again(browser, many):
+    watched = Watched(browser, many)
+    lines = (
+        "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
+    )
+    whole = watched.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
+    assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
+    watched.page.select_option("select[data-filter=network]", "ib")
+    watched.drawn()
+    left = watched.page.evaluate(f"{lines}.map((t) => [t.name, t.facts.network, t.y[0]])")
+    assert [name for name, _, _ in left] == [name for name, _, _ in whole]
+    assert {network for _, network, _ in left} == {"ib"}
+    # A batch takes 1.1 times as long over eth.
+    ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
+    assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
+    watched.page.close()
+
+
+# --- the way through the page ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(browser, report):
+    made = Watched(browser, report, opened=False)
+    yield made
+    made.page.close()
+
+
+def test_the_first_screen_answers_with_drawings_and_every_section_is_folded_to_its_finding(closed):
+    questions = closed.page.locator(".answer h2").all_inner_texts()
+    assert questions[:2] == ["How does it scale?", "What is lost, and why?"]
+    assert closed.page.locator(".answer svg[role=img]").count() >= 2
+    assert closed.page.locator("main details").count() > 15
+    assert closed.page.locator("main details[open]").count() == 0
+    assert closed.page.locator(".plot-container").count() == 0  # none is drawn before it is asked for
+    folded = closed.page.locator("#anatomy summary").inner_text()
+    assert "Longest part on the most ranks: idle host bound, 85.4 ms" in folded
+    assert not closed.page.locator("#anatomy table").first.is_visible()
+
+
+def test_a_click_opens_a_section_and_draws_its_charts(closed):
+    closed.page.click("#scaling summary")
+    closed.page.wait_for_selector("#scaling .plot-container")
+    closed.drawn()
+    assert closed.page.locator("details[open]").count() == 1
+    assert closed.page.locator(".plot-container").count() == closed.page.locator("#scaling .chart").count()
+
+
+def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
+    closed.page.locator("nav a", has_text="What did it cost?").focus()
+    closed.page.keyboard.press("Enter")
+    assert closed.page.locator("#cost details[open]").count() == 1
+    assert closed.page.evaluate("document.activeElement.closest('section').id") == "cost"
+    assert closed.page.url.endswith("#cost")
+    top = closed.page.locator("nav").bounding_box()["y"]
+    assert 0 <= top < 30 and closed.page.evaluate("scrollY") > 0
+
+
+def test_the_address_keeps_section_and_filters(browser, report):
+    watched = Watched(browser, report, "#table&loader=pytorch&no_such=1", opened=False)
+    assert watched.page.input_value("select[data-filter=loader]") == "pytorch"
+    assert watched.page.locator("#table details[open]").count() == 1
+    shown = watched.rows("table-0").all_inner_texts()
+    assert shown and all("pytorch" in row for row in shown)
+    watched.page.select_option("select[data-filter=gpus_per_node]", "2")
+    assert watched.page.url.endswith("#table&loader=pytorch&gpus_per_node=2")
+    watched.page.select_option("select[data-filter=loader]", "")
+    watched.page.click("nav a[href='#cost']")
+    assert watched.page.url.endswith("#cost&gpus_per_node=2")
+    watched.page.go_back()
+    assert watched.page.url.endswith("#table&gpus_per_node=2")
+    watched.page.close()
+
+
+def test_what_a_filter_does_not_change_says_so_while_one_is_set(closed):
+    def said() -> list[str]:
+        return closed.page.locator(".of-all:visible").all_inner_texts()
+
+    assert said() == []
+    closed.page.select_option("select[data-filter=loader]", "pytorch")
+    sentences = closed.page.locator(".answer > p").count()
+    findings = closed.page.locator("main summary p").count()
+    assert [text.strip() for text in said()] == ["(for all configurations)"] * (sentences + findings)
+    closed.page.select_option("select[data-filter=loader]", "")
+    assert said() == []
+
+
+def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(browser, report):
+    watched = Watched(browser, report, "#table&loader=pytorch", opened=False)
+    watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    watched.page.click("button[data-copy=table-0]")
+    watched.page.wait_for_selector("#table [role=status]:text-is('copied')")
+    text = watched.page.evaluate("navigator.clipboard.readText()")
+    header, *rows = csv.reader(io.StringIO(text))
+    place = next(n for n, name in enumerate(header) if name.startswith("images"))
+    shown = watched.rows("table-0").all()
+    assert [row[place] for row in rows] == [
+        row.locator("td").nth(place).get_attribute("data-value") for row in shown
+    ]
+    watched.page.close()
+
+
+def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
+    closed.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for chart in closed.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
-    watched.page.emulate_media(media="print")
+    closed.page.emulate_media(media="print")
+    assert closed.page.locator("main details:not([open])").count() == 0
+    assert closed.page.locator("nav:visible, button[data-copy]:visible, select:visible").count() == 0
     hidden = "getComputedStyle(document.querySelector('.scroll.long')).contentVisibility"
-    assert watched.page.evaluate(hidden) == "visible"
+    assert closed.page.evaluate(hidden) == "visible"
+    assert closed.page.evaluate("getComputedStyle(document.querySelector('#table')).breakBefore") == "page"
+    closed.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert closed.page.locator("main details[open]").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

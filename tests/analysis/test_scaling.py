@@ -47,6 +47,13 @@ def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
     return found.iloc[0]
 
 
+def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> None:
+    for graph, dropped in ((False, 3), (True, 11)):
+        runs = [run_of(gpus_per_node=size, graph=graph) for size in (1, 2)]
+        write_sweep(tmp_path / str(graph), runs, repetitions={"none": 1})
+        assert set(by_method.table(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_batch_and_its_interval(table: pd.DataFrame, planted: tuple[Path, Truth], size: int) -> None:
     row, truth = at(table, size), planted[1]
@@ -285,7 +292,7 @@ def test_the_published_method_counts_start_up_in(planted: tuple[Path, Truth]) ->
 def test_explain_measures_on_these_runs(planted: tuple[Path, Truth]) -> None:
     ran = run("analysis.scaled", planted[0], "--explain", "--format", "csv")
     assert "differs from the unprofiled run by" in ran.err
-    assert "before its first batch" in ran.err
+    assert "before its first step" in ran.err
     assert len(ran.csv) == 5
 
 

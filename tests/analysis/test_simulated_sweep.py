@@ -120,7 +120,7 @@ def test_a_profiled_run_of_fewer_batches_is_of_the_same_point(tmp_path):
     ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
     (row,) = [row for row in ran.json if row["method"] == "simulation"]
     assert row["batch_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
-    assert "differ only in their number of batches" in ran.err and "node counts" not in ran.err
+    assert "differ only in their number of steps" in ran.err and "node counts" not in ran.err
 
 
 def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):

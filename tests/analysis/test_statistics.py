@@ -222,8 +222,8 @@ def test_one_run_has_no_interval_and_says_why() -> None:
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert "only 2 batches" in inside_run.of_median(np.array([1.0, 2.0])).note
-    assert "no batches" in inside_run.of_median(np.array([])).note
+    assert "only 2 steps" in inside_run.of_median(np.array([1.0, 2.0])).note
+    assert "no steps" in inside_run.of_median(np.array([])).note
 
 
 def test_many_batches_stay_within_memory_and_time() -> None:

@@ -287,14 +287,14 @@ def test_nobody_is_named_in_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "says"), [(TOO_FEW, "too few batches to tell"), (CHANCE, "this may be chance")]
+    ("verdict", "says"), [(TOO_FEW, "too few steps to tell"), (CHANCE, "this may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
     row = {"id": "run", "node": "a", "batch_ms": 100.0, "judged_batches": 5, "verdict": NO}
     made = [{**row, "rank": rank, "mean_lateness_ms": late} for rank, late in enumerate((1.0, 29.8, -3.0))]
     made[1]["verdict"] = verdict
     (line,) = sentences(made)
-    assert "rank 1 (a), 29.8 ms per batch (mean of 5)" in line and says in line
+    assert "rank 1 (a), 29.8 ms per step (mean of 5)" in line and says in line
 
 
 def test_one_rank_is_one_line(tmp_path):

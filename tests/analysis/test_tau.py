@@ -121,7 +121,7 @@ def test_runs_of_one_batch_give_no_epoch_and_a_batch_duration_beside_those_of_50
     ran = published(tmp_path, "--explain")
     assert len(ran.csv) == 1
     # GPU 0 takes half a second less than the slowest: (65.5 - 40.5) / 50, and (65.25 - 40.5) / 49.
-    assert "batch 500.0 ms -> 505.1 ms" in ran.err
+    assert "step 500.0 ms -> 505.1 ms" in ran.err
     (row,) = run("analysis.batches", tmp_path, "--format", "csv").csv
     assert float(row["tau_batch_ms"]) == pytest.approx(500)
 
@@ -195,7 +195,7 @@ def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_p
     moved = (5 + 3) * 3e6 + 2 * 2 * 2e6 + 5e3
     assert float(row["flops_efficiency_of_batch_pct"]) == pytest.approx(100 * flops / (25 * 0.48) / 4.29e12)
     assert float(row["bandwidth_efficiency_of_batch_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
-    assert "efficiencies of 1 PyProf tables need a batch duration" in ran.err
+    assert "efficiencies of 1 PyProf tables need a step duration" in ran.err
     assert "of the first table would change places" in ran.err
     assert len(published(tmp_path, "--group-by", "nodes").csv) == 1
     shown = run("analysis.scaled", tmp_path, "--method", "published").out

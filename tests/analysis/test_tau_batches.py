@@ -73,7 +73,7 @@ def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
     assert rows[0, "marks"]["batch_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
     assert "between the stages" not in run(MODULE, marked).out
     staged = run(MODULE, merged(tmp_path / "staged.xml", 30.0, batches=41))
-    assert "between the stages of a batch is missing" in " ".join(staged.out.split())
+    assert "between the stages of a step is missing" in " ".join(staged.out.split())
 
 
 def merged(path, application_s, batches=0):
@@ -86,7 +86,7 @@ def merged(path, application_s, batches=0):
 def test_the_difference_is_over_one_batch_less_and_stands_in_only_where_nothing_is_better(tmp_path):
     long = merged(tmp_path / "long.xml", 30.0)
     starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9, 10.1))]
-    assert "holds no batches" in one_line_error(run(MODULE, long))
+    assert "holds no steps" in one_line_error(run(MODULE, long))
     (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
     assert row["estimator"] == "difference" and row["preferred"]
     assert row["batch_ms"] == pytest.approx(20_000 / 40)

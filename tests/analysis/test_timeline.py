@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from analysis.display.perfetto import Slices, TraceWriter, Words
 from analysis.measures.anatomy import timeline
 from analysis.measures.anatomy.timeline_rows import KERNEL_COLUMNS, lanes, of_kernels
+from analysis.measures.critical_path.paths import paths_of
 from analysis.results.load import load
 from analysis.results.matching import Ahead
 from profiling import tables
@@ -75,6 +77,24 @@ def test_perfetto_takes_the_trace_without_an_error(perfetto):
     assert perfetto.rows("select name, value from stats where severity != 'info' and value > 0") == []
 
 
+def pieces_of(sweep):
+    study = load(sweep)
+    return sum(len(step.part) for step in paths_of(study, timeline.choose(study)).steps)
+
+
+def test_the_critical_path_is_as_long_as_the_steps_and_in_order(perfetto, sweep):
+    study = load(sweep)
+    steps = paths_of(study, timeline.choose(study)).steps
+    rows = perfetto.rows(
+        "select ts, dur, extract_arg(s.arg_set_id, 'debug.batch') from slice s "
+        "where category = 'critical path' order by ts"
+    )
+    for step in steps:
+        mine = [(ts, dur) for ts, dur, batch in rows if batch == step.batch_index]
+        assert sum(dur for _, dur in mine) == step.step_ns
+        assert all(ts + dur == after for (ts, dur), (after, _) in pairwise(mine))
+
+
 def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
     found = dict(
         perfetto.rows("select t.name, count(*) from slice s join track t on t.id = s.track_id group by 1")
@@ -82,11 +102,12 @@ def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
     batches, recorded = 40 * RANKS, 20 * RANKS
     assert found == {
         "about": 1,
-        "batches": batches,
+        "steps": batches,
         "stages": 5 * batches,
         "GPU 0 · stream 7": 4 * recorded,
         "loader · stream 7": recorded,
         "communication · stream 20": recorded,
+        "critical path": pieces_of(sweep),
     }
     rows = [
         tables.read(path.parent, "kernels").num_rows
@@ -130,7 +151,8 @@ def test_kernels_keep_their_times_and_arguments(perfetto, sweep):
     rows = perfetto.rows(
         "select ts, dur, s.name, category, extract_arg(s.arg_set_id, 'debug.direction'), "
         "extract_arg(s.arg_set_id, 'debug.flops') from slice s join process_track t on t.id = s.track_id "
-        "join process p using (upid) where p.pid = 2 and category not in ('batch', 'recorded batch', 'stage')"
+        "join process p using (upid) where p.pid = 2 "
+        "and category not in ('step', 'recorded step', 'stage', 'critical path')"
     )
     assert Counter(rows) == planted
     assert any(name == EVIL for _, _, name, *_ in rows)  # as it is: no markup was made of it, none was lost
@@ -170,10 +192,10 @@ def test_a_named_run_is_drawn_and_a_misspelled_one_is_answered(sweep, tmp_path):
 
 def test_some_batches_are_drawn_alone(sweep, tmp_path):
     ran = run("analysis.timeline", sweep, "--batches", "30-31", "--output", tmp_path / "t.gz")
-    assert "8 batches, 40 stages, 48 kernels" in ran.err
+    assert "8 steps, 40 stages, 48 kernels" in ran.err
     trace = parsed(tmp_path / "t.gz")
     names = {word.name for packet in trace.packet for word in packet.interned_data.event_names}
-    assert {"batch 30", "batch 31"} == {name for name in names if name.startswith("batch ")}
+    assert {"step 30", "step 31"} == {name for name in names if name.startswith("step ")}
     times = [p.timestamp for p in trace.packet if p.HasField("track_event") and p.track_event.type == 1]
     (clock,) = [p.timestamp for p in trace.packet if p.HasField("clock_snapshot")]
     table = tables.read(next(sweep.glob("run_*_1_4_*_torch_*")) / "rank_0000", "batches").to_pydict()
@@ -188,7 +210,7 @@ def test_what_is_no_range_of_batches_is_answered(batches, sweep):
 
 def test_batches_that_the_run_does_not_have_are_answered(sweep, tmp_path):
     error = one_line_error(run("analysis.timeline", sweep, "--batches", "90", "--output", tmp_path / "t.gz"))
-    assert "has batches 0 to 39" in error
+    assert "has steps 0 to 39" in error
 
 
 def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
@@ -201,7 +223,7 @@ def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
 def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
     name = next(sweep.glob("run_*_1_4_*_none_*")).name
     ran = run("analysis.timeline", sweep / name, "--output", tmp_path / "t.gz")
-    assert ran.code == 0 and "160 batches, 800 stages;" in ran.err
+    assert ran.code == 0 and "160 steps, 800 stages;" in ran.err
     assert "the run was not profiled" in ran.err
 
 
@@ -213,7 +235,7 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
     made = timeline.write(timeline.choose(load(copy)), tmp_path / "t.gz")
-    assert made.slices["batches"] == 3 * 40 and made.slices["kernels"] == 2 * 120
+    assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120
     assert any("(3)" in note and "left out: 1 of" in note for note in made.notes)
     assert any("rank_0001 has no kernels" in note for note in made.notes)
     assert any("clocks are not aligned" in note for note in made.notes)
@@ -222,7 +244,7 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
 
 def test_reference_files_have_no_timeline(tmp_path):
     write_pyprof(tmp_path)
-    assert "no run with timed batches" in one_line_error(run("analysis.timeline", tmp_path))
+    assert "no run with timed steps" in one_line_error(run("analysis.timeline", tmp_path))
 
 
 def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(sweep, tmp_path):

@@ -127,3 +127,47 @@ def test_sends_and_receives_of_a_pipeline_are_the_same_calls_on_both_stages(tmp_
     assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("sendrecv", 2, 2)
     assert row["transfer_ms"] == pytest.approx(2 * 0.040, rel=1e-3)
     assert row["wait_ms"] == pytest.approx(0.2 / 2, rel=1e-3)  # stage 1 waits, of two ranks
+
+
+# What each of three stages does with a micro-batch, in order: send or receive, with which stage, when it
+# enters and when it is done, in us. Stage 2 waits 100 us for its activations, stage 1 also for its gradients.
+PIPELINE = {
+    0: (("send", 1, 110, 150), ("recv", 1, 560, 600)),
+    1: (("recv", 0, 110, 150), ("send", 2, 260, 300), ("recv", 2, 300, 450), ("send", 0, 560, 600)),
+    2: (("recv", 1, 160, 300), ("send", 1, 410, 450)),
+}
+MICRO_BATCHES = 2
+
+
+def stage_trace(stage):
+    """The trace of a stage, which makes its own calls of each micro-batch before those of the next."""
+    trace = trace_of(Planted(ranks=3, batches=0), stage)
+    for number in range(BATCHES):
+        at = START_US + 1500.0 * number
+        trace.range(f"ProfilerStep#{number}", at, at + 1499)
+        for part in range(MICRO_BATCHES):
+            trace.kernel("ampere_bf16_s16816gemm", at + part, at + 700 * part + 10, at + 700 * part + 60)
+            for kind, peer, came, left in PIPELINE[stage]:
+                begins, ends = at + 700 * part + came, at + 700 * part + left
+                trace.kernel("ncclDevKernel_SendRecv(int)", at + 2 + part, begins, ends, stream=20, **{
+                    "Collective name": kind, "dtype": "BFloat16", "In msg nelems": 4000,
+                    "Out msg nelems": 4000, "Group size": 3, "Process Group Name": "7",
+                    "Process Group Ranks": "[0, 1, 2]",
+                    ("Dst Rank" if kind == "send" else "Src Rank"): peer,
+                })  # fmt: skip
+    return trace
+
+
+def test_sends_and_receives_of_three_stages_are_told_apart_by_their_ranks_and_direction(tmp_path):
+    folder = tmp_path / "pipe"
+    folder.mkdir()
+    for stage in PIPELINE:
+        stage_trace(stage).write(folder / f"rank{stage}.json")
+    assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    study = load(tmp_path / "out")
+    (row,) = communication.rows(study)
+    assert (row["collective"], row["group_size"], row["calls_per_batch"]) == ("sendrecv", 2, 16 / 3)
+    # 40 us each, on both sides of the four of a micro-batch; of three ranks.
+    assert row["transfer_ms"] == pytest.approx(2 * 4 * 2 * 0.040 / 3, rel=1e-3)
+    assert row["wait_ms"] == pytest.approx(2 * (0.100 + 0.110) / 3, rel=1e-3)
+    assert not [note for note in study.notes() if "not available" in note]

@@ -11,7 +11,7 @@ from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
 from analysis.measures.scaling import traced, traced_difference
-from analysis.report.build import build
+from analysis.report.build import build, opening
 from analysis.report.communication import bars_of
 from analysis.report.render import render
 from analysis.results.load import load, load_named
@@ -364,3 +364,13 @@ def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     done = run("report", tmp_path)
     assert done.code == 2 and done.err.count("\n") == 1 and "holds no results" in done.err
+
+
+def test_of_a_recording_without_steps_nothing_is_said_per_step(shared_data, tmp_path):
+    (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
+    convert([str(trace), "--out", str(tmp_path)])
+    said = " ".join(one.text for one in opening(load(tmp_path)))
+    assert "The recording takes" in said and "ms in the recording (" in said
+    assert "per step" not in said and "kernels: memcpy" not in said
+    refused = run("batches", tmp_path)
+    assert refused.code == 2 and "No markers separate the steps of its traces" in refused.err

@@ -129,7 +129,7 @@ LOST_PCT = 37.5
 def test_the_part_that_costs_most_is_named(part, cause, advice):
     said = text(BASE, point(4, 160.0, **lost(LOST_PCT, **{part: 30.0})))
     assert f"Largest cause: {cause}, 30.0 of 37.5 percentage points lost." in said and advice in said
-    assert "A batch takes 160 ms on 4 ranks (P = 4), 60 ms longer than on 1 rank (100 ms)." in said
+    assert "A step takes 160 ms on 4 ranks (P = 4), 60 ms longer than on 1 rank (100 ms)." in said
     assert "62 % [62, 64]" in said
 
 
@@ -142,7 +142,7 @@ def test_what_no_profiled_run_explains_is_said_where_it_is_more_than_the_largest
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"compute": 41.5}, "batches grew more under the profiler than without it"),
+        ({"compute": 41.5}, "steps grew more under the profiler than without it"),
         ({"compute": 41.5, "exposed_loader": -4.0}, "other parts shrank"),
     ],
 )
@@ -165,7 +165,7 @@ def test_many_small_parts_have_no_single_cause():
     names = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
     spread = lost(LOST_PCT, **dict.fromkeys(names, 7.5))
     said = text(BASE, point(4, 160.0, **spread))
-    assert "No single part of the batch limits scaling" in said and "What to try" not in said
+    assert "No single part of the step limits scaling" in said and "What to try" not in said
 
 
 @pytest.mark.parametrize("parts", [10.0, 60.0])
@@ -186,7 +186,7 @@ def test_strong_scaling_is_judged_by_the_share_of_a_batch():
     row = point(4, 40.0, load_ms=16.0, scaling_efficiency_pct=62.5, batch=8, **strong)
     row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
     said = text(BASE | strong | {"batch": 32}, row)
-    assert "Strong scaling (fixed global batch size)" in said and "A batch takes 40 ms on 4 ranks" in said
+    assert "Strong scaling (fixed global batch size)" in said and "A step takes 40 ms on 4 ranks" in said
     assert "15 ms longer than with ideal scaling from 1 rank (25 ms). Data loading grew by 15 ms" in said
 
 
@@ -274,15 +274,13 @@ def test_a_rank_that_most_runs_name_is_said_to_hold_up_the_others():
     said = said_of(
         late("a", 3), late("b", 3, cause="loader"), late("c", 3, "no"), late("c", 1, "may be chance")
     )
-    assert (
-        "Rank 3 (n1) is a straggler: the other ranks wait at least 8.00 ms per batch for it (5 % of" in said
-    )
+    assert "Rank 3 (n1) is a straggler: the other ranks wait at least 8.00 ms per step for it (5 % of" in said
     assert "in the stage times of 2 of 3 runs). Likely cause: loader (" in said
 
 
 def test_the_rank_that_is_waited_for_longest_comes_first_and_others_are_counted():
     said = said_of(late("a", 0), late("a", 2, mean_ms=32.0, cause="processor"))
-    assert "Ranks 0, 2 are stragglers: the other ranks wait at least 32.0 ms per batch for them (20 %" in said
+    assert "Ranks 0, 2 are stragglers: the other ranks wait at least 32.0 ms per step for them (20 %" in said
     assert "Likely cause: processor (" in said
 
 
@@ -319,7 +317,7 @@ def test_a_late_rank_that_costs_most_comes_first_by_its_traced_run_and_no_networ
     parts = lost(25.0, exposed_wait=18.5, compute=3.0, exposed_transfer=2.0)
     row = point(8, 160.0, **parts)
     first, *rest = verdict([BASE, row], ["a", "b"], [what_if("network=2x", 0.1)], late_8())
-    assert first.text.startswith("Rank 3 (n1) is a straggler: the other ranks wait 32.0 ms per batch")
+    assert first.text.startswith("Rank 3 (n1) is a straggler: the other ranks wait 32.0 ms per step")
     assert first.cause == "rank: GPU" and first.figure == "stragglers"
     said = " ".join(one.text for one in rest)
     assert "Largest cause: waiting for rank 3 (n1), 20.0 of 25.0 percentage points lost" in said
@@ -346,7 +344,7 @@ def test_what_the_late_rank_explains_is_taken_off_the_parts():
 
 
 def test_stages_name_a_rank_where_too_few_batches_were_recorded():
-    rows = [row | {"verdict": "too few batches"} if row["id"] == "t" else row for row in late_8()]
+    rows = [row | {"verdict": "too few steps"} if row["id"] == "t" else row for row in late_8()]
     found = late_ranks(rows)
     assert found is not None and found.ranks == (3,) and found.ms == 32.0 and found.by_collectives
 
@@ -356,7 +354,7 @@ def test_ranks_that_may_be_late_by_chance_are_suspected_where_waiting_costs_most
     rows += [late("t", 6, "may be chance", mean_ms=1.0) | TRACED, late("t", 7, "no") | TRACED]
     row = point(8, 160.0, **lost(37.5, exposed_wait=30.0))
     said = " ".join(one.text for one in verdict([BASE, row], ["a", "b"], late=rows))
-    assert "waited up to 11.0 ms per batch for ranks 4, 5." in said and "this may be chance" in said
+    assert "waited up to 11.0 ms per step for ranks 4, 5." in said and "this may be chance" in said
     other = point(8, 160.0, **lost(37.5, compute=30.0))
     assert "chance" not in " ".join(one.text for one in verdict([BASE, other], ["a", "b"], late=rows))
 

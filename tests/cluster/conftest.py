@@ -41,6 +41,6 @@ def cluster(able, tmp_path_factory) -> Iterator[Cluster]:
     cluster = Cluster(
         tmp_path_factory.mktemp("cluster") / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())}
     )
-    cluster.control("start", str(NODES), timeout_s=180)
+    cluster.control("start", str(NODES))
     yield cluster
     cluster.control("stop")

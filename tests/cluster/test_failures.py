@@ -145,10 +145,33 @@ def test_any_log_gives_one_line(log, code):
     assert failure.kind and "\n" not in failure.reason.strip()
 
 
-def test_gpus_that_the_job_does_not_have_name_the_site_files_key_and_are_not_tried_again():
-    log = "srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification\n"
-    failure = explain(1, "srun ended with exit code 1", log)
-    assert failure.kind == "wrong use" and failure.kind not in RETRIES
-    assert (
-        "Invalid generic resource (gres)" in failure.reason and "gpus_per_node in the site" in failure.reason
-    )
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (
+            "srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification",
+            "Invalid generic resource (gres) specification: correct `gpus_per_node` in the site file",
+        ),
+        (
+            "srun: error: Couldn't find the specified plugin name for mpi/foo looking at all files\n"
+            "srun: error: cannot find mpi plugin for mpi/foo\n"
+            "srun: error: Invalid MPI type 'foo', --mpi=list for acceptable types",
+            "Invalid MPI type 'foo', --mpi=list for acceptable types: correct `mpi.srun` in the site file",
+        ),
+        (
+            "srun: unrecognized option '--foo'\nTry \"srun --help\" for more information",
+            "srun: unrecognized option '--foo': correct `srun` in the site file",
+        ),
+        (
+            "An unrecognized option was included on the mpirun command line:\n\n  Option: --foo\n\nPlease",
+            "mpirun command line: Option: --foo: correct `mpi.flags` in the site file",
+        ),
+        (
+            "slurmstepd-n2: error: execve(): apptainer: No such file or directory",
+            "apptainer: No such file or directory: correct `container` or `modules` in the site file",
+        ),
+    ],
+)
+def test_what_the_site_file_has_wrong_names_its_key_and_is_not_tried_again(log, says):
+    failure = explain(1, "srun ended with exit code 1", f"{log}\n")
+    assert failure.kind == "wrong use" and failure.kind not in RETRIES and says in failure.reason

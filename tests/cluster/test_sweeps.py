@@ -108,7 +108,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
     node = expand_nodes(cluster.job(job)["NodeList"])[-1]
     cluster.control("kill-node", node)
     try:
-        assert cluster.wait(job, 180)["ExitCode"] == "0:0", sweep.said(job)
+        assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     finally:
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 4] and not sweep.running()
@@ -125,14 +125,14 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
 def a_job_whose_first_node_dies_starts_again_and_resumes(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2, 3]")
     job = sweep.submit("--nodes=3", KEEP_OFF, **SLOW)
-    cluster.until(lambda: sweep.done() == [3], 120)
+    cluster.until(lambda: sweep.done() == [3])
     ended = [manifest.ended for manifest in sweep.manifests().values()]
     cluster.until(lambda: any("config_2_" in name for name in sweep.running()))
     node = cluster.job(job)["BatchHost"]
     cluster.control("kill-node", node)
     try:
-        cluster.until(lambda: cluster.job(job)["Restarts"] == "1", 120)
-        assert cluster.wait(job, 180)["ExitCode"] == "0:0", sweep.said(job)
+        cluster.until(lambda: cluster.job(job)["Restarts"] == "1")
+        assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     finally:
         cluster.control("boot-node", node)
     assert sweep.done() == [1, 2, 3] and not sweep.running()
@@ -144,7 +144,7 @@ def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folde
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
     # Slurm looks every 30 s: the signal comes 25 to 55 s after the start, and the runs take longer.
     job = sweep.submit("--nodes=2", "--time=1", "--signal=B:USR1@5", BATCH_S="0.95")
-    assert cluster.wait(job, 400)["ExitCode"] == "0:0", sweep.said(job)
+    assert cluster.wait(job, 900)["ExitCode"] == "0:0", sweep.said(job)
     assert int(cluster.job(job)["Restarts"]) >= 1
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
     assert all(manifest.done for manifest in sweep.manifests().values())
@@ -155,12 +155,14 @@ def when_the_time_is_up_the_job_starts_again_and_resumes(cluster: Cluster, folde
 def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write()
     job = sweep.submit("--nodes=4", **SLOW)
-    cluster.until(lambda: sweep.done() == [4] and bool(sweep.running()), 120)
+    cluster.until(lambda: sweep.done() == [4] and bool(sweep.running()))
     ended = [manifest.ended for manifest in sweep.manifests().values()]
     cluster.control("exec", "scancel", job)
     assert cluster.wait(job)["JobState"] == "CANCELLED"
-    cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")), 30)
+    cluster.until(lambda: not list(sweep.results.glob("run_*/owner.json")))
     assert sweep.done() == [4]
+    resume = f"to resume: sbatch --nodes=4 --partition=main slurm/sweep.sh {sweep.file} --out"
+    cluster.until(lambda: resume in sweep.said(job), 30)
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0", sweep.said(again)
     assert sweep.done() == [1, 2, 4] and not sweep.running()
@@ -170,7 +172,10 @@ def a_cancelled_job_leaves_what_a_new_one_finishes(cluster: Cluster, folder: Pat
 @happening
 def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path) -> None:
     sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 3")
-    jobs = [sweep.submit("--nodes=2", BATCH_S="0.2") for _ in range(2)]
+    go = folder / "go"
+    jobs = [sweep.submit("--nodes=2", WAIT_FOR=str(go)) for _ in range(2)]
+    cluster.until(lambda: len(sweep.running()) == 2)  # one job must not have done all before the other begins
+    go.touch()
     for job in jobs:
         assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()

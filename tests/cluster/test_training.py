@@ -53,7 +53,7 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
     out = tmp_path / "job.out"
     sweep = ["slurm/sweep.sh", "configs/virtual.yaml", *words, "--only", "nodes=1,2"]
     job = cluster.sbatch(*ON_OUR_NODES, f"--output={out}", *sweep)
-    assert cluster.wait(job, 400)["ExitCode"] == "0:0", out.read_text()
+    assert cluster.wait(job, 900)["ExitCode"] == "0:0", out.read_text()
     results = results_of(tmp_path, "virtual")
     assert [manifest.run.nodes for _, manifest in results] == [1, 2]
     for path, manifest in results:
@@ -118,15 +118,10 @@ WORLD += "print(json.dumps(asdict(read_world(os.environ))))"
 
 
 def over_agent(folder: Path) -> dict[str, str]:
-    """Variables with which mpirun starts its daemons without ssh.
-
-    Open MPI takes no path with a blank: the agent has one without, and mpirun itself must have, too.
-    """
-    if " " in sys.prefix:
-        pytest.skip(f"Open MPI starts no daemons from a path with a blank ({sys.prefix})")
+    """Variables with which mpirun starts its daemons without ssh, by an agent whose path holds no blank."""
     agent = folder / "agent.sh"
     agent.symlink_to(ROOT / "tests/cluster/agent.sh")
-    return {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent)}
+    return {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent), "MPI_PREFIX": sys.prefix}
 
 
 def by_hostfile(cluster: Cluster, folder: Path, hosts: str, code: str) -> subprocess.CompletedProcess:
@@ -203,6 +198,11 @@ def test_a_library_of_another_mpi_is_named():
             "did you mean 'virtual'",
         ),
         (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
+        (
+            ["slurm/submit.sh", "--dry-run", "a.yaml"],
+            "the sweep file comes first: slurm/submit.sh CONFIG --dry",
+        ),
+        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "python9 lacks what scaleprof needs"),
     ],
 )
 def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):

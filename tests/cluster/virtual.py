@@ -39,13 +39,13 @@ class Cluster:
     environment: Mapping[str, str] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=Jobs, repr=False)
 
-    def control(self, *arguments: str, timeout_s: float = 60) -> str:
+    def control(self, *arguments: str, timeout_s: float = 180) -> str:
         """``slurm/virtual_cluster.sh ARGUMENTS``; an error is raised if it fails."""
         answer = self._run([str(SCRIPT), *arguments], timeout_s)
         assert answer.returncode == 0, f"{arguments}: {answer.stderr or answer.stdout}"
         return answer.stdout
 
-    def run(self, *command: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess:
+    def run(self, *command: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess:
         """A user's command on the login node, whatever its exit code."""
         return self._run([str(SCRIPT), "exec", *command], timeout_s, variables)
 
@@ -65,12 +65,12 @@ class Cluster:
                 self.jobs.at = time.monotonic()
             return self.jobs.by_id[job]
 
-    def wait(self, job: str, timeout_s: float = 120) -> dict[str, str]:
+    def wait(self, job: str, timeout_s: float = 300) -> dict[str, str]:
         """The job once it has ended."""
         self.until(lambda: self.job(job)["JobState"] in ENDED, timeout_s)
         return self.job(job)
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"it did not come to pass within {timeout_s:g} s"

@@ -38,6 +38,12 @@ def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
     assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
 
 
+def test_of_several_partitions_a_job_may_get_the_best():
+    assert read_partition(ROWS, "main,gpu") == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
+    with pytest.raises(UserError, match="no partition 'gpux'"):
+        read_partition(ROWS, "main,gpux")
+
+
 def test_a_partition_that_is_not_there_is_named_with_the_nearest():
     with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
         read_partition(ROWS, "gpux")

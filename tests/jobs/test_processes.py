@@ -96,6 +96,33 @@ def test_a_signal_in_the_middle_of_a_start_ends_the_run_and_what_was_started(tmp
     assert "interrupted: ending runs" in driver.stderr and not still_running("# " + marker)
 
 
+LOST_DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from jobs.launchers.base import Process
+from jobs.processes import Limits, run_processes
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+dropped = [Dropped()]
+rank = Process([sys.executable, "-c", "import time; time.sleep(600) # " + sys.argv[1]])
+run_processes([rank], Path(sys.argv[2]), Limits(600), Path("."), dropped.clear)
+"""
+
+
+def test_a_signal_that_comes_where_python_drops_what_its_handler_raises_ends_the_run(tmp_path, root: Path):
+    marker = f"marker-{tmp_path.name}-{os.getpid()}"
+    driver = subprocess.run(
+        [sys.executable, "-c", LOST_DRIVER, marker, str(tmp_path / "log")],
+        cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert "Exception ignored in: <function Dropped.__del__" in driver.stderr
+    assert driver.returncode and driver.stderr.strip().endswith("KeyboardInterrupt")
+    assert not still_running("# " + marker)
+
+
 # A tool that is a shell, as tau_exec is, which waits for the rank and does not become it.
 SHELL = """#!/bin/sh
 while [ "$1" != "{python}" ]; do shift; done

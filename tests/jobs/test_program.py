@@ -96,7 +96,7 @@ def test_rules_leave_out_runs_by_factors_of_the_users_own(sweep_of):
         ("program: train.py\n  model: resnet18", "model has no effect: write {model}"),
         ("program: train.py\n  batch: 8", "batch has no effect: write {batch}"),
         ("program: train.py {data}", "{data} has no value: add `data:` below `run:`"),
-        ("program: train.py '{\"a\": 1}'", "for a brace write {{ or }}"),
+        ("program: train.py {1}", "{1} is no name in braces; for a brace write {{ or }}"),
         ("program: train.py 'a", "program: no closing quotation"),
         ('program: ""', "invalid program ''"),
         ("program: python train.py", "begin with the script or -m MODULE, without python"),

@@ -1,5 +1,6 @@
 """A Run is what its fields say, and its id says it back."""
 
+import re
 import typing
 
 import pytest
@@ -51,7 +52,9 @@ def runs(draw: st.DrawFn) -> Run:
                 "seed": st.integers(0, 2**31 - 1),
                 "channels_last": st.booleans(),
                 "compile": st.sampled_from([True, False, "max-autotune", "reduce-overhead"]),
+                "graph": st.booleans(),
                 "cudnn_benchmark": st.booleans(),
+                "hw_decoder_load": st.none() | st.floats(0, 1),
                 "broadcast_buffers": st.booleans(),
                 "bucket_mb": st.floats(0, 4096, exclude_min=True),
                 "sync_stages": st.booleans(),
@@ -73,6 +76,10 @@ def runs(draw: st.DrawFn) -> Run:
         values |= {"nodes": 1, "grad": "fp32", "compile": False, "channels_last": False}
     if values["grad"] == "bf16" and values["backend"] == "horovod":
         values["backend"] = "auto"
+    if values["backend"] in ("dp", "horovod") or values["device"] == "cpu" or values["profile"] != "none":
+        values["graph"] = False
+    if values["graph"]:
+        values |= {"batches": values["batches"] + 11, "compile": values["compile"] is True}
     if values["loader"] in ("dali-gpu", "dali-cpu-to-gpu") and values["device"] == "cpu":
         values["device"] = "auto"
     return make_run(values)
@@ -95,6 +102,34 @@ def test_flags_parse_back_to_the_same_run(run):
     # Our own training loop runs no program, and has no flag for one.
     run = run.model_copy(update={"program": ""})
     assert run_from_flags(parser.parse_args(to_flags(run))) == run
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"device": "cpu"}, "graph true needs a GPU; on device cpu use graph false"),
+        ({"backend": "horovod"}, "backend horovod cannot be captured in a CUDA graph; use ddp or single"),
+        ({"backend": "dp"}, "backend dp cannot be captured in a CUDA graph"),
+        (
+            {"compile": "reduce-overhead"},
+            "makes CUDA graphs itself; with graph true use compile true or false",
+        ),
+        ({"batches": 11}, "the first 11 steps run without it; use batches 12 or more"),
+        (
+            {"batches": 20, "profile": "torch"},
+            "the profiler would start at step 10; use attribute_from 11 or",
+        ),
+        ({"profile": "torch", "profile_schedule": "9,1,2,1"}, "the profiler would start at step 9"),
+    ],
+)
+def test_a_run_that_cannot_be_captured_is_refused_with_what_to_do(fields, why):
+    with pytest.raises(UserError, match=re.escape(why)):
+        make_run({"graph": True, **fields})
+
+
+def test_a_graph_goes_with_compiled_models_and_two_ranks():
+    run = make_run({"graph": True, "compile": True, "gpus_per_node": 2, "profile": "torch"})
+    assert run.steps_before_graph == 11 and make_run({}).steps_before_graph == 0
 
 
 def test_each_flag_is_one_word_for_tau_takes_profile_and_the_next_word_for_its_own():

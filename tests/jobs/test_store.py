@@ -1,6 +1,8 @@
 """Results are whole files or none, and what is damaged is named."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -68,3 +70,21 @@ def test_only_variables_that_say_how_a_run_was_set_up_are_recorded():
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, count):
     assert len(machine.visible(("A", "B"), setting)) == count
+
+
+def test_the_state_of_a_repository_is_read_without_writing_to_it(tmp_path):
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tmp_path), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    (tmp_path / "file").write_text("as it was")
+    git("init", "--quiet")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "first")
+    # The file is as it was, but for its date, which an ordinary status writes into the index.
+    os.utime(tmp_path / "file", (1, 1))
+    before = (tmp_path / ".git" / "index").read_bytes()
+    assert machine.git_state(tmp_path) == (git("rev-parse", "HEAD"), False)
+    assert (tmp_path / ".git" / "index").read_bytes() == before
+    (tmp_path / "file").write_text("changed")
+    assert machine.git_state(tmp_path) == (git("rev-parse", "HEAD"), True)

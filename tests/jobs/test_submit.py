@@ -132,6 +132,13 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     assert asked(log)[2].startswith("no two: --parsable --nodes=1")
 
 
+def test_within_a_job_its_own_nodes_do_not_count(submit, log, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    monkeypatch.setenv("SBATCH_PARTITION", "main")
+    assert submit("nodes: [1, 2]").code == 0 and len(asked(log)) == 3
+
+
 def test_some_runs_may_be_left_out(submit, log):
     answer = submit("nodes: [1, 8]", more="unavailable: skip")
     assert answer.code == 0 and "left out 1 run: 8 nodes" in answer.err and len(asked(log)) == 2

@@ -201,9 +201,7 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     only = {"batches": 3, "data": str(tmp_path / "none"), "loader": "pytorch", "batch": [2, 4]}
     work = execution(tmp_path, run=only)
     for sweep in (execute.print_plan, run_sweep):
-        with pytest.raises(
-            UserError, match="none of the 2 runs can start here: 2 runs: there is no data folder"
-        ):
+        with pytest.raises(UserError, match="no run can start here: 2 runs: there is no data folder"):
             sweep(work, *expand(work.sweep))
     assert not work.directory.exists()
 
@@ -215,7 +213,7 @@ def test_a_loader_without_data_is_known_before_the_first_run(tmp_path):
 
 
 def test_where_nothing_can_run_one_line_says_why(tmp_path):
-    with pytest.raises(UserError, match="none of the 1 runs can start here: 1 run: 8 nodes"):
+    with pytest.raises(UserError, match="no run can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))
     assert not (tmp_path / "s").exists()
 
@@ -362,6 +360,8 @@ def test_a_rank_has_as_many_threads_as_it_is_told_whatever_the_number_of_ranks(t
         (0, {"nodes": 2}, "2 nodes requested"),
         (0, {"device": "gpu"}, "no usable GPU"),
         (0, {"loader": "dali-gpu"}, "needs a GPU"),
+        (0, {"graph": True}, "graph true needs a GPU, and this machine has none; use graph false"),
+        (1, {"graph": True}, None),
         (0, {"gpus_per_node": 3}, "2 CPU cores"),
         (
             0,

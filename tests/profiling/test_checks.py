@@ -35,7 +35,7 @@ def test_stages_out_of_order_are_a_clock_that_went_back():
     times = np.arange(12)
     times[7] = 0  # the second batch ends before it has begun
     (finding,) = stage_findings(0, STAGES * 3, times)
-    assert "stages are out of order within their batch: the clock went backwards" in finding
+    assert "stages are out of order within their step: the clock went backwards" in finding
 
 
 def test_work_before_its_launch_is_a_clock_that_differs():

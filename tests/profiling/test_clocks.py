@@ -151,10 +151,18 @@ def test_the_tables_are_shifted_and_the_residual_is_said(tmp_path):
 def test_launches_are_shifted_with_what_they_launched(tmp_path):
     own = on_device(7 * 10**9)
     own["launch_ns"] = own["start_ns"] - 3_000
-    (said,) = set_clock(lay(tmp_path, None, own), "nsys")
+    own["launch_end_ns"] = own["start_ns"] - 1_000
+    directory = lay(tmp_path, None, own)
+    waits = {"start_ns": own["start_ns"][:2], "end_ns": own["start_ns"][:2] + 500}
+    write(as_table("synchronizations", waits), directory, "synchronizations")
+    (said,) = set_clock(directory, "nsys")
     assert "was aligned to the step timings" in said
-    found = read(tmp_path, "kernels")
-    assert found["launch_ns"].to_pylist() == [start - 3_000 for start in found["start_ns"].to_pylist()]
+    found, waited = read(tmp_path, "kernels"), read(tmp_path, "synchronizations")
+    start = found["start_ns"].to_pylist()
+    assert found["launch_ns"].to_pylist() == [one - 3_000 for one in start]
+    assert found["launch_end_ns"].to_pylist() == [one - 1_000 for one in start]
+    assert waited["start_ns"].to_pylist() == start[:2]
+    assert waited["end_ns"].to_pylist() == [one + 500 for one in start[:2]]
 
 
 def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):

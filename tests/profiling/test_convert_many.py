@@ -40,7 +40,8 @@ def alone(tmp_path_factory):
 
 def test_every_format_becomes_tables(alone):
     found = tables_below(alone / "out")
-    jobs, tables = {"net", "rep", "timeline"}, {"TAU merged", "TAU text", "ncu raw"}
+    jobs = {"net", "rep", "timeline", "details", "TAU text", "tauprofile"}
+    tables = {"nsys stats", "nvprof summary", "pyprof", "vtune"}
     assert {Path(name).parts[0] for name in found} >= {*jobs, "raw"}
     assert {Path(name).parts[1] for name in found if name.startswith("raw/")} >= tables
     assert all(rows for name, rows in found.items() if name.startswith(tuple(jobs)))
@@ -83,7 +84,8 @@ def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
     assert convert([tmp_path]) == (1, 0)  # its own tables are no input
     # One thread's file can be asked for.
     assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == (1, 0)
-    assert len(pq.read_table(tmp_path / "one" / "profile.1.0.0" / "intervals.parquet")) == 4
+    found = tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet"
+    assert len(pq.read_table(found)) == 4
 
 
 def test_a_folder_that_is_no_result_is_said_to_be_one(tmp_path):

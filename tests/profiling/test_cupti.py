@@ -115,7 +115,7 @@ def test_nothing_raw_stays_unasked_and_markers_are_left_alone_afterwards(tmp_pat
 def test_a_capture_that_never_began_says_so(tmp_path):
     capture = cupti.CuptiCapture(tmp_path, 0, False, FakeCupti(), lambda: None)
     capture.stop()
-    assert capture.write() == ["the profiler never ran: no batch was to be attributed"]
+    assert capture.write() == ["the profiler never ran: no step was to be attributed"]
     assert list(tmp_path.iterdir()) == []
 
 

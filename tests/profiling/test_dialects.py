@@ -99,7 +99,7 @@ def test_times_relative_to_a_base(tmp_path, expected):
     base = 1_700_000_000_000_000_000
     trace.facts["baseTimeNanoseconds"] = base
     rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
-    times = ("start_ns", "launch_ns")
+    times = ("start_ns", "launch_ns", "launch_end_ns")
     assert rows == [{**row, **{name: row[name] + base for name in times}} for row in expected]
 
 

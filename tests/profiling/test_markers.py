@@ -194,3 +194,15 @@ def test_the_torch_profiler_sees_the_stages_of_each_batch():
     recorded = profile.profiler.kineto_results.events()
     ranges = {event.name() for event in recorded if event.is_user_annotation()}
     assert ranges >= {"Forward Pass", "End of Batch"}
+
+
+def test_a_programs_own_ranges_reach_the_collectors_and_a_step_ends_with_its_mark(monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(markers, "_LISTENER", [])
+    monkeypatch.setattr(markers, "open_markers", lambda: Markers([Log("a", lines)]))
+    with markers.step:
+        with markers.load:
+            pass
+        with markers.forward:
+            pass
+    assert lines == ["a push Forward Pass", "a pop Forward Pass", "a mark End of Batch"]

@@ -41,6 +41,10 @@ def test_two_gpus_of_one_report(nsys):
     assert kernels["launch_ns"].isna().sum() == 2 * 1138
     waited = (kernels["start_ns"] - kernels["launch_ns"]).dropna()
     assert (waited > 0).all()
+    launched = kernels.dropna(subset="launch_ns")
+    assert (launched["launch_end_ns"] > launched["launch_ns"]).all() and launched[
+        "launch_thread"
+    ].notna().all()
     assert markers["name"].str.startswith("FSDP::").all() and len(markers) > 0
 
 
@@ -217,3 +221,12 @@ def test_tables_that_an_export_lacks_cost_no_other(tmp_path, lacking):
     assert (len(kernels), len(markers)) == (launches, ranges)
     if lacking == "no launches":
         assert any("9 of 9 device activities have no recorded launch" in finding for finding in findings)
+
+
+def test_calls_that_waited_for_the_device_are_a_table(nsys):
+    waits = read(nsys / "cnn_pyprof_nvtx_2.9.sqlite").tables["synchronizations"].to_pandas()
+    assert waits["name"].value_counts().to_dict() == {
+        "cudaEventSynchronize_v3020": 15, "cudaStreamSynchronize_v3020": 11, "cudaFree_v3020": 4,
+        "cudaDeviceSynchronize_v3020": 2,
+    }  # fmt: skip
+    assert (waits["end_ns"] > waits["start_ns"]).all() and waits["thread"].notna().all()

@@ -55,6 +55,7 @@ def test_times_are_of_the_epoch_and_copies_are_named_as_pytorch_names_them(lstm)
     assert (kernels["class"] == "memset").sum() == 8
     assert copies["bytes"].min() > 0
     assert ((kernels["launch_ns"] > 0) & (kernels["launch_ns"] < kernels["start_ns"])).all()
+    assert (kernels["launch_end_ns"] > kernels["launch_ns"]).all() and kernels["launch_thread"].notna().all()
 
 
 def test_an_empty_capture_is_an_empty_result_with_a_finding(lstm):
@@ -286,3 +287,10 @@ def test_of_a_ranges_table_only_the_range_is_counted(form, tmp_path):
     assert rows["function"].value_counts()["cudaLaunchKernel"] == 2  # of the other process, after the ranges
     assert len(rows) == 2 * 3 + 1
     assert rows.set_index("function").loc["Forward Pass"][["calls", "thread"]].to_list() == [2, 0]
+
+
+def test_calls_that_waited_for_the_device_are_told_by_their_numbers(lstm):
+    waits = read(lstm / "net.sql").tables["synchronizations"].to_pandas()
+    # Each of the 21 copies of pageable memory is waited for.
+    assert list(waits["name"]) == ["cudaStreamSynchronize"] * 21
+    assert (waits["end_ns"] > waits["start_ns"]).all()

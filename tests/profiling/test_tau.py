@@ -98,7 +98,7 @@ def test_a_missing_mark_is_found_and_named(tau):
         "tauprofile.xml: rank 0 has 23 of its 24 'End of Batch': the last are missing"
     ]
     assert any(
-        "no stage of a batch is marked" in finding
+        "no stage of a step is marked" in finding
         for finding in of_run(tau / "x_hvd_r2_merged_nomarks").findings
     )
 

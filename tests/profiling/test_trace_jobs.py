@@ -120,7 +120,7 @@ def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
     trace.write(tmp_path / "one.json")
     _, out = converted(tmp_path, tmp_path / "one.json")
     assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True]
-    assert any("begins in the middle of a batch" in finding for finding in read_job(out / "one").findings)
+    assert any("begins in the middle of a step" in finding for finding in read_job(out / "one").findings)
 
 
 def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):

@@ -1,41 +1,16 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from analysis.measures.batches.series import series_of
 from analysis.results.load import load
-from jobs.store import MANIFEST, RANK_REPORT, Manifest, RankReport, read_record
+from jobs.store import MANIFEST
 from profiling import tables
 from profiling.errors import UserError
 from profiling.watch import main, parse, wanted_of
+from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
-
-PROGRAMS = Path(__file__).parent / "programs"
-ROOT = Path(__file__).resolve().parents[2]
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node")
-
-
-def watch(*words: object, ranks: int = 0, code: int = 0) -> str:
-    """Run ``profiling.watch``, of several ranks under torchrun; what it printed."""
-    launcher = [*TORCHRUN, str(ranks)] if ranks else []
-    command = [sys.executable, *launcher, "-m", "profiling.watch", *map(str, words)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    text = ended.stdout + ended.stderr
-    assert ended.returncode == code, text
-    return text
-
-
-def manifest_of(out: Path) -> Manifest:
-    return read_record(out / MANIFEST, Manifest)
-
-
-def batches_of(out: Path, rank: int = 0):
-    return tables.read(tables.rank_directory(out, rank), "batches").to_pandas()
 
 
 def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
@@ -46,7 +21,7 @@ def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
     assert manifest.done and manifest.run.ranks == 2 and manifest.run.batch == 4
     assert manifest.fields["loader"] is None and manifest.fields["grad"] == "fp32"
     assert manifest.run.program == f"{PROGRAMS / 'ddp.py'} --batch-size 4 --epochs 2"
-    report = read_record(tables.rank_directory(out, 1) / RANK_REPORT, RankReport)
+    report = report_of(out, 1)
     assert report.backend == "ddp/gloo" and report.images_done == 64 and report.parameters == 6500
     assert report.startup_ns > 0 and report.peak_memory_bytes > 0
     for rank in (0, 1):
@@ -54,9 +29,8 @@ def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
         assert (rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]] > 0).all(axis=None)
         stages = rows.load_ns + rows.forward_ns + rows.backward_ns + rows.update_ns
         assert (stages <= rows.end_ns - rows.start_ns).all()
-        # The evaluation between the epochs is in no step; all others follow each other.
-        gaps = (rows.start_ns[1:].to_numpy() - rows.end_ns[:-1].to_numpy()) > 0
-        assert gaps.nonzero()[0].tolist() == [7]
+    # The evaluation between the epochs is in no step; all others follow each other.
+    assert gaps(out) == [7]
     study = load(out)
     assert series_of(study, study.sources[0]).images.tolist() == [8] * 16
 

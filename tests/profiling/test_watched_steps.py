@@ -84,6 +84,10 @@ def test_an_optimizer_of_a_later_phase_ends_no_step():
     assert len(steps) == LATE + 3
 
 
+def test_a_forward_pass_that_is_not_seen_is_what_lies_between_load_and_backward():
+    assert stages(steps_of(segments("L _30 B U " * 3)))[0] == [10, 31, 41, 5]
+
+
 def test_several_steps_of_the_optimizer_are_one_step_where_that_is_asked_for():
     assert len(steps_of(segments("L F B U F B U " * 4), per_step=2)) == 4
 
@@ -137,17 +141,28 @@ def test_samples_that_a_loader_does_not_tell_are_unknown():
 
 
 @pytest.mark.parametrize(
-    "text", ["L F B U " * 20, "L F B U0 F B U1 " * 9, "L F B U0 " * LATE + "L F B U0 F B U1 " * 3]
+    "text",
+    [
+        "L F B U " * 20,
+        "L F B U0 F B U1 " * 9,
+        "L F B U0 " * LATE + "L F B U0 F B U1 " * 3,
+        "L F B " * 7 + "L",
+        "F B B " * 7 + "F",
+    ],
 )
 def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text):
     found = segments(text)
     ends = Ends()
     for kind, who in zip(found.kind.tolist(), found.who.tolist(), strict=True):
+        ends.begins(kind)
         ends.ended(kind, who)
     assert ends.steps == len(steps_of(found))
 
 
 # --- recording ----------------------------------------------------------------------------------------
+
+
+def _no_start(kind: int) -> None: ...
 
 
 class Counting:
@@ -186,7 +201,7 @@ class Heard:
 
 def test_passes_within_the_optimizers_step_interrupt_it():
     heard, ended = Heard(), []
-    recorder = Recorder(Counting(), Markers([heard]), lambda kind, who: ended.append((kind, who)))
+    recorder = Recorder(Counting(), Markers([heard]), _no_start, lambda *one: ended.append(one))
     recorder.enter(UPDATE, 3)  # 0
     recorder.enter(FORWARD)  # 1
     recorder.leave()  # 2
@@ -210,7 +225,7 @@ def test_passes_within_the_optimizers_step_interrupt_it():
 
 
 def test_explicit_steps_are_taken_before_all_others():
-    recorder = Recorder(Counting(), Markers([]), lambda kind, who: None)
+    recorder = Recorder(Counting(), Markers([]), _no_start, lambda *one: None)
     for _ in range(2):
         recorder.enter(STEP)  # 0, 7
         recorder.enter(FORWARD)  # 1

@@ -132,14 +132,36 @@ class _Properties:
 
 
 @pytest.mark.parametrize(
-    ("capability", "gigabytes", "words"),
-    [((9, 0), 80, {"hw_decoder_load", "preallocate_width_hint"}), ((8, 0), 80, {"preallocate_width_hint"}),
-     ((8, 9), 24, set()), ((9, 0), 24, {"hw_decoder_load"})],
+    ("workers", "allowed", "ranks", "threads"), [(3, 64, 4, 3), (0, 64, 4, 16), (0, 8, 4, 8), (0, 1, 128, 1)]
+)
+def test_dalis_threads_are_the_workers_or_the_ranks_share_of_the_cores(
+    monkeypatch, workers, allowed, ranks, threads
+):
+    """64 cores, of which a launcher may have bound the rank to fewer."""
+    monkeypatch.setattr(dali.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(dali, "cores", lambda: allowed)
+    run = make_run({"loader": "dali-gpu", "workers": workers, "gpus_per_node": min(ranks, 64)})
+    assert dali.threads_of(run) == threads
+
+
+def test_the_share_of_the_jpeg_engines_can_be_set(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: _Properties(80 * 10**9))
+    run = make_run({"loader": "dali-gpu", "hw_decoder_load": 0.5})
+    assert dali.on_its_engines(run, torch.device("cuda", 0))["hw_decoder_load"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("capability", "gigabytes", "workers", "words"),
+    [((9, 0), 80, 8, {"hw_decoder_load", "preallocate_width_hint"}),
+     ((8, 0), 80, 8, {"preallocate_width_hint"}),
+     ((8, 9), 24, 8, set()), ((9, 0), 80, 32, {"hw_decoder_load"})],
 )  # fmt: skip
-def test_dalis_decoder_is_told_what_the_gpu_has(monkeypatch, capability, gigabytes, words):
+def test_dalis_decoder_is_told_what_the_gpu_has(monkeypatch, capability, gigabytes, workers, words):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: _Properties(gigabytes * 10**9))
-    told = dali.on_its_engines(torch.device("cuda", 0))
+    run = make_run({"loader": "dali-gpu", "workers": workers})
+    told = dali.on_its_engines(run, torch.device("cuda", 0))
     assert told["device"] == "mixed"
     assert {name for name in told if name in ("hw_decoder_load", "preallocate_width_hint")} == words
     if dali_is_here():

@@ -5,6 +5,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from train.backends import ddp
 from train.backends.dp import autocast_in_threads
 from train.backends.gpus import Gpu, check_gpus, exchange
 from train.device import choose_device, set_kernels
+from train.device_name import device_name
 from train.precision import Precision
 from train.world import World
 
@@ -43,6 +45,22 @@ def test_two_ranks_on_one_gpu_are_named_with_it():
 def test_slices_of_one_gpu_are_told_from_one_gpu(uuids, name):
     with pytest.raises(UserError, match=r"^ranks 0 and 1 have MIG slices of one GPU"):
         check_gpus([replace(H100, uuid=uuid, name=name) for uuid in uuids])
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "told"),
+    [
+        ("NVIDIA H100", 63.4, "NVIDIA H100 64GB"),
+        ("NVIDIA H100", 95.6, "NVIDIA H100 96GB"),
+        ("NVIDIA H100 80GB HBM3", 79.2, "NVIDIA H100 80GB HBM3"),
+        ("Tesla T4", 14.6, "Tesla T4"),
+    ],
+)
+def test_a_name_of_several_boards_has_the_memory_added(monkeypatch, name, gib, told):
+    had = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: had)
+    assert device_name(torch.device("cuda", 0)) == told
 
 
 class _Cuda:
@@ -136,6 +154,7 @@ def test_what_a_run_says_of_kernels_compilation_and_buffers_reaches_pytorch(monk
     ("fields", "kind", "said"),
     [({"compile": "reduce-overhead", "profile": "torch"}, "cuda", True),
      ({"compile": "max-autotune", "profile": "cupti"}, "cuda", True),
+     ({"graph": True, "profile": "torch"}, "cuda", True), ({"graph": True}, "cuda", False),
      ({"compile": True, "profile": "torch"}, "cuda", False), ({"compile": "reduce-overhead"}, "cuda", False),
      ({"compile": "reduce-overhead", "profile": "torch"}, "cpu", False)],
 )  # fmt: skip

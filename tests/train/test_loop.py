@@ -7,6 +7,7 @@ from jobs.run import make_run
 from profiling.markers import Markers
 from train import loop
 from train.precision import Precision
+from train.step import make_step
 
 CPU = torch.device("cpu")
 FORWARD, BACKWARD, UPDATE = (
@@ -99,10 +100,13 @@ class Story:
         assert index == len(self.losses)
         self.losses.append(loss.item())
 
+    def step(self, model):
+        return make_step(self.run, model, self.optimizer, Precision(self.run, self.device))
+
     def happen(self, wrapper=None):
         return loop.train(
-            self.run, wrapper or self.model, self.optimizer, self.batches(), Precision(self.run, self.device),
-            Markers([self.marker]), self.clock, self.capture, self.on_batch,
+            self.run, self.step(wrapper or self.model), self.batches(), Markers([self.marker]), self.clock,
+            self.capture, self.on_batch,
         )  # fmt: skip
 
 

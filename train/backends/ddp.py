@@ -17,7 +17,7 @@ from profiling.errors import UserError
 from train.backends.gpus import check_gpus, exchange, gather_at, gpu_of
 from train.rendezvous import open_store
 from train.studies.memory import is_out_of_memory
-from train.world import World, gloo_interface
+from train.world import World, check_interface, gloo_interface
 
 # Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
 MEETING_TIME = timedelta(minutes=5)
@@ -45,7 +45,8 @@ class Ddp:
         library = "nccl" if device.type == "cuda" else "gloo"
         self.description = f"ddp/{library}"
         if library == "gloo":
-            os.environ.update(gloo_interface(os.environ, world, run.network))
+            check_interface(os.environ, "GLOO_SOCKET_IFNAME", run.network)
+            os.environ.update(gloo_interface(os.environ, world))
         self._world, self._gathered = world, 0
         self._store = store = _meet(world)
         if library == "nccl" and world.size > 1:

@@ -21,7 +21,7 @@ from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.identity import check_mpi
 from train import rendezvous
-from train.world import World, read_world
+from train.world import World, check_interface, read_world
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
 _CHECK_S = 120
@@ -36,6 +36,9 @@ class Horovod:
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         hvd = import_horovod()
         self._hvd, self._run = hvd, run
+        if not uses_mpi(world, hvd):
+            # Its Gloo would wait for an interface that there is not.
+            check_interface(os.environ, "HOROVOD_GLOO_IFACE", run.network)
         # Kept alive: it is where the other ranks' Gloo looks for rank 0.
         self._server = meet(world, hvd)
         hvd.init()

@@ -1,5 +1,6 @@
 """NVIDIA DALI's pipelines: decoded on the GPU, on the CPU and copied, or on the CPU alone."""
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 from jobs.loaders import DALI, LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
+from profiling.workers import cores
 from train.loaders import records
 from train.loaders.ahead import Ahead
 from train.loaders.augment import CROP_AREA, CROP_ASPECT, MEAN, STD
@@ -20,12 +22,13 @@ from train.loaders.dataset import Shard, Undecodable, data_seed, find_shard
 from train.loaders.skipping import Skipping
 
 _HOPPER = (9, 0)
-_AMPLE_BYTES = 30 * 10**9  # the hints take 0.35 GB a thread
-# As DALI's own example for ImageNet has them.
+# As DALI's own example for ImageNet has them; for each thread they take the bytes below.
 _IMAGENETS_LARGEST = {
     "preallocate_width_hint": 5980, "preallocate_height_hint": 6430,
     "device_memory_padding": 211025920, "host_memory_padding": 140544512,
 }  # fmt: skip
+_LARGEST_BYTES = 0.35e9
+_MOST_MEMORY = 0.1  # of a GPU's, which batches need too
 _SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jump in a file
 
 
@@ -84,7 +87,7 @@ def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: 
 
     @_dali().pipeline_def(
         batch_size=run.rank_batch,
-        num_threads=max(1, run.workers),
+        num_threads=threads_of(run),
         device_id=device.index if on_gpu else None,
         seed=seed,
     )
@@ -95,7 +98,7 @@ def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: 
             output_type=types.RGB,
             random_area=list(CROP_AREA),
             random_aspect_ratio=list(CROP_ASPECT),
-            **(on_its_engines(device) if run.loader == "dali-gpu" else {"device": "cpu"}),
+            **(on_its_engines(run, device) if run.loader == "dali-gpu" else {"device": "cpu"}),
         )
         images = fn.resize(images, resize_x=run.image_size, resize_y=run.image_size, antialias=True)
         # dali-cpu-to-gpu does all its work on the CPU; what is copied is the finished batch.
@@ -115,16 +118,24 @@ def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: 
     return pipeline()
 
 
-def on_its_engines(device: torch.device) -> dict[str, Any]:
+def threads_of(run: Run) -> int:
+    """DALI's threads: the run's workers, or (0) the rank's share of the node's cores that it may use."""
+    return run.workers or max(1, min(cores(), (os.cpu_count() or 1) // run.ranks_per_node))
+
+
+def on_its_engines(run: Run, device: torch.device) -> dict[str, Any]:
     """How the decoder uses a GPU: the share of images its JPEG engines take, and memory taken at once.
 
     An A100 has five engines, for which DALI's default of 0.65 was found; from Hopper on there are seven. With
     the sizes of ImageNet's largest images nothing is allocated anew while batches run.
     """
     words: dict[str, Any] = {"device": "mixed"}
-    if torch.cuda.get_device_capability(device) >= _HOPPER:
+    if run.hw_decoder_load is not None:
+        words["hw_decoder_load"] = run.hw_decoder_load
+    elif torch.cuda.get_device_capability(device) >= _HOPPER:
         words["hw_decoder_load"] = 0.8
-    if torch.cuda.get_device_properties(device).total_memory >= _AMPLE_BYTES:
+    total = torch.cuda.get_device_properties(device).total_memory
+    if threads_of(run) * _LARGEST_BYTES <= _MOST_MEMORY * total:
         words |= _IMAGENETS_LARGEST
     return words
 

@@ -23,6 +23,7 @@ from statistics import median
 from jobs import studies
 from jobs.studies import Ended, Recorder
 from profiling.errors import UserError, run_command
+from train.device_name import device_name
 from train.studies import common, search
 
 BATCH, IMAGE_SIZE = 16, 112
@@ -79,7 +80,7 @@ def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
     count = torch.cuda.device_count()
     if arguments.devices and arguments.devices > count:
         raise UserError(f"--devices {arguments.devices}: there is no second GPU here; use --devices 1")
-    return [torch.cuda.get_device_name(number) for number in range(min(count, arguments.devices or 2))]
+    return [device_name(torch.device("cuda", number)) for number in range(min(count, arguments.devices or 2))]
 
 
 def _sized(arguments: argparse.Namespace, gpu: bool) -> None:

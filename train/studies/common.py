@@ -111,13 +111,6 @@ def devices(wanted: str, both: bool = False) -> "list[torch.device]":
     return [torch.device("cpu"), *gpus] if not gpus or (both and wanted == "auto") else gpus
 
 
-def device_name(device: "torch.device") -> str:
-    """What tables call a device: "cpu", or the GPU's name."""
-    import torch
-
-    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
-
-
 def time_cases(
     cases: Mapping[str, Action],
     stages: Sequence[str],

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
+from train.device_name import device_name
 from train.studies import common, memory
 
 BATCH, BATCH_ON_CPU = 64, 16
@@ -50,7 +51,7 @@ def main() -> None:
     for device in devices:
         batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
         if batch < BATCH:
-            recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
+            recorder.find(f"sized down on {device_name(device)}: batch {batch}, not {BATCH}")
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
             measure(recorder, Gates(batch, inputs, hidden, arguments.gates, steps, device), arguments)
@@ -105,7 +106,7 @@ def measure(recorder: Recorder, gates: Gates, arguments: argparse.Namespace) -> 
     Raises:
         UserError: the products do not fit into memory.
     """
-    name = common.device_name(gates.device)
+    name = device_name(gates.device)
 
     def separate(tick: common.Tick) -> None:
         gates.separate()

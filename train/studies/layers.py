@@ -21,6 +21,7 @@ from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.tables import PASSES
 from train.calibrate import copy_rate, gemm_rate
+from train.device_name import device_name
 from train.studies import common, layer_spec, memory, operators, power
 from train.studies.layer_spec import LayerSpec, output_of
 
@@ -92,7 +93,7 @@ def measure(
     """Measure each layer on a device, and the device's peaks."""
     # Figures of fp32 stand beside the peak of fp32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    name = common.device_name(device)
+    name = device_name(device)
     # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
     meter, idle_w = _meter_and_idle(recorder, name, device)
     recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")

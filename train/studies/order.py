@@ -16,6 +16,7 @@ from torch.nn import functional
 from jobs.studies import Recorder
 from profiling.errors import UserError, run_command
 from profiling.tables import PASSES
+from train.device_name import device_name
 from train.models import build_model, why_it_does_not_fit
 from train.studies import common, memory
 
@@ -47,7 +48,7 @@ def main() -> None:
     recorder = common.start("order", arguments, gpu=any(device.type == "cuda" for device in devices))
     for device, batch in zip(devices, batches, strict=True):
         if batch < BATCH:
-            recorder.find(f"sized down on {common.device_name(device)}: batch {batch}, not {BATCH}")
+            recorder.find(f"sized down on {device_name(device)}: batch {batch}, not {BATCH}")
         if image_size < IMAGE_SIZE:
             recorder.find(f"sized down: images of {image_size}, not {IMAGE_SIZE} pixels a side")
         try:
@@ -55,9 +56,7 @@ def main() -> None:
         except (RuntimeError, MemoryError, ValueError, TypeError, AssertionError) as error:
             if not memory.is_out_of_memory(error):
                 raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
-            recorder.find(
-                f"batch {batch} does not fit on {common.device_name(device)}; give a smaller --batch"
-            )
+            recorder.find(f"batch {batch} does not fit on {device_name(device)}; give a smaller --batch")
     common.finish(recorder, arguments)
 
 
@@ -136,7 +135,7 @@ def measure(
     repetitions: int,
 ) -> None:
     """Measure both orders on a device: the same output, times in turns, memory of activations."""
-    name = common.device_name(device)
+    name = device_name(device)
     with torch.device(device):
         images = torch.randn(batch, 3, image_size, image_size)
         labels = torch.randint(CLASSES, (batch,))

@@ -17,15 +17,15 @@ METRICS = (
     Metric("group_size", "number of ranks in the process group"),
     Metric("groups", "number of process groups with this shape (number of ranks and distance between them)"),
     Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
-    Metric("calls_per_batch", "calls", "calls/\nbatch"),
+    Metric("calls_per_batch", "calls", "calls/\nstep"),
     Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown"),
-    Metric("mbyte_per_batch", "bytes of all calls, 1e6", "MB/\nbatch"),
-    Metric("ms_per_batch", "duration of the calls, from the rank's entry to the end", "ms/\nbatch"),
+    Metric("mbyte_per_batch", "bytes of all calls, 1e6", "MB/\nstep"),
+    Metric("ms_per_batch", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric(
         "exposed_ms",
-        "part of the duration in which no kernel of the model runs on that rank, in the recorded batches; "
+        "part of the duration in which no kernel of the model runs on that rank, in the recorded steps; "
         "time shared by several collectives counts once, so the rows of a run sum to the value of "
         "analysis.anatomy",
     ),
@@ -48,10 +48,10 @@ METRICS = (
         "clock_residual_us",
         "remaining error of the alignment of the ranks' clocks (aligned at the ends of collectives)",
     ),
-    Metric("attributed_batches", "number of batches averaged, over all ranks"),
+    Metric("attributed_batches", "number of steps averaged, over all ranks"),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, then (rank with --by rank), per batch and rank:": (RANK, *METRICS),
+    "Columns: id, the fields of the run, then (rank with --by rank), per step and rank:": (RANK, *METRICS),
     **messages.COLUMNS,
 }
 _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
@@ -96,7 +96,7 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> Rows:
     for text in trace.unmatched:
         study.note(text, source)
     for rank in [one.rank for one in trace.calls if by_rank and not one.batches]:
-        study.note(f"rank {rank} has no batch with kernels, and therefore no row", source)
+        study.note(f"rank {rank} has no step with kernels, and therefore no row", source)
     measured = study.calibration.allreduce_bus_bytes_per_s if study.calibration else {}
     return [
         {"id": source.id, **source.fields, **row}

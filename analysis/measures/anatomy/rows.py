@@ -27,7 +27,7 @@ LEVELS = {
     "rank": RANK,
     "batch_index": BATCH,
     "stage": Metric(
-        "stage", "load, forward, backward, update or end (from the end of update to the end of the batch)",
+        "stage", "load, forward, backward, update or end (from the end of update to the end of the step)",
         text=True, key=True,
     ),
 }  # fmt: skip
@@ -74,7 +74,7 @@ _PRIORITIES = {
     "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
 }  # fmt: skip
 METRICS = (
-    Metric("attributed_batches", "number of batches averaged, over all ranks", "batches"),
+    Metric("attributed_batches", "number of steps averaged, over all ranks", "steps"),
     Metric(
         "wall_ms",
         "duration of a recorded step, mean over steps and ranks: sum of the parts (batch_ms of "
@@ -88,7 +88,7 @@ METRICS = (
     ),
 )
 COLUMNS = {
-    "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a batch. Time "
+    "Columns: id, the fields of the run, repetition, the fields of --by, then the parts of a step. Time "
     "in which several of them overlap counts for the first in this order:": (*LEVELS.values(), *METRICS)
 }
 
@@ -104,14 +104,14 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         for trace in traces:
             if not trace.staged:
                 study.note(
-                    "forward, backward and update of its batches cannot be separated: no rows per stage",
+                    "forward, backward and update of its steps cannot be separated: no rows per stage",
                     trace.source,
                 )
         traces = [trace for trace in traces if trace.staged]
     answer = [row for trace in traces for row in means(trace.source, anatomy_of(trace), by)]
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed batch with timed kernels: this needs a profiled run "
+            f"{study.path} holds no attributed step with timed kernels: this needs a profiled run "
             "(profile: torch)"
         )
     return answer
@@ -158,7 +158,7 @@ def parts(rows: Rows, by: Sequence[str] = ()) -> list[Part]:
     whole_columns = [*keys, *runs, *whole, *_shares(PARTS), *beside]
     made_of = "Components of communication, loader and idle time, ms"
     return [
-        Part("Anatomy of a batch, ms (mean of attributed batches)", rows, whole_columns, _CAPTION),
+        Part("Anatomy of a step, ms (mean of attributed steps)", rows, whole_columns, _CAPTION),
         Part(made_of, rows, [*keys, *within], _caption(rows)),
     ]
 

@@ -7,12 +7,13 @@ import argparse
 import gzip
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.display.perfetto import Slices, TraceWriter, Words
@@ -33,6 +34,8 @@ _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 Span = tuple[int, int]  # the first and the last batch
+Added = tuple[str, Mapping[int, Tracks]]
+NOTHING_MORE: Added = ("", {})
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Written:
     """What a timeline holds.
 
     Attributes:
-        slices: how many, by what they are: batches, stages, ranges, marks, kernels.
+        slices: how many, by what they are: batches, stages, ranges, marks, kernels; and what was added.
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
         notes: what is not there and why, a line each.
     """
@@ -60,7 +63,7 @@ def choose(study: Study, run: str | None = None) -> Source:
     """
     sources = study.of_kind("run", "trace")
     if not sources:
-        raise UserError(f"{study.path} holds no run with timed batches: nothing to draw")
+        raise UserError(f"{study.path} holds no run with timed steps: nothing to draw")
     if run is not None:
         named = [source for source in sources if source.id == run]
         if not named:
@@ -80,11 +83,12 @@ def _kernels(source: Source) -> int:
         return 0  # damaged: another run is the better one to draw
 
 
-def write(source: Source, path: Path, span: Span | None = None) -> Written:
+def write(source: Source, path: Path, span: Span | None = None, more: Added = NOTHING_MORE) -> Written:
     """Write a run's timeline, whole or not at all; ranks are read one after the other.
 
     Args:
         span: the first and the last batch that are drawn; None: all.
+        more: further tracks of each rank, on its own clock, and what their slices are.
 
     Raises:
         UserError: no rank has such batches, there are too many kernels to draw all, or the file cannot be
@@ -93,7 +97,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
     timeline = Written(source.id, path)
     if span is None and (count := _kernels(source)) > MOST_KERNELS:
         raise UserError(
-            f"{source.id} has {count:,} kernels, too many for one timeline; select batches (--batches 40 or "
+            f"{source.id} has {count:,} kernels, too many for one timeline; select steps (--batches 40 or "
             "--batches 40-42)"
         )
     partial = path.with_name(path.name + ".partial")
@@ -101,7 +105,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
         # The name inside and the time are left out: the same run gives the same bytes.
         with partial.open("wb") as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
-            _write(source, timeline, trace, span)
+            _write(source, timeline, trace, span, more)
             trace.finish()
         partial.replace(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
@@ -111,7 +115,7 @@ def write(source: Source, path: Path, span: Span | None = None) -> Written:
     return timeline
 
 
-def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None) -> None:
+def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | None, more: Added) -> None:
     ranks = _ranks(source, timeline)
     matched = _align(ranks, timeline)
     ahead = matched.ahead if matched else (Ahead(),) * len(ranks)
@@ -127,7 +131,8 @@ def _write(source: Source, timeline: Written, trace: TraceWriter, span: Span | N
         ranks, limits, ahead, calls, strict=True
     ):
         process = trace.process(rank, _name(source, rank))
-        for what, tracks in _of_rank(directory, batches, numbers, timeline):
+        added = [(more[0], more[1][rank])] if rank in more[1] else []
+        for what, tracks in (*added, *_of_rank(directory, batches, numbers, timeline)):
             slices = tracks.slices
             if span is not None:
                 slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
@@ -158,7 +163,7 @@ def _limits(batches: "pa.Table", span: Span | None) -> tuple[int, int]:
 
 def _extent(ranks: Sequence[tuple[int, Path, "pa.Table"]]) -> str:
     index = np.concatenate([batches["batch_index"].to_numpy() for _, _, batches in ranks])
-    return f"batches {index.min()} to {index.max()}"
+    return f"steps {index.min()} to {index.max()}"
 
 
 def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table"]]:
@@ -172,6 +177,9 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             continue
         try:
             batches = tables.read(directory, "batches", list(timeline_rows.BATCH_COLUMNS))
+            batches = batches.filter(
+                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            )
             if len(batches):
                 ranks.append((rank, directory, batches))
         except UserError as error:
@@ -181,7 +189,7 @@ def _ranks(source: Source, timeline: Written) -> list[tuple[int, Path, "pa.Table
             f"left out: {len(absent)} of {source.ranks} ranks have no batches table ({listed(absent)})"
         )
     if not ranks:
-        raise UserError(f"{source.id}: no rank has batches; repeat the run")
+        raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return ranks
 
 
@@ -189,7 +197,7 @@ def _of_rank(
     directory: Path, batches: "pa.Table", calls: np.ndarray | None, timeline: Written
 ) -> Iterator[tuple[str, Tracks]]:
     """What a rank's tables hold, one table after the other, so that one is in memory at a time."""
-    yield from zip(("batches", "stages"), timeline_rows.of_batches(batches), strict=True)
+    yield from zip(("steps", "stages"), timeline_rows.of_batches(batches), strict=True)
     if tables.table_path(directory, "markers").is_file():
         markers = _read(directory, "markers", ["name", "kind", "start_ns", "end_ns", "thread"], timeline)
         if markers is not None:
@@ -217,9 +225,7 @@ def _align(ranks: Sequence[tuple[int, Path, "pa.Table"]], timeline: Written) -> 
     """The ranks' collectives on one clock; None, and a note says why, if the clocks cannot be told."""
     having = [one for one in ranks if tables.table_path(one[1], "kernels").is_file()]
     if not having:
-        timeline.notes.append(
-            "the run was not profiled: only batches and stages, on the clocks of their hosts"
-        )
+        timeline.notes.append("the run was not profiled: only steps and stages, on the clocks of their hosts")
         return None
     if len(ranks) == 1:
         return None
@@ -283,7 +289,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Which run is drawn, and which of its batches."""
     parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
     parser.add_argument(
-        "--batches", metavar="N[-M]", help=f"batches to draw [all, for up to {MOST_KERNELS:,} kernels]"
+        "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
 
 
@@ -295,14 +301,25 @@ def parse_span(text: str) -> Span:
     """
     match = _SPAN.fullmatch(text)
     if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
-        raise UserError(f"--batches: invalid value {text!r}; expected a batch or a range (40 or 40-42)")
+        raise UserError(f"--batches: invalid value {text!r}; expected a step or a range (40 or 40-42)")
     return int(match[1]), int(match[2] or match[1])
 
 
-def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
-    """Write the timeline of a study's run; says which, what it holds and what it does not."""
+def write_of(
+    study: Study,
+    path: Path,
+    run: str | None,
+    batches: str | None,
+    more: Callable[[Study, Source], Added],
+) -> int:
+    """Write the timeline of a study's run; says which, what it holds and what it does not.
+
+    Args:
+        more: what it holds beside the run's tables.
+    """
     span = None if batches is None else parse_span(batches)
-    timeline = write(choose(study, run), path, span)
+    source = choose(study, run)
+    timeline = write(source, path, span, more(study, source))
     print(timeline.path)
     counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
     print(f"{timeline.run}: {counts}; open it at ui.perfetto.dev", file=sys.stderr)

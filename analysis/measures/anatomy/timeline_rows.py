@@ -53,8 +53,8 @@ def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
     }
     index, start, end = (column[name] for name in ("batch_index", "start_ns", "end_ns"))
     rows = len(index)
-    names = Words(np.arange(rows, dtype=np.int32), [f"batch {number}" for number in index])
-    recorded = Words(column["attributed"].astype(np.int32), ["batch", "recorded batch"])
+    names = Words(np.arange(rows, dtype=np.int32), [f"step {number}" for number in index])
+    recorded = Words(column["attributed"].astype(np.int32), ["step", "recorded step"])
     arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
     batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
     staged = column["load_ns"] >= 0
@@ -66,9 +66,9 @@ def of_batches(table: "pa.Table") -> tuple[Tracks, Tracks]:
         edges[:, 1:].ravel(),
         Words(np.tile(np.arange(len(STAGES), dtype=np.int32), rows), STAGES),
         Words.same("stage", rows * len(STAGES)),
-        {"batch": np.repeat(index, len(STAGES)).astype(np.int64)},
+        {"step": np.repeat(index, len(STAGES)).astype(np.int64)},
     )
-    return Tracks(["batches"], batches), Tracks(["stages"], stages)
+    return Tracks(["steps"], batches), Tracks(["stages"], stages)
 
 
 def of_markers(table: "pa.Table") -> tuple[Tracks, Tracks]:
@@ -118,7 +118,7 @@ def of_kernels(table: "pa.Table", calls: np.ndarray | None = None) -> Tracks:
             **{name: word(name) for name in ("direction", "layer", "operator")},
             "kernel": word("name"),
             **{name: number[name][order] for name in ("flops", "bytes")},
-            "batch": number["batch_index"][order],
+            "step": number["batch_index"][order],
         },
         None if calls is None else _numbered(table, calls)[order],
     )

@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS = (
-    Metric("batches", "number of batches"),
-    Metric("warmup", "warmup batches at the start, left out of the other columns", "warmup"),
+    Metric("batches", "number of steps"),
+    Metric("warmup", "warmup steps at the start, left out of the other columns", "warmup"),
     Metric(
         "batch_ms",
         "median step duration of the job (its slowest rank) without warmup; of a profiled run, of the steps "
         "that were not recorded, if there are any (those that were: attributed_ms, analysis.anatomy). The "
         "interval is within the run and does not cover differences between runs (empty: too few steps, or "
         "too strongly correlated)",
-        "batch\nmedian",
+        "step\nmedian",
         IN_RUN,
     ),
     Metric("p95_ms", "95th percentile, without warmup", "p95"),
     Metric("p99_ms", "99th percentile", "p99"),
-    Metric("max_ms", "longest batch", "max"),
+    Metric("max_ms", "longest step", "max"),
     Metric("images_per_s", "images of all ranks divided by the job's time, without warmup"),
     *(
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", stage, significant=3)
         for stage in STAGES
     ),
-    Metric("attributed_ms", "median of the batches that the profiler recorded"),
-    Metric("startup_s", "start of the process to first batch, slowest rank"),
+    Metric("attributed_ms", "median of the steps that the profiler recorded"),
+    Metric("startup_s", "start of the process to first step, slowest rank"),
 )
-TAU_METRICS = (Metric("tau_batch_ms", "published estimate of the batch duration", "TAU\nestimate"),)
+TAU_METRICS = (Metric("tau_batch_ms", "published estimate of the step duration", "TAU\nestimate"),)
 COLUMNS = {
     "Columns: id, the fields of the run, repetition, then": METRICS,
     "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": TAU_METRICS,
@@ -83,11 +83,17 @@ def rows(study: Study) -> Rows:
         runs.append(_row(sources[name], series))
     runs += _tau_rows(study)
     if not runs:
-        raise study.nothing(
-            f"{study.path} holds no batch durations. PyProf tables have none; TAU tables have them where a "
-            "configuration has 50-batch and 1-batch runs"
-        )
+        raise study.nothing(f"{study.path} holds no step durations. {_why_not(study)}")
     return sorted(runs, key=lambda row: sortable([row.get(name) for name in (*ID_FIELDS, "repetition")]))
+
+
+def _why_not(study: Study) -> str:
+    if study.of_kind("trace"):
+        return (
+            "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
+            "REGEX)"
+        )
+    return "PyProf tables have none; of TAU tables it takes 50-batch and 1-batch runs of a configuration"
 
 
 def table(study: Study) -> "pd.DataFrame":
@@ -107,7 +113,7 @@ def part(rows: Rows) -> Part:
     shown = [*fields(telling(rows, TELLING)), *picked(columns_of(rows), *SHOWN)]
     shown += TAU_METRICS
     return Part(
-        "Batches of each run (ms; a batch of the job ends with its slowest rank)",
+        "Steps of each run (ms; a step of the job ends with its slowest rank)",
         rows,
         filled(columns(shown), rows),
         "\n".join(["Intervals are over the steps of one run.", *_too_short(rows), _WARMUP, *_recorded(rows)]),
@@ -121,7 +127,7 @@ def _too_short(rows: Rows) -> list[str]:
     if not without:
         return []
     return [
-        f"{without} of {len(timed)} runs have no interval: too few batches after warmup for their "
+        f"{without} of {len(timed)} runs have no interval: too few steps after warmup for their "
         "autocorrelation (50 suffice up to a correlation of 0.5, 100 up to 0.8)."
     ]
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.results.study import Source, Study, reading
 from analysis.statistics import estimates
+from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
@@ -27,7 +28,7 @@ class Series:
         images: of all ranks.
         rank_stages: name -> duration in ns of each rank's (ranks x batches).
         attributed: whether the profiler recorded it (on any rank).
-        warmup: how many batches at the head are off the steady level.
+        warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
     """
 
     rank_ns: np.ndarray
@@ -86,7 +87,7 @@ def series_of(study: Study, source: Source) -> Series:
     longer = int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum())
     if longer:
         study.note(
-            f"{longer} of {series.rank_ns.size} batches of its ranks are shorter than the sum of their "
+            f"{longer} of {series.rank_ns.size} steps of its ranks are shorter than the sum of their "
             "stages: stage times are wrong",
             source,
         )
@@ -102,14 +103,14 @@ def _series_of_traces(source: Source) -> Series:
     every = [table.sort_by("batch_index") for table in read]
     fewest = min((len(table) for table in every), default=0)
     if not fewest or source.job is None or source.job.batches_from == WHOLE:
-        raise UserError("no markers separate its batches")
+        raise UserError("no markers separate its steps")
 
     def column(name: str) -> np.ndarray:
         return np.stack([table[name].to_numpy()[:fewest].astype(float) for table in every])
 
     rank_ns = column("end_ns") - column("start_ns")
     if (rank_ns <= 0).any():
-        raise UserError("a batch in its tables ends before it starts")
+        raise UserError("a step in its tables ends before it starts")
     stages = {name: column(f"{name}_ns") for name in STAGES}
     images = np.full(fewest, np.nan)
     counts = column("attributed").all(axis=0)
@@ -127,24 +128,27 @@ def _series(source: Source) -> Series:
     for rank in range(source.ranks):
         read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
         if read.num_rows != count:
-            raise UserError(f"rank {rank} recorded {read.num_rows} of {count} batches")
+            raise UserError(f"rank {rank} recorded {read.num_rows} of {count} steps")
         order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
         # Of a program that was watched, the samples of a step may be unknown.
         if any(read[name].null_count for name in _READ if name != "images"):
-            raise UserError(f"rank {rank} recorded batches without timestamps")
+            raise UserError(f"rank {rank} recorded steps without timestamps")
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
     rank_ns = np.stack(columns["end_ns"]) - np.stack(columns["start_ns"])
     if (rank_ns <= 0).any():
-        raise UserError("a batch in its tables ends before it starts")
+        raise UserError("a step in its tables ends before it starts")
     if not np.sum(columns["images"]):
-        raise UserError("its batches hold no images")
+        raise UserError("its steps hold no images")
     attributed = np.any(columns["attributed"], axis=0)
     stages = {name: np.stack(columns[f"{name}_ns"]) for name in STAGES}
     # What the profiler records is slower; that is no end of the warm-up.
     step = rank_ns.max(axis=0)
     own = step[: np.argmax(attributed)] if attributed.any() and not attributed[0] else step
-    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, estimates.warmup(own))
+    # Nor are steps that were issued kernel by kernel those of a graph, however steady they were.
+    before_graph = STEPS_BEFORE_GRAPH if source.fields.get("graph") else 0
+    warmup = max(before_graph, estimates.warmup(own))
+    return Series(rank_ns, np.sum(columns["images"], axis=0), stages, attributed, warmup)
 
 
 def all_series(study: Study) -> dict[str, Series]:
@@ -159,8 +163,8 @@ def series_of_traces(study: Study) -> dict[str, Series]:
     """The batches of all traces that tell them, by id; of the others a note says why not."""
 
     def of(source: Source) -> Series | None:
-        if source.job is not None and source.job.batches_from == WHOLE:
-            study.note("no markers separate its batches: their duration is not available", source)
+        if source.job is not None and source.job.batches_from in ("", WHOLE):
+            study.note("no markers separate its steps: their duration is not available", source)
             return None
         return series_of(study, source)
 
@@ -183,7 +187,7 @@ def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
     if drifting:
         name, change = max(drifting, key=lambda one: abs(np.log(one[1])))
         study.note(
-            f"{len(drifting)} of {len(series)} runs drift (most: {name}, whose last third of batches takes "
+            f"{len(drifting)} of {len(series)} runs drift (most: {name}, whose last third of steps takes "
             f"{change:.2f} times as long as the first): their median and images/s describe no steady state"
         )
 

@@ -94,10 +94,11 @@ def _chains(
     The threads of a program take turns: its own waits while autograd's has the backward pass.
     """
     own = (kind == KERNEL) | (kernel_class == COMMUNICATION) | ((kind != OPERATOR) & np.isin(thread, loaders))
-    devices = np.full(len(kind), UNKNOWN)
-    devices[: len(device)] = device
-    key = np.stack([np.where(own, devices, UNKNOWN), np.where(own, thread, UNKNOWN), own, kind == KERNEL])
-    return np.unique(key, axis=1, return_inverse=True)[1].ravel()
+    devices = np.zeros(len(kind), np.int64)
+    devices[: len(device)] = device + 1
+    threads, line = np.unique(thread, return_inverse=True)
+    place = np.where(own, devices * len(threads) + line, -1)
+    return 2 * place + (kind == KERNEL)
 
 
 def _fill_batches(found: Activities) -> None:

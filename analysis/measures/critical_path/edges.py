@@ -66,7 +66,9 @@ def edges_of(activities: Activities, loading: Intervals) -> Edges:
     edges = joined(
         [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
     )
-    first = np.setdiff1d(np.arange(2 * len(activities)), edges.head)
+    preceded = np.zeros(2 * len(activities), bool)
+    preceded[edges.head] = True
+    first = np.flatnonzero(~preceded)
     begins = first // 2
     part = np.where(
         activities.kind[begins] == KERNEL,

@@ -56,9 +56,8 @@ def critical(graph: Graph) -> np.ndarray:
     """
     at = moments(graph)
     binding = np.flatnonzero((at[graph.tail] + graph.ns == at[graph.head]) & (graph.ns > NEVER // 2))
-    heads, first = np.unique(graph.head[binding], return_index=True)
     edge_of = np.full(graph.nodes, -1)
-    edge_of[heads] = binding[first]
+    edge_of[graph.head[binding[::-1]]] = binding[::-1]  # of several the first is written last
     path = []
     node = graph.nodes - 1
     while (edge := int(edge_of[node])) >= 0:

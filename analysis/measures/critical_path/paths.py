@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from analysis.measures.anatomy.traces import RunTrace, trace_of
 from analysis.measures.critical_path.activities import COMMUNICATION, WAIT, Activities
@@ -16,10 +17,11 @@ from analysis.measures.critical_path.edges import (
     MEMSET,
     SYNCHRONIZATION,
 )
-from analysis.measures.critical_path.recorded import Recorded, read_rank
-from analysis.measures.critical_path.steps import Collectives, Group, Path, WhatIf
+from analysis.measures.critical_path.recorded import Recorded, read_rank, steps_of
+from analysis.measures.critical_path.steps import Collectives, CriticalPath, Group, WhatIf
 from analysis.results.matching import Ahead
-from analysis.results.study import Source, Study
+from analysis.results.study import Source, Study, reading
+from profiling import tables
 from profiling.tables import APART, CLASSES
 
 COLLECTIVES = "collectives"
@@ -83,6 +85,10 @@ class RunPaths:
     unknown: tuple[str, ...]
 
 
+# Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
+MOST_KERNELS = 250_000
+
+
 def paths_of(study: Study, source: Source) -> RunPaths:
     """A run's critical paths; a study computes them once.
 
@@ -91,12 +97,33 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     """
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
-        ranks = [read_rank(source, path.parent) for path in source.tables("kernels")]
         trace = trace_of(study, source)
-        ranks = [one for one in ranks if len(one.kind) and len(one.batches["batch_index"])]
+        ranks, left_out = _read(source)
         steps = tuple(step for group in _groups(trace, ranks) for step in group)
-        kept[source.id] = RunPaths(source, steps, tuple(_unknown(trace, ranks)))
+        kept[source.id] = RunPaths(source, steps, (*left_out, *_unknown(trace, ranks)))
     return kept[source.id]
+
+
+def _read(source: Source) -> tuple[list[Recorded], list[str]]:
+    """The ranks of a run in the steps that are looked at; in words, which these are if not all."""
+    folders = [path.parent for path in source.tables("kernels")]
+    batches = [steps_of(source, folder) for folder in folders]
+    with reading(source):
+        kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
+    steps = sorted({number for one in batches for number in one["batch_index"].to_pylist()})
+    count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
+    first = (len(steps) - count) // 2
+    looked_at = steps[first : first + count]
+    ranks = [
+        read_rank(source, folder, of_rank, looked_at)
+        for folder, of_rank in zip(folders, batches, strict=True)
+        if len(of_rank)
+    ]
+    left_out = [
+        f"its critical path is that of {count} of {len(steps)} steps, in the middle of the recording: all "
+        f"have {kernels:,} kernels"
+    ]
+    return [one for one in ranks if len(one.kind)], left_out if count < len(steps) else []
 
 
 def _groups(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[Iterator[StepPath]]:
@@ -128,7 +155,7 @@ def _paths(
 
 
 def _named(
-    path: Path, ranks: Sequence[Recorded], clocks: Sequence[Ahead], activities: Sequence[Activities]
+    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Ahead], activities: Sequence[Activities]
 ) -> StepPath:
     count = len(path.part)
     start = np.zeros(count, np.int64)

@@ -39,15 +39,17 @@ class Texts:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The tables of a rank, times in ns on its own clock; rows of the kernels are those with a place in time.
+    """What a rank did in some consecutive steps, and in the one before these; times in ns on its own clock.
 
     Attributes:
-        batches: ``batch_index, start_ns, end_ns, load_ns`` of the attributed batches, in order.
+        batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
         kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
         kind: the kernel's class, a number of ``tables.CLASSES``.
         texts: :data:`TEXTS` by name.
         waits: calls that waited for a device: ``start_ns, end_ns, thread``.
         wait_names: of these.
+        calls: rows of the kernels that are collectives of attributed batches, in order of their start.
+        first_call: how many such calls the rank had made before.
         calls_timed: whether the tool says when calls returned; without that none of them is known to wait.
     """
 
@@ -58,24 +60,52 @@ class Recorded:
     texts: dict[str, Texts]
     waits: dict[str, np.ndarray]
     wait_names: Texts
+    calls: np.ndarray
+    first_call: int
     calls_timed: bool
 
 
-def read_rank(source: Source, directory: Path) -> Recorded:
-    """A rank's tables.
+def steps_of(source: Source, directory: Path) -> pa.Table:
+    """The attributed batches of a rank that have times, in order (``tables.TIMES_OF_BATCHES``).
+
+    Raises:
+        Unusable: the table is missing, damaged or wrong.
+    """
+    with reading(source):
+        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
+    batches = batches.filter(batches["attributed"])
+    return batches.filter(timed(batches)).sort_by("start_ns")
+
+
+def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequence[int]) -> Recorded:
+    """What a rank did in some steps.
+
+    Args:
+        batches: its :func:`steps_of`.
+        steps: their numbers, one after the other.
 
     Raises:
         Unusable: a table is missing, damaged or wrong.
     """
     with reading(source):
-        batches = tables.read(directory, "batches", tables.TIMES_OF_BATCHES)
         kernels, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))
         waits = tables.as_table("synchronizations", {})
         if tables.table_path(directory, "synchronizations").is_file():
             waits = tables.read(directory, "synchronizations")
-    batches = batches.filter(batches["attributed"])
-    batches = batches.filter(timed(batches)).sort_by("start_ns")
+    talks = _classes(kernels) == tables.CLASSES.index("communication")
+    talks &= np.isin(_numbers(kernels, "batch_index"), batches["batch_index"].to_numpy())
+    rows = np.flatnonzero(np.isin(batches["batch_index"].to_numpy(), steps))
+    first_ns = batches["start_ns"][max(int(rows.min(initial=0)) - 1, 0)].as_py()
+    last_ns = batches["end_ns"][int(rows.max(initial=0))].as_py()
+    start = kernels["start_ns"].to_numpy()
+    inside = (start >= first_ns) & (start <= last_ns)
+    first_call = int((talks & (start < first_ns)).sum())
+    kernels, talks = kernels.filter(pa.array(inside)), talks[inside]
+    waited = _numbers(waits, "start_ns")
+    waits = waits.filter(pa.array((waited >= first_ns) & (waited <= last_ns)))
+    batches = batches.take(rows)
     numbers = [name for name in COLUMNS if name not in (*TEXTS, "class")]
+    calls = np.flatnonzero(talks)
     return Recorded(
         int(directory.name.rpartition("_")[2]),
         {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
@@ -84,6 +114,8 @@ def read_rank(source: Source, directory: Path) -> Recorded:
         {name: _texts(kernels[name]) for name in TEXTS},
         {name: _numbers(waits, name) for name in ("start_ns", "end_ns", "thread")},
         _texts(waits["name"]),
+        calls[np.argsort(kernels["start_ns"].to_numpy()[calls], kind="stable")],
+        first_call,
         calls_timed=kernels["launch_end_ns"].null_count < len(kernels),
     )
 

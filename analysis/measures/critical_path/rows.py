@@ -156,9 +156,11 @@ def shown(rows: Rows, by: Sequence[str] = ()) -> list[Column]:
     return [*keys, *runs, *columns(METRICS, *figures, *saved)]
 
 
-def caption(by: Iterable[str] = ()) -> str:
-    """What is said below the table."""
+def caption(by: Iterable[str] = (), left_out: int = 0) -> str:
+    """What is said below the table, from which so many rows are left out."""
     text = "The pieces of the path sum to the step while the profiler records it."
+    if left_out:
+        text += f"\n{left_out} shorter ones are not shown: --format csv has all."
     if not list(by):
         text += (
             "\nSaved: what the step would be shorter by if the part took no time and all else as recorded; "

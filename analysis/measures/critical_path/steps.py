@@ -52,7 +52,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class Path:
+class CriticalPath:
     """The longest path of a step, and what the step would take without parts of it; times in ns.
 
     Attributes:
@@ -75,12 +75,17 @@ class Path:
 
 @dataclass(frozen=True)
 class _Rank:
-    """A rank on its group's clock; ``calls``: the activities that are its collectives, in order."""
+    """A rank on its group's clock.
+
+    Attributes:
+        calls: the activities that are its collectives, in order; ``first_call``: the number of the first.
+    """
 
     activities: Activities
     edges: Edges
     batches: Mapping[str, np.ndarray]
     calls: np.ndarray
+    first_call: int
 
 
 @dataclass(frozen=True)
@@ -126,12 +131,12 @@ class Group:
         by_head = np.argsort(edges["head"], kind="stable")
         self._edges = _Edges(**{name: column[by_head] for name, column in edges.items()})
 
-    def _placed(self, rank: int, edges: Edges, across: bool = False) -> _Edges:
+    def _placed(self, rank: int, edges: Edges) -> _Edges:
         """Edges of a rank, by numbers of the moments of all."""
         first, count = self._first[rank], len(edges.head)
         return _Edges(
             np.where(edges.tail >= 0, edges.tail + first, -1), edges.head + first, edges.ns, edges.part,
-            edges.activity, np.full(count, rank), np.full(count, across),
+            edges.activity, np.full(count, rank), np.zeros(count, bool),
         )  # fmt: skip
 
     def _meetings(self, collectives: Sequence[Collectives]) -> tuple[list[int], list[_Edges]]:
@@ -139,14 +144,18 @@ class Group:
         arrivals: list[int] = []
         edges = []
         for one in collectives:
-            calls = np.stack(
-                [self._ranks[member].calls[call] for member, call in zip(one.members, one.calls, strict=True)]
+            members = [self._ranks[member] for member in one.members]
+            numbers = np.stack(
+                [call - rank.first_call for rank, call in zip(members, one.calls, strict=True)]
             )
-            ranks = [self.activities[member] for member in one.members]
+            counts = np.array([[len(rank.calls)] for rank in members])
+            numbers = numbers[:, ((numbers >= 0) & (numbers < counts)).all(axis=0)]
+            calls = np.stack([rank.calls[number] for rank, number in zip(members, numbers, strict=True)])
+            ranks = [rank.activities for rank in members]
             start = np.stack([each.start_ns[call] for each, call in zip(ranks, calls, strict=True)])
             end = np.stack([each.end_ns[call] for each, call in zip(ranks, calls, strict=True)])
             last = start.max(axis=0)
-            meets = end >= last
+            meets = end > last
             if one.kind not in TOGETHER:  # a sender may be done while the receiver is still to come
                 meets &= meets.all(axis=0)
             moment = self._first[-1] + len(arrivals) + np.arange(len(last))
@@ -173,7 +182,7 @@ class Group:
 
     # --- steps ----------------------------------------------------------------------------------------
 
-    def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[Path]:
+    def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
         """The path of each step that all ranks recorded.
 
         Args:
@@ -186,7 +195,7 @@ class Group:
             if path is not None:
                 yield path
 
-    def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> Path | None:
+    def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> CriticalPath | None:
         rows = [int(np.flatnonzero(one.batches["batch_index"] == index)[0]) for one in self._ranks]
         start = max(int(one.batches["start_ns"][row]) for one, row in zip(self._ranks, rows, strict=True))
         ends = [int(one.batches["end_ns"][row]) for one, row in zip(self._ranks, rows, strict=True)]
@@ -205,7 +214,7 @@ class Group:
         }
         begin = start + np.cumsum(ns) - ns
         taken = path[ns > 0]
-        return Path(
+        return CriticalPath(
             index, start, end, edges.part[taken], edges.ns[taken], begin[ns > 0], edges.rank[taken],
             edges.activity[taken], dict.fromkeys(what_if, end - start) | free,
         )  # fmt: skip
@@ -282,17 +291,12 @@ def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
     load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
     batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
     edges = edges_of(activities, union(batches["start_ns"], load_end))
-    return _Rank(activities, edges, batches, _calls(recorded, activities))
+    return _Rank(activities, edges, batches, _calls(recorded, activities), recorded.first_call)
 
 
 def _calls(recorded: Recorded, activities: Activities) -> np.ndarray:
-    """The activities that are collectives of attributed batches, in the order of their start."""
-    rows = np.flatnonzero(
-        (recorded.kind == COMMUNICATION)
-        & np.isin(recorded.kernels["batch_index"], recorded.batches["batch_index"])
-    )
-    rows = rows[np.argsort(recorded.kernels["start_ns"][rows], kind="stable")]
+    """The activities that are the rank's collectives."""
     ran = np.flatnonzero(activities.kernel_class >= 0)
     activity_of = np.empty(len(recorded.kind), np.int64)
     activity_of[activities.row[ran]] = ran
-    return activity_of[rows]
+    return activity_of[recorded.calls]

@@ -110,8 +110,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def published_bound(study: Study) -> tuple[float, float]:
     """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
     peak = peaks.find(peaks.REFERENCE_DEVICE, study.own_peaks)
-    if peak is None or "fp32" not in peak.flops_per_s:
-        raise UserError(f"{study.own_peaks}: entry {peaks.REFERENCE_DEVICE} has no fp32 peak")
+    if peak is None or "fp32" not in peak.flops_per_s or peak.bytes_per_s is None:
+        raise UserError(
+            f"{study.own_peaks}: entry {peaks.REFERENCE_DEVICE} lacks its fp32 peak or that of its memory"
+        )
     return peak.flops_per_s["fp32"], peak.bytes_per_s
 
 

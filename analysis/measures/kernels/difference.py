@@ -24,18 +24,18 @@ from profiling.errors import UserError
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 KINDS = ("slower", "faster", "new", "gone", "same")
-ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "batch"
+ALL, AT_ONCE, NO_KERNEL, BATCH = "all kernels", "run at once", "no kernel runs", "step"
 FIGURES = {"duration": "ms_per_batch", "flops-efficiency": "flops_efficiency_pct"}
 _RATIO = Metric("b_to_a", "b divided by a")
 METRICS = {
     "duration": (
-        Metric("a_ms_per_batch", "time per batch in A", "a, ms/\nbatch"),
-        Metric("b_ms_per_batch", "time per batch in B", "b, ms/\nbatch"),
+        Metric("a_ms_per_batch", "time per step in A", "a, ms/\nstep"),
+        Metric("b_ms_per_batch", "time per step in B", "b, ms/\nstep"),
         _RATIO,
         Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
         Metric("change", "slower, faster, new, gone, same", text=True),
-        Metric("a_calls_per_batch", "launches per batch in A", "a, calls/\nbatch", places=1),
-        Metric("b_calls_per_batch", "launches per batch in B", "b, calls/\nbatch", places=1),
+        Metric("a_calls_per_batch", "launches per step in A", "a, calls/\nstep", places=1),
+        Metric("b_calls_per_batch", "launches per step in B", "b, calls/\nstep", places=1),
     ),
     "flops-efficiency": (
         Metric("a_flops_efficiency_pct", "FLOP rate in A divided by the datasheet's peak"),
@@ -47,12 +47,12 @@ SUMMARY_METRICS = (
     Metric(
         "change",
         "slower, faster, new, gone and same sum to all kernels; adding the time that concurrent kernels "
-        "share (run at once) and the time without a kernel (no kernel runs) gives the batch",
+        "share (run at once) and the time without a kernel (no kernel runs) gives the step",
         text=True,
     ),
     Metric("kernels", "number of kernels", "kernels"),
-    Metric("a_ms", "time per batch in A", "a, ms/\nbatch"),
-    Metric("b_ms", "time per batch in B", "b, ms/\nbatch"),
+    Metric("a_ms", "time per step in A", "a, ms/\nstep"),
+    Metric("b_ms", "time per step in B", "b, ms/\nstep"),
     Metric("difference_ms", "b minus a", "b - a\nms", show=signed(3)),
 )
 
@@ -74,7 +74,7 @@ def side_of(study: Study, source: Source, direction: str | None, by: Sequence[st
     try:
         return Side(kernels, *_wall_and_busy(source))
     except UserError as error:
-        study.note(f"its batches cannot be compared with its kernels: {error}", source)
+        study.note(f"its steps cannot be compared with its kernels: {error}", source)
         return Side(kernels)
 
 
@@ -202,8 +202,8 @@ def parts(shown: Rows, totals: Rows, said: tuple[str, str], naming: Sequence[Col
 
 def _caption(totals: Rows) -> str:
     if totals[-1]["change"] != BATCH:
-        return "Per batch and rank. The batch duration of these runs is not available."
+        return "Per step and rank. The step duration of these runs is not available."
     return (
-        "Per batch and rank. Slower to same sum to all kernels. All kernels, the time shared by concurrent "
-        "kernels\n(run at once, negative) and the time without a kernel sum to the batch."
+        "Per step and rank. Slower to same sum to all kernels. All kernels, the time shared by concurrent "
+        "kernels\n(run at once, negative) and the time without a kernel sum to the step."
     )

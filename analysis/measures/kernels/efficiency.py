@@ -25,9 +25,9 @@ CORRECTED_METRICS = (
         "bandwidth_efficiency_of_measured_pct",
         "bandwidth_gb_per_s divided by the bandwidth measured on this machine",
     ),
-    Metric("kernel_ms_per_batch", "time of the model's kernels per batch"),
-    Metric("loader_ms_per_batch", "time of the loader's kernels per batch"),
-    Metric("attributed_batches", "number of batches with kernels"),
+    Metric("kernel_ms_per_batch", "time of the model's kernels per step"),
+    Metric("loader_ms_per_batch", "time of the loader's kernels per step"),
+    Metric("attributed_batches", "number of steps with kernels"),
 )
 
 

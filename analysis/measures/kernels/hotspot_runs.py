@@ -74,7 +74,7 @@ def read(study: Study, wanted: str | None = None) -> Inputs:
     timing, counting = _chosen(study, wanted)
     launches = study.use(timing, lambda timing: _launches(study, timing))
     if launches is None:
-        raise UserError(f"{study.path}: {timing.id} holds no kernels of its batches")
+        raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
     counters, timers = _counted(study, counting) if counting else ({}, [])
     return Inputs(timing, *launches, bound_of(study, timing), counting, counters, timers)
 

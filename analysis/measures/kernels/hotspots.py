@@ -40,7 +40,7 @@ COUNTED = (
 METRICS = (
     replace(BY["kernel"], show=shortened),
     BY["class"],
-    Metric("ms_per_batch", "time per batch; the interval is over the run's batches", "ms/batch", IN_RUN),
+    Metric("ms_per_batch", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
     *picked(kernels.METRICS, "share_pct", "calls_per_batch", "mean_us"),
     Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
@@ -149,7 +149,7 @@ def rows_of(inputs: Inputs, top: int) -> Rows:
     every = of_run.rows_of(inputs.kernels, GROUPED_BY, inputs.bound)
     hot = [row for row in every if row["class"] not in APART][:top]
     if not hot:
-        raise UserError(f"{inputs.timing.path.parent}: {inputs.timing.id} holds no kernels of its batches")
+        raise UserError(f"{inputs.timing.path.parent}: {inputs.timing.id} holds no kernels of its steps")
     known = intervals(inputs.per_batch)
     answer = [_row(row, inputs.counters.get(row["kernel"], {}), inputs.tool, known) for row in hot]
     return answer + (_functions(inputs.timers, inputs.counters, top) if inputs.tool == "vtune" else [])
@@ -190,9 +190,9 @@ def caption(inputs: Inputs) -> str:
     ranks = f"{inputs.timing.ranks} rank{'s' if inputs.timing.ranks > 1 else ''}"
     said = [f"Times: one run on {ranks}, {_batches(inputs.timing)}."]
     said.append(
-        "Their intervals are over these batches, not over runs."
+        "Their intervals are over these steps, not over runs."
         if intervals(inputs.per_batch)
-        else "Too few batches for an interval."
+        else "Too few steps for an interval."
     )
     if inputs.tool == "vtune":
         said.append("Counters: vtune, over the whole of another run.")
@@ -207,7 +207,7 @@ def _batches(source: Source) -> str:
     run = source.manifest.run if source.manifest else Run(**source.fields)
     spans = [f"{one.start} to {one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in run.recordings]
     before = f"; the {run.first_attributed} before are warmup" if run.first_attributed else ""
-    return f"batches {', '.join(spans)} of {run.batches}{before}"
+    return f"steps {', '.join(spans)} of {run.batches}{before}"
 
 
 def _row(

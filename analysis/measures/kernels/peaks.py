@@ -28,14 +28,15 @@ REFERENCE_DEVICE = "Tesla K40m"
 class Peak:
     """Datasheet peaks of a device.
 
-    ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory.
+    ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory (None: not
+    known).
     ``unconfirmed`` says what of it no source confirms; empty: nothing.
     """
 
     name: str
     match: str
     flops_per_s: dict[str, float]
-    bytes_per_s: float
+    bytes_per_s: float | None
     source: str
     unconfirmed: str = ""
 
@@ -74,7 +75,7 @@ def _peak(entry: Any, path: Path) -> Peak:
         rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
         match = str(entry.get("match", re.escape(entry["name"])))
         re.compile(match)
-        moved = float(entry["gb_per_s"]) * 1e9
+        moved = None if entry["gb_per_s"] is None else float(entry["gb_per_s"]) * 1e9
         doubt = str(entry.get("unconfirmed", ""))
         return Peak(entry["name"], match, rates, moved, entry.get("source", "user"), doubt)
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
@@ -125,7 +126,7 @@ def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
         name,
         re.escape(name),
         {precision: rate * computing for precision, rate in whole.flops_per_s.items()},
-        whole.bytes_per_s * of_memory / slices,
+        None if whole.bytes_per_s is None else whole.bytes_per_s * of_memory / slices,
         whole.source,
         f"a MIG slice's are taken as {doubt}",
     )

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 RUN = Metric("run", "run id, if there are several runs", text=True, key=True)
 METRICS = (
-    Metric("calls_per_batch", "launches per batch", "calls/\nbatch", places=1, priority=0),
-    Metric("ms_per_batch", "time per batch", "ms/\nbatch"),
+    Metric("calls_per_batch", "launches per step", "calls/\nstep", places=1, priority=0),
+    Metric("ms_per_batch", "time per step", "ms/\nstep"),
     Metric("share_pct", "share of the time of all kernels", places=1),
     Metric("min_us", "shortest launch"),
     Metric("mean_us", "mean launch", places=1, priority=0),
     Metric("max_us", "longest launch"),
-    Metric("gflop_per_batch", "FLOPs per batch, 1e9", "GFLOP/\nbatch"),
-    Metric("mbyte_per_batch", "bytes per batch, 1e6", "MB/\nbatch"),
+    Metric("gflop_per_batch", "FLOPs per step, 1e9", "GFLOP/\nstep"),
+    Metric("mbyte_per_batch", "bytes per step, 1e6", "MB/\nstep"),
     Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
     Metric(
         "bandwidth_efficiency_pct",
@@ -80,7 +80,7 @@ def rows(
 def nothing(study: Study, direction: str | None) -> str:
     if not with_kernels(study):
         return no_result(study)
-    which = f"no kernels of direction {direction}" if direction else "no kernels in attributed batches"
+    which = f"no kernels of direction {direction}" if direction else "no kernels in attributed steps"
     return " ".join([f"{study.path} has {which}", *(f"({note})" for note in study.log.notes[:1])])
 
 

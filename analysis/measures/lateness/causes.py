@@ -153,10 +153,10 @@ def _of_rank(place: int, lateness: Lateness, kernels: KernelTimes | None, device
     over_ns, ratio = kernels.of(place, lateness.batch_index[when])
     behind = float(lateness.late_ns[place].mean()) if kernels.borrowed else late
     where = "in the profiled run of this configuration the" if kernels.borrowed else "the"
-    which = "" if kernels.borrowed or when.all() else " in the batches in which it is late"
+    which = "" if kernels.borrowed or when.all() else " in the steps in which it is late"
     same = f"{where} same kernels take {ratio:.2f} times as long as on the other ranks{which}"
     if over_ns >= MOST * behind:
-        return Cause(device, f"{same} (+{_ms(over_ns)} ms per batch; lateness: {_ms(behind)} ms)")
+        return Cause(device, f"{same} (+{_ms(over_ns)} ms per step; lateness: {_ms(behind)} ms)")
     return Cause("host", f"{same}: {stage if parts[longest] >= MOST * late else 'its launches come late'}")
 
 

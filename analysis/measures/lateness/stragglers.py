@@ -46,17 +46,17 @@ METRICS = (
     _NODE,
     Metric(
         "told_by",
-        "source of the lateness: collectives, or stages of the batches (see "
-        "analysis/measures/lateness/lateness.py)",
+        "source of the lateness: collectives (the whole lateness), or stages of the steps (a lower bound: "
+        "they do not show a slow backward pass)",
         "measured\nfrom",
         text=True,
         priority=0,
     ),
-    Metric("judged_batches", "number of batches used", "batches", priority=0),
-    Metric("batch_ms", "median batch duration of the job", priority=0),
+    Metric("judged_batches", "number of steps used", "steps", priority=0),
+    Metric("batch_ms", "median step duration of the job", priority=0),
     Metric(
         "lateness_ms",
-        "how long the other ranks waited for this one: median over batches, with an interval within the "
+        "how long the other ranks waited for this one: median over steps, with an interval within the "
         "run; negative: this rank waited",
         "lateness, ms\nmedian",
         IN_RUN,
@@ -68,8 +68,8 @@ METRICS = (
         significant=3,
         priority=2,
     ),
-    Metric("late_pct", "share of batches in which it was late", places=0),
-    Metric("last_pct", "share of batches in which it came last", places=0, priority=0),
+    Metric("late_pct", "share of steps in which it was late", places=0),
+    Metric("last_pct", "share of steps in which it came last", places=0, priority=0),
     Metric(
         "held_up_ms",
         "time per step in which all other ranks waited for this one only",
@@ -84,8 +84,9 @@ METRICS = (
     ),
     Metric(
         "verdict",
-        "straggler, may be chance, too few batches, nobody waited, clock, no: see "
-        "analysis/measures/lateness/verdicts.py",
+        "straggler; may be chance: equally fast ranks are late as often; too few steps: to tell whether it "
+        "repeats; nobody waited: it was behind, but the others did not wait for it; clock: its clock says "
+        "that it is late, but the others do not wait, or clocks agree too badly; no: it is not late",
         text=True,
         priority=2,
     ),
@@ -106,7 +107,7 @@ BATCH_METRICS = (
     Metric("behind_ms", "how far it was behind them, whether they waited or not", "behind", significant=3),
     Metric(
         "late",
-        "whether the others waited for 2 % of a batch or more",
+        "whether the others waited for 2 % of a step or more",
         show=lambda late: "late" if late else "",
         text=True,
     ),
@@ -149,7 +150,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         study.note(f"traces of {there} of {source.ranks} ranks: lateness is not available", source)
         return None
     if source.job is not None and source.job.batches_from == WHOLE:
-        study.note("no markers separate its batches: lateness is not available", source)
+        study.note("no markers separate its steps: lateness is not available", source)
         return None
     series = series_of(study, source)
     lateness = None
@@ -160,7 +161,7 @@ def lateness_of(study: Study, source: Source) -> Lateness | None:
         lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
     lateness = lateness or of_stages(series)
     if lateness is None:
-        study.note("no consecutive batches without warmup: lateness is not available", source)
+        study.note("no consecutive steps without warmup: lateness is not available", source)
     return lateness
 
 
@@ -177,7 +178,7 @@ def rows(study: Study, by_batch: bool = False) -> Rows:
             {"id": source.id, **source.fields, "repetition": source.repetition, **row} for row in ranks
         ]
     if not answer:
-        raise study.nothing(f"{study.path} holds no run of several ranks whose batches show lateness")
+        raise study.nothing(f"{study.path} holds no run of several ranks whose steps show lateness")
     return answer
 
 
@@ -310,19 +311,19 @@ def sentences(rows: Rows) -> list[str]:
         if most is None:
             return ["No stragglers: no rank repeatedly delayed the others."]
         why = (
-            "there are too few batches to tell whether it repeats"
+            "there are too few steps to tell whether it repeats"
             if most["verdict"] == TOO_FEW
             else "this may be chance"
         )
         return [
             f"No stragglers. Largest lateness in {most['id']}: {_rank_in_words(most)}, "
-            f"{digits(most['mean_lateness_ms'], 3)} ms per batch (mean of {most['judged_batches']}), but "
+            f"{digits(most['mean_lateness_ms'], 3)} ms per step (mean of {most['judged_batches']}), but "
             f"{why}."
         ]
     return [
         f"{row['id']}: {_rank_in_words(row)} is a straggler: "
         f"{'at least ' if row['told_by'] == BY_STAGES else ''}{digits(row['mean_lateness_ms'], 3)} ms late "
-        f"per batch, late in {row['late_pct']:.0f} % of the batches. Likely cause: {row['cause']}: "
+        f"per step, late in {row['late_pct']:.0f} % of the steps. Likely cause: {row['cause']}: "
         f"{row['evidence']}."
         for row in named
     ]

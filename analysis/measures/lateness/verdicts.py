@@ -22,7 +22,7 @@ from analysis.measures.lateness.lateness import BY_COLLECTIVES, LATE_SHARE, Late
 from analysis.statistics import estimates
 
 STRAGGLER, CHANCE, TOO_FEW, NOBODY_WAITED, CLOCK, NO = (
-    "straggler", "may be chance", "too few batches", "nobody waited", "clock", "no",
+    "straggler", "may be chance", "too few steps", "nobody waited", "clock", "no",
 )  # fmt: skip
 
 SIGNIFICANCE = 0.05  # for all ranks of a run together

@@ -26,7 +26,7 @@ Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figu
 METRICS = (
     Metric(
         "family",
-        "rows that are tested together, at 5 %: batch (batch durations), combined (all configurations "
+        "rows that are tested together, at 5 %: batch (step durations), combined (all configurations "
         "together, if there are several: test stratified by configuration; the effect is the median ratio "
         "of two runs of a configuration), stages and, for profiled runs, kernels",
         text=True,
@@ -160,7 +160,7 @@ def sentence(a: Values, b: Values, rows: Rows, threshold_pct: float) -> str:
     batches = [row for row in rows if row["family"] == "batch"]
     if not batches:
         return (
-            "Batch durations are not compared: neither side has unprofiled runs. Kernels do not decide "
+            "Step durations are not compared: neither side has unprofiled runs. Kernels do not decide "
             "the result."
         )
     if same_runs(a, b):

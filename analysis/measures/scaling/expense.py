@@ -28,7 +28,7 @@ _MEMORY = Metric("memory_gb", "peak resident memory of a rank")
 _ON_DEVICE = (
     Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
-    Metric("device_used_gb", "GPU memory in use after the batches, by all processes", "in use\nGB"),
+    Metric("device_used_gb", "GPU memory in use after the steps, by all processes", "in use\nGB"),
 )
 _DEVICE = (
     Metric(
@@ -39,8 +39,8 @@ _DEVICE = (
     Metric("device_w", "mean power per GPU", "W per\nGPU"),
 )
 _START = (
-    Metric("startup_s", "start of the process to first batch, slowest rank, median over runs", "startup\ns"),
-    Metric("first_batch_s", "duration of the first batch", "first\nbatch, s"),
+    Metric("startup_s", "start of the process to first step, slowest rank, median over runs", "startup\ns"),
+    Metric("first_batch_s", "duration of the first step", "first\nstep, s"),
 )
 METRICS = (
     *_METERED,
@@ -244,7 +244,7 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
                 ["batch_index", "start_ns", "end_ns"],
             )
         except UserError as error:
-            study.note(f"the first batch of rank {report.rank} is not available ({error})", source)
+            study.note(f"the first step of rank {report.rank} is not available ({error})", source)
             continue
         first = {name: column.to_pylist() for name, column in zip(batches.column_names, batches, strict=True)}
         if 0 in first["batch_index"]:

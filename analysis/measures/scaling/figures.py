@@ -21,13 +21,13 @@ _SCALING = (
     Metric("timed_by", "kind of these runs (unprofiled, if there are any)", text=True),
     Metric(
         "batch_ms",
-        "median batch duration of the job (that of its slowest rank)",
-        "batch, ms\nmedian",
+        "median step duration of the job (that of its slowest rank)",
+        "step, ms\nmedian",
         CONFIDENCE,
     ),
-    Metric("p95_ms", "95th percentile of the batches of these runs, without warmup", "p95\nms", priority=0),
+    Metric("p95_ms", "95th percentile of the steps of these runs, without warmup", "p95\nms", priority=0),
     Metric("p99_ms", "99th percentile", "p99\nms"),
-    Metric("max_ms", "longest batch", "max\nms"),
+    Metric("max_ms", "longest step", "max\nms"),
     Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
     Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
     Metric(
@@ -45,12 +45,12 @@ _SCALING = (
     Metric("base_images_per_s", "images/s of the baseline"),
 )
 _STARTED = (
-    Metric("warmup_dropped", "warmup batches left out at the start, sum over these runs", "warmup"),
+    Metric("warmup_dropped", "warmup steps left out at the start, sum over these runs", "warmup"),
     *(
         Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms")
         for stage in STAGES
     ),
-    Metric("startup_s", "start of the process to first batch, slowest rank, median over runs"),
+    Metric("startup_s", "start of the process to first step, slowest rank, median over runs"),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
 IN_DATA = (*_SCALING, *loss.IN_DATA, *_STARTED)

@@ -32,7 +32,7 @@ _ENDS = ("low", "high")
 _HEADS = {
     "compute": (
         "compute",
-        "computation (in a profiled batch; negative: it shrank; see analysis.anatomy)",
+        "computation (in a profiled step; negative: it shrank; see analysis.anatomy)",
     ),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
     "exposed_loader": ("exposed\nloader", "exposed data loading"),
@@ -53,7 +53,7 @@ _PARTS = tuple(
 )
 _REST = Metric(
     "loss_unattributed_pct",
-    "growth of unprofiled batches that profiled ones do not show (negative: the reverse); with "
+    "growth of unprofiled steps that profiled ones do not show (negative: the reverse); with "
     "computation, exposed communication, data loading, copies and idle time it sums to loss_pct",
     "unattri-\nbuted",
     places=1,

@@ -215,7 +215,7 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
         )
     elif alone:
         study.note(
-            "some configurations have no unprofiled run: their durations come from batches that the "
+            "some configurations have no unprofiled run: their durations come from steps that the "
             "profiler did not record"
         )
     return points
@@ -283,7 +283,7 @@ def other_lengths(points: Sequence[Point]) -> list[str]:
         return []
     lengths = ", ".join(str(one) for one in differ[0])
     return [
-        f"{len(differ)} configurations ran with different numbers of batches ({lengths}); such runs are not "
+        f"{len(differ)} configurations ran with different numbers of steps ({lengths}); such runs are not "
         "averaged: give all the same number (--batches)"
     ]
 

@@ -30,15 +30,15 @@ _SAME = math.log(1.2)  # computing by so much more or less than the assumption s
 METRICS = (
     FIELDS["job"],
     FIELDS["world_size"],
-    Metric("batches", "recorded batches, without warmup"),
-    Metric("batch_ms", "median duration of the recorded batches, without warmup", "batch\nmedian", IN_RUN),
-    Metric("compute_ms", "part of batch_ms in which kernels of the model run", "compute"),
+    Metric("batches", "recorded steps, without warmup", "steps"),
+    Metric("batch_ms", "median duration of the recorded steps, without warmup", "step\nmedian", IN_RUN),
+    Metric("compute_ms", "time per step in which kernels of the model run, mean over ranks", "compute"),
     Metric(
         "exposed_communication_ms",
-        "part of batch_ms in which collectives run and no kernel of the model does",
+        "the same of collectives while no kernel of the model runs",
         "exposed\ncomm.",
     ),
-    Metric("idle_ms", "part of batch_ms in which nothing runs", "idle"),
+    Metric("idle_ms", "the same, while nothing runs", "idle"),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
         "scaling_efficiency_pct",
@@ -49,7 +49,7 @@ METRICS = (
     ),
     Metric("base_world_size", "number of ranks of the baseline"),
     *(
-        Metric(f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per batch, relative to the baseline")
+        Metric(f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per step, relative to the baseline")
         for name in GREW
     ),
 )
@@ -199,7 +199,7 @@ def _assumed(rows: Rows, kind: Scaling, asked: bool) -> str:
         else "This does not fit the assumption: is it the same job?"
     )
     took = (
-        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long per batch as on "
+        f"On {most['world_size']} ranks the model's kernels take {ratio:.2f} times as long per step as on "
         f"{base['world_size']}"
     )
     return f"{text}\n{took}. {fits}" if not asked or away >= _SAME else text
@@ -213,7 +213,7 @@ def part(found: Answer) -> Part:
         "steps of one run."
     )
     shown = columns(METRICS, *_SHOWN)
-    return Part("Scaling, from traces (ms per batch)", found.rows, shown, "\n".join([found.assumed, caption]))
+    return Part("Scaling, from traces (ms per step)", found.rows, shown, "\n".join([found.assumed, caption]))
 
 
 def grown(found: Answer) -> Part | None:
@@ -222,4 +222,4 @@ def grown(found: Answer) -> Part | None:
     if not rows:
         return None
     shown: Sequence[Column] = columns(METRICS, "job", "world_size", *(f"grew_{name}_ms" for name in GREW))
-    return Part("Growth of the parts of a batch, ms", rows, shown)
+    return Part("Growth of the parts of a step, ms", rows, shown)

@@ -26,11 +26,14 @@ SLOWER, FASTER, NOT_SHOWN = "slower", "faster", "not shown"
 METRICS = (
     Metric("job", "the two jobs compared, a and b", text=True, key=True),
     Metric(
-        "family", "batch, stages, parts (of a batch), collectives or kernels (by class)", text=True, key=True
+        "family",
+        "batch (the step), stages, parts (of a step), collectives or kernels (by class)",
+        text=True,
+        key=True,
     ),
     Metric(
         "figure",
-        "quantity compared, ms per batch: median of batches and stages, mean of the others",
+        "quantity compared, ms per step: median of steps and stages, mean of the others",
         text=True,
         key=True,
     ),
@@ -40,14 +43,14 @@ METRICS = (
     Metric("difference_pct", "difference relative to a", places=1),
     Metric(
         "verdict",
-        "of a batch: slower or faster if the intervals do not overlap; otherwise not shown",
+        "of a step: slower or faster if the intervals do not overlap; otherwise not shown",
         text=True,
         priority=2,
     ),
 )
 COLUMNS = {"Traces (one row per quantity of two jobs):": METRICS}
 CAPTION = (
-    "a, b: ms per batch, under the profiler. Intervals cover the variation inside one run, not between runs."
+    "a, b: ms per step, under the profiler. Intervals cover the variation inside one run, not between runs."
 )
 
 
@@ -175,10 +178,10 @@ def sentence(found: Rows) -> str:
         said = _SAID[row["verdict"]]
         why = f"; largest change: {most['figure']} ({most['difference_ms']:+.3g} ms)" if most else ""
         lines.append(
-            f"{row['job']}: a batch takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
+            f"{row['job']}: a step takes {row['a_ms']:.4g} and {row['b_ms']:.4g} ms "
             f"({row['difference_pct']:+.1f} %), {said}{why}."
         )
-    return "\n".join(lines) or "Durations of batches cannot be compared: one of the two has none."
+    return "\n".join(lines) or "Durations of steps cannot be compared: one of the two has none."
 
 
 def shown(found: Rows) -> list[Column]:

@@ -30,15 +30,15 @@ METRICS = (
     Metric("profiled_runs", "number of profiled runs"),
     Metric(
         "perturbation",
-        "duration of a recorded batch divided by that of an unprofiled run (with several profilers: of "
+        "duration of a recorded step divided by that of an unprofiled run (with several profilers: of "
         "those that recorded kernels)",
         "profiled/\nunprofiled",
         CONFIDENCE,
         places=2,
     ),
-    Metric("tflop_per_batch", "FLOPs of a batch per rank, from its kernels, 1e12"),
+    Metric("tflop_per_batch", "FLOPs of a step per rank, from its kernels, 1e12"),
     Metric("flop_coverage_pct", "tflop_per_batch divided by the analytic count"),
-    Metric("kernel_ms", "kernel time of the model per batch and rank"),
+    Metric("kernel_ms", "kernel time of the model per step and rank"),
     *_beside_peaks(
         "flops_efficiency_of_kernels",
         "FLOPs divided by kernel time and the datasheet's peak",
@@ -51,31 +51,31 @@ METRICS = (
     ),
     *_beside_peaks(
         "flops_efficiency_of_batch",
-        "FLOPs divided by batch duration and the datasheet's peak (the reference's \"scaled\" efficiency)",
-        "FLOPS eff. %\nof batch",
+        "FLOPs divided by step duration and the datasheet's peak (the reference's \"scaled\" efficiency)",
+        "FLOPS eff. %\nof step",
         CONFIDENCE,
     ),
     *_beside_peaks(
         "bandwidth_efficiency_of_batch",
-        "bytes divided by batch duration and the datasheet's peak",
-        "bandw. eff. %\nof batch",
+        "bytes divided by step duration and the datasheet's peak",
+        "bandw. eff. %\nof step",
         CONFIDENCE,
     ),
     *_beside_peaks(
         "mfu",
-        "model FLOPS utilisation: analytic FLOPs divided by batch duration and the datasheet's peak",
+        "model FLOPS utilisation: analytic FLOPs divided by step duration and the datasheet's peak",
         "MFU\n%",
         CONFIDENCE,
     ),
     Metric("use_note", "reason why efficiencies of the kernels are below those of the step", text=True),
     Metric(
         "exposed_communication_ms",
-        "communication per batch and rank that is not overlapped with computation (as in "
+        "communication per step and rank that is not overlapped with computation (as in "
         "analysis.anatomy); empty: not available",
         "exposed\ncomm., ms",
     ),
     Metric(
-        "overlapped_communication_ms", "communication per batch and rank that is overlapped with computation"
+        "overlapped_communication_ms", "communication per step and rank that is overlapped with computation"
     ),
     Metric("device_name", "name of the device", text=True),
     Metric("peak_tflops_per_s", "peak FLOP rate (datasheet)"),

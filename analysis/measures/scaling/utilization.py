@@ -39,9 +39,9 @@ METRICS = (
     Metric("device_name", "name of the device", text=True),
     Metric(
         "attributed_batches",
-        "recorded batches with kernels; the next five columns cover only their time",
+        "recorded steps with kernels; the next five columns cover only their time",
     ),
-    Metric("profiled_ms", "duration of these batches"),
+    Metric("profiled_ms", "duration of these steps"),
     Metric(
         "gpu_utilization_pct",
         "share of the time in which at least one kernel runs (copies and memory sets do not count)",
@@ -219,7 +219,7 @@ def rows(study: Study) -> Rows:
         answer += [{"id": source.id, **source.fields, **row, **of_run.get(source.id, {})} for row in ranks]
     if not answer:
         raise UserError(
-            f"{study.path} holds no timed kernel of a recorded batch: this needs a profiled run (profile: "
+            f"{study.path} holds no timed kernel of a recorded step: this needs a profiled run (profile: "
             "torch)"
         )
     return answer
@@ -237,7 +237,7 @@ def _of_run(study: Study, source: Source) -> Rows:
     note_left_out(study, source, without, recorded, untimed_launches(study, source))
     if not devices:
         study.note(
-            "no kernel in a recorded batch has a time and a device: utilisation is not available", source
+            "no kernel in a recorded step has a time and a device: utilisation is not available", source
         )
     reports = source.job.ranks if source.job else source.manifest.ranks if source.manifest else []
     named = {one.rank: one.device for one in reports}
@@ -260,7 +260,7 @@ def _speedups(study: Study) -> dict[str, dict[str, Any]]:
 
 
 CAPTION = (
-    "Values cover the time of recorded batches. SM efficiency and occupancy are estimated from the size of "
+    "Values cover the time of recorded steps. SM efficiency and occupancy are estimated from the size of "
     "each launch. Speedup: images/s relative to one GPU, from the slowest rank's time."
 )
 

@@ -1,7 +1,7 @@
 """What did MPI cost, as TAU saw it?
 
-From TAU tables of the reference, and from runs of our own under TAU (each a repetition): a row a
-configuration. Those of our own may differ in more than a run's id says.
+From TAU tables of the reference, from runs of our own under TAU (each a repetition), and from converted
+profiles of TAU: a row a configuration. Those of our own may differ in more than a run's id says.
 """
 
 from collections.abc import Mapping
@@ -51,8 +51,9 @@ METRICS = (
     ),
     Metric("volume_mb", "bytes of these messages, 1e6", "MB", _OVER_RUNS),
 )
-_MORE_FIELDS = tuple(
-    name for name in fields_of("workload", "size", "length") if name not in (*ID_FIELDS, "profile")
+_MORE_FIELDS = (
+    "job",
+    *(name for name in fields_of("workload", "size", "length") if name not in (*ID_FIELDS, "profile")),
 )
 FIGURES = tuple(metric.name for metric in METRICS[1:])
 COLUMNS = {
@@ -90,7 +91,9 @@ def has_tau(study: Study) -> bool:
 
 def _own_runs(study: Study) -> list[Source]:
     return [
-        one for one in study.of_kind("run") if one.fields["profile"] == "tau" and (one.world_size or 1) > 1
+        one
+        for one in study.of_kind("run", "trace")
+        if one.fields["profile"] == "tau" and (one.world_size or 1) > 1
     ]
 
 
@@ -108,7 +111,7 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
 def _of_table(study: Study, sql: str, table: Source) -> list[tuple] | None:
     """The values of ID_FIELDS, the repetition and the figures of each run in a table of the reference's."""
     if table.kind == "tau_intervals" and batches_of(study, table) == 1:
-        study.note(f"{table.id}: runs of one batch measure startup; their messages are left out")
+        study.note(f"{table.id}: runs of one step measure startup; their messages are left out")
         return None
     relation = {"fields": fields_of_table(study, table), "table": table_of(study, table)}
     rows = query_table(study, table, sql.format(**relation, functions=FUNCTIONS, events=EVENTS))
@@ -125,6 +128,7 @@ def rows(study: Study) -> Rows:
     more = telling([dict(source.fields) for source in own], _MORE_FIELDS)
     named = (*ID_FIELDS, *more)
     values: dict[tuple, dict[str, list[float]]] = {}
+    sizes: dict[tuple, int | None] = {}
 
     def add(key: tuple, figures: Mapping[str, float | None]) -> None:
         for name, figure in figures.items():
@@ -140,13 +144,19 @@ def rows(study: Study) -> Rows:
                 key, figures = run[: len(ID_FIELDS)], run[len(ID_FIELDS) + 1 :]
                 add((*key, *(None for _ in more)), dict(zip(names, figures, strict=True)))
     for source, known in study.each(own, partial(_of_own, study)):
-        add(tuple(source.fields[name] for name in named), known)
+        key = tuple(source.fields.get(name) for name in named)
+        sizes[key] = source.world_size
+        add(key, known)
     if not values and study.failed:
         raise UserError(no_result(study))
     if not values:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     return [
-        {**dict(zip(named, key, strict=True)), "world_size": key[0] * key[1], **_summary(values[key])}
+        {
+            **dict(zip(named, key, strict=True)),
+            "world_size": sizes[key] if key in sizes else key[0] * key[1],
+            **_summary(values[key]),
+        }
         for key in sorted(values, key=sortable)
     ]
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from profiling.errors import UserError
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.readers.tau import METRIC_FOLDER, OF_A_THREAD
 from profiling.readers.tau.checks import Tally
 from profiling.readers.tau.read import Reading
 from profiling.readers.tau.tables import clock_of
 from profiling.readers.tau.text import metric_of
+from profiling.traced_job import TraceFacts
 
 _OF_A_TRACE = re.compile(r"^(tautrace\..*|tau)\.trc$|^events\.\d{1,9}\.edf$")
 _A_TRACE = "a trace of TAU, which cannot be read; record a profile (TAU_TRACE=0 TAU_PROFILE=1)"
@@ -23,6 +24,11 @@ def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a profile of TAU, by its first bytes; or a trace, by its name."""
     profile = b"<profile_xml>" in head[:4096] or metric_of(head) is not None
     return profile or _OF_A_TRACE.match(path.name) is not None
+
+
+def facts(path: Path) -> TraceFacts | None:
+    """That a profile may be of a job, of which it says no more than its ranks; None: it is a trace."""
+    return None if _OF_A_TRACE.match(path.name) else TraceFacts(rank=rank_in(path), shapes=False)
 
 
 def stream(path: Path, findings: list[str], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:

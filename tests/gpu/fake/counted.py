@@ -16,10 +16,11 @@ from train.world import World
 # The fields of FakeCounters, in libraries/cudart.cpp.
 NAMES = (
     "kernels", "h2d", "d2h", "d2d", "h2d_bytes", "pageable_h2d", "sync_stream", "sync_device", "sync_event",
-    "events", "waits", "mallocs", "frees", "pageable_d2h", "waited_ns",
+    "events", "waits", "mallocs", "frees", "pageable_d2h", "waited_ns", "graph_launches",
 )  # fmt: skip
 TINY = {"model": "resnet18", "image_size": 64, "batch": 4, "batches": 12, "device": "gpu", "workers": 0}
-FROM, TO = 6, 10  # steps that are counted, when memory is allocated and the optimizer has its state
+GRAPH = {"graph": True, "batches": 18}
+COUNTED = 4  # steps, which end one before the last: memory is allocated, the optimizer has its state
 
 
 class Counters(ctypes.Structure):
@@ -52,7 +53,8 @@ def a_step(out: Path, fields: Mapping[str, object]) -> dict[str, float]:
         rank.run_rank(run, World(), out, False, lambda text: None)
     finally:
         rank._speaker = speaker
-    return {name: (at[TO][name] - at[FROM][name]) / (TO - FROM) for name in NAMES}
+    last = run.batches - 2
+    return {name: (at[last][name] - at[last - COUNTED][name]) / COUNTED for name in NAMES}
 
 
 def types_of_replicas(out: Path) -> list[str]:
@@ -84,6 +86,11 @@ def main() -> None:
         "sync_stages": {"sync_stages": True},
         "ddp": {"backend": "ddp"},
         "ddp without buffers": {"backend": "ddp", "broadcast_buffers": False},
+        "graph": {**GRAPH},
+        "graph fp16": {**GRAPH, "compute": "fp16"},
+        "graph channels_last": {**GRAPH, "compute": "bf16", "channels_last": True},
+        "graph ddp": {**GRAPH, "backend": "ddp", "grad": "bf16"},
+        "graph pytorch": {**GRAPH, "loader": "pytorch", "data": data},
     }
     counted: dict[str, object] = {name: a_step(out / name, fields) for name, fields in cases.items()}
     counted["replicas"] = types_of_replicas(out / "dp")

@@ -3,6 +3,8 @@
 It imports nothing of the project's, so that many of them start fast; its batches it copies from $TEMPLATES
 (tests/cluster/sweeps.py).
 
+With WAIT_FOR it begins once that file is there.
+
 MISBEHAVE is "DEED NODES RANK [FILE]": that rank, in runs on so many nodes, does it in the middle of its
 batches; with a file only as long as that is not there (and makes it).
 """
@@ -47,6 +49,8 @@ def train(nodes: int, ranks: int, batches: int, directory: Path) -> None:
     directory = directory / f"rank_{rank:04d}"
     directory.mkdir(parents=True, exist_ok=True)
     faulthandler.register(signal.SIGUSR1, file=(directory / "stacks.txt").open("w"))
+    while (awaited := os.environ.get("WAIT_FOR")) and not Path(awaited).exists():
+        time.sleep(BATCH_S)
     for batch in range(batches):
         if batch == batches // 2:
             misbehave(nodes, rank)

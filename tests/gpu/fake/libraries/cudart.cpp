@@ -1,4 +1,5 @@
-// A fake CUDA runtime: memory is the host's, kernels do nothing but take time on a simulated timeline.
+// A fake CUDA runtime: memory is the host's, kernels do nothing but take time on a simulated timeline. A stream that
+// is captured keeps what is issued into it; launching the graph does it, one piece of work after the other.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -41,17 +42,14 @@ static i64 kernel_ns() {
 }
 static std::map<void*, std::pair<size_t, int>> devmem, hostmem;
 static i64 used[64];
-struct Stream {
-    int device;
-    i64 tail;
-    unsigned flags;
-};
 static std::map<std::pair<int, void*>, i64> tails;
 extern "C" {
 struct FakeCounters {
     i64 kernels, h2d, d2h, d2d, h2d_bytes, pageable_h2d, sync_stream, sync_device, sync_event, events, waits, mallocs,
-        frees, pageable_d2h, waited_ns;
+        frees, pageable_d2h, waited_ns, graph_launches;
 } fake_counters;
+// Of the graph that is being launched, the number of the piece of work, from 1; 0: none is.
+int fake_graph_node;
 // hook for fake cupti
 void (*fake_hook)(const char* kind, const char* name, i64 t0, i64 t1, int device, void* stream, i64 bytes,
                   int copykind, i64 host0, i64 host1) = nullptr;
@@ -65,19 +63,83 @@ static void until(i64 t) {
         nanosleep(&d, 0);
     }
 }
-extern "C" void fake_work(const char* kind, const char* name, void* stream, i64 ns, i64 bytes, int ck,
-                          const char* api) {
-    i64 h0 = now();
-    i64 t0, t1;
+
+// --- capture: what is issued into a stream is kept instead of done
+struct Work {
+    std::string kind, name;
+    i64 ns, bytes;
+    int copy_kind;
+    std::function<void()> act;
+};
+struct Graph {
+    std::vector<Work> works;
+};
+// How much of each stream's work is known to be over: what an event says of a capture, and who waits for it.
+typedef std::map<void*, i64> Seen;
+struct Capture {
+    unsigned long long id;
+    void* origin;
+    cudaStreamCaptureMode mode;
+    pthread_t thread;
+    Graph* graph;
+    std::map<void*, Seen> streams;  // that take part
+    cudaError_t broken;
+};
+struct Event {
+    i64 t;
+    unsigned long long capture;  // 0: of none
+    Seen seen;
+};
+static Capture* capture;  // one at a time, as PyTorch has it
+static thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+static bool captured(void* s) { return capture && capture->streams.count(s); }
+static void merge(Seen& into, const Seen& from) {
+    for (auto& one : from)
+        if (one.second > into[one.first]) into[one.first] = one.second;
+}
+// What may not be done while a capture is under way: it breaks it.
+static cudaError_t unless_captured(bool forbidden) {
+    std::lock_guard<std::mutex> g(mu);
+    if (!forbidden || !capture) return cudaSuccess;
+    capture->broken = cudaErrorStreamCaptureUnsupported;
+    return last = cudaErrorStreamCaptureUnsupported;
+}
+static bool strict() {
+    return capture && thread_mode != cudaStreamCaptureModeRelaxed && capture->mode != cudaStreamCaptureModeRelaxed &&
+           (capture->mode == cudaStreamCaptureModeGlobal || pthread_equal(capture->thread, pthread_self()));
+}
+static void on_timeline(const Work& work, void* stream) {
+    i64 h0 = now(), t0, t1;
     {
         std::lock_guard<std::mutex> g(mu);
         i64& t = tail(stream);
         t0 = t > h0 ? t : h0;
-        t1 = t0 + ns;
-        t = t1;
+        t = t1 = t0 + work.ns;
     }
-    if (fake_hook) fake_hook(kind, name, t0, t1, dev, stream, bytes, ck, h0, now());
+    if (fake_hook)
+        fake_hook(work.kind.c_str(), work.name.c_str(), t0, t1, dev, stream, work.bytes, work.copy_kind, h0, now());
 }
+static void issue(void* stream, Work work) {
+    {
+        std::lock_guard<std::mutex> g(mu);
+        if (captured(stream)) {
+            capture->streams[stream][stream]++;
+            capture->graph->works.push_back(work);
+            return;
+        }
+    }
+    on_timeline(work, stream);
+    if (work.act) work.act();
+}
+extern "C" void fake_work(const char* kind, const char* name, void* stream, i64 ns, i64 bytes, int ck, const char*) {
+    issue(stream, {kind, name, ns, bytes, ck, nullptr});
+}
+// The same of work that does something to a copy of `data`: now, or whenever its graph is launched.
+extern "C" void fake_act(const char* name, void* stream, i64 ns, void (*act)(void*), const void* data, size_t size) {
+    std::string kept((const char*)data, size);
+    issue(stream, {"kernel", name, ns, 0, 0, [act, kept] { act((void*)kept.data()); }});
+}
+static i64 whole_pages(i64 bytes) { return (bytes + (2 << 20) - 1) & ~((i64)(2 << 20) - 1); }
 static cudaError_t fail(cudaError_t e) {
     last = e;
     return e;
@@ -142,52 +204,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int d) {
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int d) {
     cudaDeviceProp p;
     cudaGetDeviceProperties(&p, d);
-    switch (a) {
-        case cudaDevAttrComputeCapabilityMajor:
-            *v = p.major;
-            break;
-        case cudaDevAttrComputeCapabilityMinor:
-            *v = p.minor;
-            break;
-        case cudaDevAttrMultiProcessorCount:
-            *v = 132;
-            break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-            *v = 232448;
-            break;
-        case cudaDevAttrMaxSharedMemoryPerBlock:
-            *v = 49152;
-            break;
-        case cudaDevAttrMaxThreadsPerBlock:
-            *v = 1024;
-            break;
-        case cudaDevAttrWarpSize:
-            *v = 32;
-            break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor:
-            *v = 2048;
-            break;
-        case cudaDevAttrMaxGridDimX:
-            *v = 2147483647;
-            break;
-        case cudaDevAttrMaxGridDimY:
-            *v = 65535;
-            break;
-        case cudaDevAttrL2CacheSize:
-            *v = 52428800;
-            break;
-        case cudaDevAttrTextureAlignment:
-            *v = 512;
-            break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-            *v = 233472;
-            break;
-        case cudaDevAttrPciBusId:
-            *v = 0x1b + d;
-            break;
-        default:
-            *v = 0;
-    }
+    const std::map<cudaDeviceAttr, i64> known = {
+        {cudaDevAttrComputeCapabilityMajor, p.major},
+        {cudaDevAttrComputeCapabilityMinor, p.minor},
+        {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, p.sharedMemPerBlockOptin},
+        {cudaDevAttrMaxSharedMemoryPerBlock, p.sharedMemPerBlock},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, p.sharedMemPerMultiprocessor},
+        {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
+        {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+        {cudaDevAttrWarpSize, p.warpSize},
+        {cudaDevAttrMaxGridDimX, p.maxGridSize[0]},
+        {cudaDevAttrMaxGridDimY, p.maxGridSize[1]},
+        {cudaDevAttrL2CacheSize, p.l2CacheSize},
+        {cudaDevAttrTextureAlignment, p.textureAlignment},
+        {cudaDevAttrPciBusId, p.pciBusID},
+    };
+    auto found = known.find(a);
+    *v = found == known.end() ? 0 : found->second;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* s, int n, int d) {
@@ -221,9 +255,10 @@ const char* cudaGetErrorName(cudaError_t e) {
     return e == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorFake";
 }
 cudaError_t cudaMalloc(void** p, size_t n) {
+    if (cudaError_t e = unless_captured(strict())) return e;
     std::lock_guard<std::mutex> g(mu);
     fake_counters.mallocs++;
-    i64 rounded = (n + (2 << 20) - 1) & ~((i64)(2 << 20) - 1);
+    i64 rounded = whole_pages(n);
     if (used[dev] + rounded + (500LL << 20) > total()) {
         *p = 0;
         return fail(cudaErrorMemoryAllocation);
@@ -241,7 +276,7 @@ cudaError_t cudaFree(void* p) {
     if (i != devmem.end()) {
         fake_counters.frees++;
         munmap(p, i->second.first);
-        used[i->second.second] -= (i->second.first + (2 << 20) - 1) & ~((i64)(2 << 20) - 1);
+        used[i->second.second] -= whole_pages(i->second.first);
         devmem.erase(i);
     }
     return cudaSuccess;
@@ -276,6 +311,10 @@ cudaError_t cudaMemGetInfo(size_t* f, size_t* t) {
     *t = total();
     *f = total() - used[dev] - (500LL << 20);
     return cudaSuccess;
+}
+static i64 tail_of(void* s) {
+    std::lock_guard<std::mutex> g(mu);
+    return tail(s);
 }
 static int where(const void* p, int* d) {
     std::lock_guard<std::mutex> g(mu);
@@ -333,16 +372,9 @@ static cudaError_t copy(void* d, const void* s, size_t n, cudaStream_t st, bool 
             block = true;
         }
     }
-    if (async && st && false) {
-    }
-    fake_work("memcpy", name, st, ns, n, ck, "cudaMemcpyAsync");
-    i64 t;
-    {
-        std::lock_guard<std::mutex> g(mu);
-        t = tail(st);
-    }
-    if (block) until(t);
-    memcpy(d, s, n);
+    if (cudaError_t e = unless_captured(block && (strict() || captured(st)))) return e;
+    issue(st, {"memcpy", name, ns, (i64)n, ck, [=] { memcpy(d, s, n); }});
+    if (block) until(tail_of(st));
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind) { return copy(d, s, n, 0, false); }
@@ -363,42 +395,32 @@ cudaError_t cudaMemset(void* d, int v, size_t n) {
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t s) {
-    fake_work("memset", "Memset", s, 1500, n, 0, "cudaMemsetAsync");
-    memset(d, v, n);
+    issue(s, {"memset", "Memset", 1500, (i64)n, 0, [=] { memset(d, v, n); }});
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t* s) {
-    *s = (cudaStream_t) new Stream{dev, 0, 0};
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
+    *s = (cudaStream_t)malloc(64);  // an address of its own
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned f) {
-    *s = (cudaStream_t) new Stream{dev, 0, f};
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned f, int) {
-    *s = (cudaStream_t) new Stream{dev, 0, f};
-    return cudaSuccess;
-}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned f) { return cudaStreamCreateWithPriority(s, f, 0); }
+cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithPriority(s, 0, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t, int* p) {
     *p = 0;
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
-    std::lock_guard<std::mutex> g(mu);
-    return tail(s) > now() ? cudaErrorNotReady : cudaSuccess;
+    if (cudaError_t e = unless_captured(captured(s))) return e;
+    return tail_of(s) > now() ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    if (cudaError_t e = unless_captured(captured(s) || strict())) return e;
     fake_counters.sync_stream++;
-    i64 t;
-    {
-        std::lock_guard<std::mutex> g(mu);
-        t = tail(s);
-    }
-    until(t);
+    until(tail_of(s));
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+    if (cudaError_t e = unless_captured(strict())) return e;
     fake_counters.sync_device++;
     i64 t = 0;
     {
@@ -409,41 +431,57 @@ cudaError_t cudaDeviceSynchronize() {
     until(t);
     return cudaSuccess;
 }
-struct Ev {
-    i64 t;
-};
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
-    *e = (cudaEvent_t) new Ev{0};
+    *e = (cudaEvent_t) new Event{};
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
-    delete (Ev*)e;
+    delete (Event*)e;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
     std::lock_guard<std::mutex> g(mu);
+    Event* e = (Event*)event;
     fake_counters.events++;
-    i64 n = now(), &t = tail(s);
-    ((Ev*)e)->t = t > n ? t : n;
+    e->capture = captured(s) ? capture->id : 0;
+    if (e->capture) {
+        e->seen = capture->streams[s];
+        return cudaSuccess;
+    }
+    i64 n = now(), t = tail(s);
+    e->t = t > n ? t : n;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) { return cudaEventRecord(e, s); }
-cudaError_t cudaEventQuery(cudaEvent_t e) { return ((Ev*)e)->t > now() ? cudaErrorNotReady : cudaSuccess; }
+static bool of_capture(cudaEvent_t e) { return capture && ((Event*)e)->capture == capture->id; }
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    if (cudaError_t error = unless_captured(of_capture(e))) return error;
+    return ((Event*)e)->t > now() ? cudaErrorNotReady : cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (cudaError_t error = unless_captured(of_capture(e))) return error;
     fake_counters.sync_event++;
-    until(((Ev*)e)->t);
+    until(((Event*)e)->t);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
-    *ms = (float)((((Ev*)b)->t - ((Ev*)a)->t) / 1e6);
+    *ms = (float)((((Event*)b)->t - ((Event*)a)->t) / 1e6);
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned) {
     std::lock_guard<std::mutex> g(mu);
+    Event* e = (Event*)event;
+    if (of_capture(event)) {
+        // The default stream cannot take part, and what waits for a part takes part.
+        if (!s) return last = capture->broken = cudaErrorStreamCaptureImplicit;
+        merge(capture->streams[s], e->seen);
+        return cudaSuccess;
+    }
+    if (captured(s)) return cudaSuccess;  // for what was over before the graph is launched
     fake_counters.waits++;
     i64& t = tail(s);
-    if (((Ev*)e)->t > t) t = ((Ev*)e)->t;
+    if (e->t > t) t = e->t;
     return cudaSuccess;
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* d, unsigned) {
@@ -454,17 +492,67 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t f, void* d) {
     f(d);
     return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
-    *s = cudaStreamCaptureStatusNone;
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+    std::lock_guard<std::mutex> g(mu);
+    *status = captured(s) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (id) *id = captured(s) ? capture->id : 0;
     return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* s, unsigned long long* id, cudaGraph_t*,
-                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-    *s = cudaStreamCaptureStatusNone;
-    if (id) *id = 0;
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+    return cudaStreamGetCaptureInfo(s, status, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+    std::swap(*mode, thread_mode);
     return cudaSuccess;
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
+    static unsigned long long id;
+    std::lock_guard<std::mutex> g(mu);
+    if (!s || capture) return last = cudaErrorStreamCaptureUnsupported;
+    capture = new Capture{++id, s, mode, pthread_self(), new Graph, {{s, {}}}, cudaSuccess};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+    std::lock_guard<std::mutex> g(mu);
+    *graph = nullptr;
+    if (!capture || capture->origin != s) return last = cudaErrorIllegalState;
+    Capture done = *capture;
+    delete capture;
+    capture = nullptr;
+    // Work that the first stream does not wait for would be cut off.
+    for (auto& one : done.streams)
+        if (!done.broken && done.streams[s][one.first] < one.second[one.first])
+            done.broken = cudaErrorStreamCaptureUnjoined;
+    if (done.broken) return last = done.broken;
+    *graph = (cudaGraph_t)done.graph;
+    return cudaSuccess;
+}
+// What is launched is the graph as it was captured: nobody changes it between.
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+    *made = (cudaGraphExec_t) new Graph(*(Graph*)graph);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
+    *count = ((Graph*)graph)->works.size();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete (Graph*)graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy((cudaGraph_t)graph); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
+    fake_counters.graph_launches++;
+    fake_graph_node = 0;
+    for (auto& work : ((Graph*)graph)->works) {
+        fake_graph_node++;
+        on_timeline(work, s);
+        if (work.act) work.act();
+    }
+    fake_graph_node = 0;
+    return cudaSuccess;
+}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) {
     memset(a, 0, sizeof *a);
     a->maxThreadsPerBlock = 1024;

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 typedef long long i64;
-void fake_work(const char*, const char*, void*, i64, i64, int, const char*);
+void fake_act(const char*, void*, i64, void (*)(void*), const void*, size_t);
 typedef struct {
     int rank, n, dev;
     char name[64];
@@ -133,12 +133,17 @@ int ncclCommInitRankConfig(Comm** c, int n, Id id, int r, void* cfg) { return nc
 int ncclCommInitRankScalable(Comm** c, int n, int r, int k, Id* id, void* cfg) {
     return ncclCommInitRank(c, n, id[0], r);
 }
-static struct {
+// A collective or a message of one rank, as its kernel has it.
+typedef struct {
     const void* s;
     void* d;
     size_t n;
-    int t, root, kind;
+    int t, op, root;  // root: or peer
     Comm* c;
+} Call;
+static struct {
+    Call a;
+    int reduce;
 } pend[4096];
 static int npend, depth;
 int ncclCommInitAll(Comm** c, int n, const int* devs) {
@@ -151,24 +156,26 @@ int ncclCommInitAll(Comm** c, int n, const int* devs) {
     }
     return 0;
 }
+static size_t bytes(const Call* a) { return a->n * esize(a->t); }
+static void move(void* d, const void* s, size_t n) {
+    if (s != d) memcpy(d, s, n);
+}
+static void* of_root(int i) {
+    for (int k = i - pend[i].a.c->rank; k < npend; k++)
+        if (k >= 0 && pend[k].a.c->rank == pend[i].a.root && pend[k].reduce == pend[i].reduce) return pend[k].a.d;
+    return 0;
+}
 static void flush(void) {
     for (int i = 0; i < npend; i++) {
-        if (pend[i].kind == 0) { /* bcast */
-            if (pend[i].c->rank != pend[i].root) {
-                for (int k = i - pend[i].c->rank; k < npend; k++)
-                    if (k >= 0 && pend[k].c->rank == pend[i].root && pend[k].kind == 0) {
-                        memcpy(pend[i].d, pend[k].s, pend[i].n * esize(pend[i].t));
-                        break;
-                    }
-            }
-        } else {
-            void* root = 0;
-            for (int k = 0; k < npend; k++)
-                if (pend[k].c->rank == pend[i].root) root = pend[k].d;
-            if (root && pend[i].c->rank == pend[i].root && root != pend[i].s)
-                memcpy(root, pend[i].s, pend[i].n * esize(pend[i].t));
-            if (root && pend[i].c->rank != pend[i].root) acc(root, pend[i].s, pend[i].n, pend[i].t);
-        }
+        Call* a = &pend[i].a;
+        void* root = of_root(i);
+        if (!root) continue;
+        if (!pend[i].reduce)
+            move(a->d, root, bytes(a));
+        else if (a->c->rank == a->root)
+            move(root, a->s, bytes(a));
+        else
+            acc(root, a->s, a->n, a->t);
     }
     npend = 0;
 }
@@ -216,104 +223,107 @@ int ncclGroupEnd() {
     if (--depth == 0) flush();
     return 0;
 }
-int ncclAllReduce(const void* s, void* d, size_t n, int t, int op, Comm* c, void* st) {
-    size_t b = n * esize(t);
-    fake_work("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", st,
-              cost(b, c->n), 0, 0, "nccl");
-    if (c->n == 1) {
-        if (s != d) memcpy(d, s, b);
-        return 0;
+static void enqueue(const char* name, void* st, int ranks, void (*act)(void*), Call a) {
+    char kernel[128];
+    snprintf(kernel, 128, "ncclDevKernel_%s(ncclDevKernelArgsStorage<4096ul>)", name);
+    fake_act(kernel, st, cost(bytes(&a), ranks), act, &a, sizeof a);
+}
+static void all_reduce(void* of) {
+    Call* a = of;
+    size_t b = bytes(a);
+    if (a->c->n == 1) {
+        move(a->d, a->s, b);
+        return;
     }
-    share(c, s, b);
-    char* sum = malloc(b);
-    char* o = malloc(b);
-    fetch(c, 0, sum, b);
-    for (int r = 1; r < c->n; r++) {
-        fetch(c, r, o, b);
-        acc(sum, o, n, t);
+    share(a->c, a->s, b);
+    char *sum = malloc(b), *other = malloc(b);
+    fetch(a->c, 0, sum, b);
+    for (int r = 1; r < a->c->n; r++) {
+        fetch(a->c, r, other, b);
+        acc(sum, other, a->n, a->t);
     }
-    if (op == 4) divide(sum, n, t, c->n);
-    memcpy(d, sum, b);
+    if (a->op == 4) divide(sum, a->n, a->t, a->c->n);
+    memcpy(a->d, sum, b);
     free(sum);
-    free(o);
+    free(other);
+}
+static void broadcast(void* of) {
+    Call* a = of;
+    size_t b = bytes(a);
+    if (a->c->n > 1) {
+        share(a->c, a->s, a->c->rank == a->root ? b : 0);
+        if (a->c->rank != a->root) fetch(a->c, a->root, a->d, b);
+        for (int r = 0; r < a->c->n; r++) {
+            char x;
+            fetch(a->c, r, &x, 0);
+        }
+    }
+    if (a->c->rank == a->root) move(a->d, a->s, b);
+}
+static void all_gather(void* of) {
+    Call* a = of;
+    size_t b = bytes(a);
+    if (a->c->n == 1) {
+        move(a->d, a->s, b);
+        return;
+    }
+    share(a->c, a->s, b);
+    for (int r = 0; r < a->c->n; r++) fetch(a->c, r, (char*)a->d + r * b, b);
+}
+static void message(char* p, Comm* c, int from, int to, i64 number) {
+    snprintf(p, 256, "/dev/shm/fnccl_%s_p_%d_%d_%lld", c->name, from, to, number);
+}
+static void send_to(void* of) {
+    Call* a = of;
+    char p[256];
+    message(p, a->c, a->c->rank, a->root, ++a->c->sseq[a->root]);
+    put(p, a->s, bytes(a));
+}
+static void receive(void* of) {
+    Call* a = of;
+    char p[256];
+    message(p, a->c, a->root, a->c->rank, ++a->c->rseq[a->root]);
+    get(p, a->d, bytes(a));
+    unlink(p);
+}
+static void nothing(void* of) {}
+int ncclAllReduce(const void* s, void* d, size_t n, int t, int op, Comm* c, void* st) {
+    enqueue("AllReduce_Sum_f32_RING_LL", st, c->n, all_reduce, (Call){s, d, n, t, op, 0, c});
     return 0;
 }
 int ncclBroadcast(const void* s, void* d, size_t n, int t, int root, Comm* c, void* st) {
-    size_t b = n * esize(t);
-    fake_work("kernel", "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", st, cost(b, c->n), 0, 0,
-              "nccl");
-    if (c->n == 1) {
-        if (s != d) memcpy(d, s, b);
-        return 0;
-    }
-    share(c, s, c->rank == root ? b : 0);
-    if (c->rank != root)
-        fetch(c, root, d, b);
-    else if (s != d)
-        memcpy(d, s, b);
-    for (int r = 0; r < c->n; r++) {
-        char x;
-        fetch(c, r, &x, 0);
-    }
+    enqueue("Broadcast_RING_LL", st, c->n, broadcast, (Call){s, d, n, t, 0, root, c});
     return 0;
 }
-int ncclBcast(void* d, size_t n, int t, int root, Comm* c, void* st) {
-    if (c->async) {
-        fake_work("kernel", "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", st,
-                  cost(n * esize(t), 2), 0, 0, "nccl");
-        pend[npend].s = d;
-        pend[npend].d = d;
-        pend[npend].n = n;
-        pend[npend].t = t;
-        pend[npend].root = root;
-        pend[npend].kind = 0;
-        pend[npend++].c = c;
-        return 0;
-    }
-    return ncclBroadcast(d, d, n, t, root, c, st);
-}
 int ncclAllGather(const void* s, void* d, size_t n, int t, Comm* c, void* st) {
-    size_t b = n * esize(t);
-    fake_work("kernel", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", st, cost(b, c->n), 0, 0,
-              "nccl");
-    if (c->n == 1) {
-        if (s != d) memcpy(d, s, b);
-        return 0;
-    }
-    share(c, s, b);
-    for (int r = 0; r < c->n; r++) fetch(c, r, (char*)d + r * b, b);
+    enqueue("AllGather_RING_LL", st, c->n, all_gather, (Call){s, d, n, t, 0, 0, c});
+    return 0;
+}
+// One process drives all GPUs (ncclCommInitAll): the group is done when it ends.
+static void later(Call a, int reduce) {
+    pend[npend].a = a;
+    pend[npend++].reduce = reduce;
+}
+int ncclBcast(void* d, size_t n, int t, int root, Comm* c, void* st) {
+    Call a = {d, d, n, t, 0, root, c};
+    if (!c->async) return ncclBroadcast(d, d, n, t, root, c, st);
+    enqueue("Broadcast_RING_LL", st, 2, nothing, a);
+    later(a, 0);
     return 0;
 }
 int ncclReduce(const void* s, void* d, size_t n, int t, int op, int root, Comm* c, void* st) {
-    if (c->async) {
-        fake_work("kernel", "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", st,
-                  cost(n * esize(t), 2), 0, 0, "nccl");
-        pend[npend].s = s;
-        pend[npend].d = d;
-        pend[npend].n = n;
-        pend[npend].t = t;
-        pend[npend].root = root;
-        pend[npend].kind = 1;
-        pend[npend++].c = c;
-        return 0;
-    }
-    return ncclAllReduce(s, d, n, t, op, c, st);
+    Call a = {s, d, n, t, op, root, c};
+    if (!c->async) return ncclAllReduce(s, d, n, t, op, c, st);
+    enqueue("Reduce_Sum_f32_RING_LL", st, 2, nothing, a);
+    later(a, 1);
+    return 0;
 }
 int ncclSend(const void* s, size_t n, int t, int peer, Comm* c, void* st) {
-    char p[256];
-    size_t b = n * esize(t);
-    fake_work("kernel", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", st, cost(b, 2), 0, 0, "nccl");
-    snprintf(p, 256, "/dev/shm/fnccl_%s_p_%d_%d_%lld", c->name, c->rank, peer, ++c->sseq[peer]);
-    put(p, s, b);
+    enqueue("SendRecv", st, 2, send_to, (Call){s, 0, n, t, 0, peer, c});
     return 0;
 }
 int ncclRecv(void* d, size_t n, int t, int peer, Comm* c, void* st) {
-    char p[256];
-    size_t b = n * esize(t);
-    fake_work("kernel", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", st, cost(b, 2), 0, 0, "nccl");
-    snprintf(p, 256, "/dev/shm/fnccl_%s_p_%d_%d_%lld", c->name, peer, c->rank, ++c->rseq[peer]);
-    get(p, d, b);
-    unlink(p);
+    enqueue("SendRecv", st, 2, receive, (Call){0, d, n, t, 0, peer, c});
     return 0;
 }
 // What succeeds without doing anything: memory registered with a communicator, and windows of it.

@@ -1,0 +1,69 @@
+"""How does a section draw a sweep? With channels for the factors that matter most."""
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.display import lines, plots
+from analysis.display.encoding import encode_bars, encode_lines, in_words
+from analysis.display.metrics import Rows
+from analysis.display.stacked import stacked
+from analysis.report.base import Context
+from analysis.report.render import Chart
+from analysis.report.views import called
+
+MOST_BARS = 16  # that a chart names one by one
+
+
+def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label: str) -> Chart:
+    """Lines of the points of a sweep, by the factors that matter most.
+
+    Args:
+        points: with the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
+        label: what it shows, for those who do not see it.
+    """
+    facts = [point["facts"] for point in points]
+    encoding = encode_lines(facts, context.by_effect(list(facts[0])))
+    figure = lines.lines(pd.DataFrame(points), encoding, axes, _name)
+    return Chart(id, figure, label, in_words(encoding), wide=bool(encoding.columns))
+
+
+def bar_chart(
+    context: Context,
+    id: str,
+    points: pd.DataFrame,
+    colours: dict[str, str],
+    title: str,
+    label: str,
+    unit: str = "ms",
+    of: str = "ms per step",
+) -> Chart:
+    """Stacked bars: one for each configuration, or, of many, one for each number of ranks in panels.
+
+    Args:
+        points: as :func:`plots.parts` has them, with the fields of the runs.
+        label: what it shows, for those who do not see it.
+    """
+    # Of a trace the nodes are not known.
+    sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
+    if len(points) <= MOST_BARS or not sized:
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label)
+    facts = points["facts"].tolist()
+    factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
+    encoding = encode_bars(facts, context.by_effect(factors))
+    by_part = points.rename(columns={f"{part}_{unit}": part for part in colours})
+    by_part["ranks"] = points["nodes"] * points["gpus_per_node"]
+    figure = stacked(by_part, encoding, colours, title, of, _name)
+    return Chart(id, figure, label, in_words(encoding, spread=""), wide=bool(encoding.columns))
+
+
+def with_lines(points: Rows, x: str) -> Rows:
+    """The points of configurations that were measured at several ``x``; all of them if none was."""
+    measured: dict[str, set[Any]] = {}
+    for point in points:
+        measured.setdefault(point["label"], set()).add(point[x])
+    return [point for point in points if len(measured[point["label"]]) > 1] or points
+
+
+def _name(factor: str, level: Any) -> str:
+    return called({factor: level}, [factor])

@@ -1,0 +1,75 @@
+"""What does the first screen show beside its sentences? A small drawing of what each answer rests on."""
+
+from analysis.display.metrics import Rows
+from analysis.measures.anatomy.divide import EVERY, finest
+from analysis.prediction.simulate import in_words
+from analysis.report import prediction, small
+from analysis.report.base import Context
+from analysis.report.forecast import to_try
+from analysis.report.sentences import LOST, SCALES, TRY, number
+from analysis.report.views import called, varied
+
+_MOST_BARS = 4
+_LEAST = 0.05  # of a bar: percent, percentage points
+
+
+def drawings(context: Context) -> dict[str, small.Drawing]:
+    """Question of the opening -> its drawing, where there is something to draw."""
+    drawn = {SCALES: _scaling(context), LOST: _lost(context.own), TRY: _gains(context)}
+    return {question: drawing for question, drawing in drawn.items() if drawing}
+
+
+def _scaling(context: Context) -> small.Drawing | None:
+    """The best and the worst configuration on the most ranks."""
+    rows = context.own or context.others
+    fields = context.series if context.own else [
+        name for name in varied(rows) if name not in ("nodes", "world_size")
+    ]  # fmt: skip
+    curves: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row.get("world_size") and row.get("scaling_efficiency_pct") is not None:
+            curve = curves.setdefault(called(row, fields), {})
+            if base := row.get("base_world_size"):
+                curve.setdefault(base, 100.0)
+            curve[row["world_size"]] = row["scaling_efficiency_pct"]
+    lines = {name: sorted(curve.items()) for name, curve in curves.items() if len(curve) > 1}
+    if not lines:
+        return None
+    most = max(points[-1][0] for points in lines.values())
+    widest = sorted((points[-1][1], name) for name, points in lines.items() if points[-1][0] == most)
+    names = dict.fromkeys((widest[-1][1], widest[0][1]))
+    label = "Scaling efficiency by number of ranks, of the best and the worst configuration"
+    return small.lines([(name, lines[name]) for name in names], "%", label)
+
+
+def _lost(own: Rows) -> small.Drawing | None:
+    """The largest parts of the loss, of the configuration that keeps least."""
+    known = [row for row in own if row.get("loss_unattributed_pct") is not None]
+    if not known:
+        return None
+    worst = min(known, key=lambda row: row["scaling_efficiency_pct"])
+    parts = finest({name: worst.get(f"loss_{name}_pct") for name in EVERY})
+    parts["unattributed"] = number(worst, "loss_unattributed_pct")
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_BARS]
+    shown = [(name.replace("_", " "), value) for name, value in largest if value >= _LEAST]
+    label = f"Percentage points of scaling efficiency lost on {worst['world_size']} ranks, largest parts"
+    return small.bars(shown, "points", label) if shown else None
+
+
+def _gains(context: Context) -> small.Drawing | None:
+    """What the changes would give that were simulated together with the one that gives most."""
+    rows = context.once(prediction.predicted) if context.own else ""
+    best = None if isinstance(rows, str) else to_try(rows, context.own)
+    if isinstance(rows, str) or best is None:
+        return None
+    alike = [
+        row
+        for row in rows
+        if row["ranks"] == best["ranks"]
+        and row.get("what_if")
+        and (row.get("gain_pct") or 0) >= _LEAST
+        and prediction.same_configuration(row, best)
+    ]
+    alike.sort(key=lambda row: -row["gain_pct"])
+    shown = [(in_words(row["what_if"]), row["gain_pct"]) for row in alike[:_MOST_BARS]]
+    return small.bars(shown, "%", f"Simulated gain in images/s on {best['ranks']} ranks, by change")

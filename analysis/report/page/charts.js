@@ -1,0 +1,157 @@
+"use strict";
+// Charts: what of a figure the filters leave, in the page's colours, with legends that fit its width.
+
+// The chart library is embedded compressed, so that the file stays small; the browser unpacks it.
+async function loadPlotly() {
+  const packed = document.getElementById("plotly-gz").textContent.trim();
+  const text = atob(packed);
+  const bytes = new Uint8Array(text.length);
+  for (let place = 0; place < text.length; place += 1) bytes[place] = text.charCodeAt(place);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+// --- what the filters leave ---------------------------------------------------------------------------
+
+// A trace says in `meta` which levels it shows, or which configurations (`members`) it is the mean or the
+// band of; in `customdata` it says the levels of each of its points.
+function visibleData(data, filters) {
+  return data
+    .filter((trace) => !trace.meta || passes(trace.meta, filters))
+    .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
+    .filter((trace) => trace !== null);
+}
+
+function picked(trace, filters) {
+  if (!Array.isArray(trace.customdata)) return trace;
+  const keep = trace.customdata.map((facts) => passes(facts, filters));
+  const pick = (values) => (Array.isArray(values) ? values.filter((_, index) => keep[index]) : values);
+  return { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
+}
+
+// As analysis/display/lines.py has it for all configurations: one is drawn with its intervals, of several
+// the mean, with a band from the lowest to the highest.
+function summarised(trace, filters) {
+  const { members: all, band } = trace.meta;
+  const members = all.filter((member) => passes(member.facts, filters));
+  if (members.length === all.length) return trace;
+  if (members.length === 0 || (members.length === 1 && band)) return null;
+  if (members.length === 1) return { ...trace, ...members[0] };
+  const at = new Map();
+  for (const member of members) {
+    member.x.forEach((x, index) => {
+      if (member.y[index] !== null) at.set(x, [...(at.get(x) ?? []), member.y[index]]);
+    });
+  }
+  const x = [...at.keys()].sort((a, b) => a - b);
+  const of = (summary) => x.map((one) => summary(at.get(one)));
+  const lowest = of((values) => Math.min(...values));
+  if (band) {
+    const highest = of((values) => Math.max(...values));
+    return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
+  }
+  return { ...trace, x, y: of((values) => values.reduce((sum, one) => sum + one, 0) / values.length) };
+}
+
+// --- how it looks -------------------------------------------------------------------------------------
+
+const ENTRY = 20; // the height of a line of a legend
+const SIGN = 44; // the width of an entry's sign, beside which its name stands
+const LETTER = 6.6;
+const PANEL_TITLE = 22;
+const MOST_LEGEND = 0.2; // of a chart's height
+
+// Legends on top, as many entries in a line as fit; the chart grows where they would take too much.
+function withLegends(layout, data, width) {
+  const legends = new Map();
+  for (const trace of data) {
+    if (trace.showlegend === false || trace.type === "heatmap") continue;
+    const id = trace.legend ?? "legend";
+    legends.set(id, [...(legends.get(id) ?? []), trace.name]);
+  }
+  const placed = [];
+  let lines = 0;
+  for (const [id, names] of legends) {
+    const entry = Math.ceil(SIGN + LETTER * Math.max(...names.map((name) => name.length)));
+    placed.push({ id, entry, above: lines });
+    lines += Math.ceil(names.length / Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + 8))));
+  }
+  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / MOST_LEGEND));
+  const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
+  const fitted = {
+    ...layout,
+    height,
+    margin: { ...layout.margin, t: lines * ENTRY + panels + 14 },
+    title: "",
+  };
+  for (const { id, entry, above } of placed) {
+    fitted[id] = {
+      ...layout.legend, orientation: "h", entrywidth: entry, x: 0, xref: "container", yanchor: "top",
+      yref: "container", y: 1 - (above * ENTRY) / height,
+    };
+  }
+  return fitted;
+}
+
+function themed(layout) {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line") };
+  const axes = Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name));
+  return {
+    ...layout,
+    font: { ...layout.font, color: colour("--ink"), family: getComputedStyle(document.body).fontFamily },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    ...Object.fromEntries(axes.map((name) => [name, { ...layout[name], ...axis }])),
+  };
+}
+
+function drawChart(element, filters) {
+  const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const data = visibleData(figure.data, filters);
+  const layout = withLegends(figure.layout, data, element.clientWidth);
+  element.style.height = `${layout.height}px`;
+  Plotly.react(element, data, themed(layout), config);
+}
+
+// --- when ---------------------------------------------------------------------------------------------
+
+const nextTask = () => new Promise((resolve) => setTimeout(resolve));
+let drawing = 0; // a newer drawing ends an older one
+let library = null; // loaded once, after the first view stands
+
+// Draw the charts of open sections: first those in view, then the others one at a time, so that the page
+// answers meanwhile.
+async function drawCharts() {
+  const mine = ++drawing;
+  delete document.body.dataset.drawn;
+  document.body.dataset.ready = "true";
+  await nextTask();
+  library ??= loadPlotly();
+  await library;
+  const filters = chosen();
+  const inView = (element) => {
+    const box = element.getBoundingClientRect();
+    return box.bottom > 0 && box.top < innerHeight;
+  };
+  const charts = [...document.querySelectorAll("details[open] .chart")];
+  const first = charts.filter(inView);
+  for (const element of [...first, ...charts.filter((one) => !first.includes(one))]) {
+    if (mine !== drawing) return;
+    drawChart(element, filters);
+    await nextTask();
+  }
+  if (mine === drawing) document.body.dataset.drawn = "true";
+}
+
+// What is printed is the whole page.
+function drawAll() {
+  if (!globalThis.Plotly) return;
+  drawing += 1;
+  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen());
+  document.body.dataset.drawn = "true";
+}

@@ -1,0 +1,45 @@
+"use strict";
+// Which configurations does the reader want to see? The selects say so, and the page's address keeps it:
+// #scaling&loader=dali-gpu&batch=64 is a section and two filters.
+
+const selects = () => [...document.querySelectorAll("select[data-filter]")];
+
+function chosen() {
+  return Object.fromEntries(
+    selects().filter((select) => select.value !== "").map((select) => [select.dataset.filter, select.value]),
+  );
+}
+
+// Facts: the level of each factor. A factor that they do not name, they do not restrict.
+function passes(facts, filters) {
+  return Object.entries(filters).every(([name, value]) => !(name in facts) || String(facts[name]) === value);
+}
+
+// --- the address --------------------------------------------------------------------------------------
+
+function readAddress() {
+  const parts = location.hash.slice(1).split("&").filter(Boolean);
+  const filters = new URLSearchParams(parts.filter((part) => part.includes("=")).join("&"));
+  return { section: parts.find((part) => !part.includes("=")) ?? "", filters };
+}
+
+function address(section) {
+  const filters = new URLSearchParams(chosen()).toString();
+  return `#${[section, filters].filter(Boolean).join("&")}`;
+}
+
+// What the address names and the page offers is chosen; the rest is not.
+function chooseFromAddress() {
+  const { filters } = readAddress();
+  for (const select of selects()) {
+    const value = filters.get(select.dataset.filter) ?? "";
+    select.value = [...select.options].some((option) => option.value === value) ? value : "";
+  }
+}
+
+// Sentences and charts of all configurations say so as soon as the rest of the page is of some of them.
+function applyFilters() {
+  document.body.classList.toggle("filtered", Object.keys(chosen()).length > 0);
+  filterRows();
+  drawCharts();
+}

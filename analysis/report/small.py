@@ -1,0 +1,92 @@
+"""How does an answer of the opening look? As a small drawing, which needs no chart library."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from analysis.display.plots import PALETTE
+
+_WIDTH, _HEIGHT = 320, 132
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 22  # around the lines
+_ROW = 24  # of bars
+_NAME = 150  # the width of their names
+_LONGEST = 24  # characters of a name
+
+Line = tuple[str, Sequence[tuple[float, float]]]
+"""A name and its points (x, y), x ascending."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An image of vectors, and what it shows."""
+
+    svg: Markup
+    caption: str
+
+
+def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
+    """Lines from 0 to the highest value; counts, which double, stand evenly spaced.
+
+    Args:
+        series: two at most, so that their names fit.
+        unit: of y; label: what is shown, for those who do not see it.
+    """
+    counts = sorted({x for _, points in series for x, _ in points})
+    top = max(y for _, points in series for _, y in points) or 1.0
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    names = 16 * len(series)
+
+    def at(x: float, y: float) -> str:
+        across = _LEFT + width * counts.index(x) / max(1, len(counts) - 1)
+        return f"{across:.1f},{_TOP + height * (1 - y / top):.1f}"
+
+    parts = [_axis(top, unit, height)]
+    for x in counts:
+        across = at(x, 0).split(",")[0]
+        parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{:g}</text>').format(
+            across, _HEIGHT - 6, x
+        ))  # fmt: skip
+    for place, (name, points) in enumerate(series):
+        colour, dash = PALETTE[place], "6 4" if place else ""
+        line = Markup(
+            '<polyline points="{}" fill="none" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
+        )
+        parts.append(line.format(" ".join(at(x, y) for x, y in points), colour, dash))
+        below = _HEIGHT + 10 + 16 * place
+        key = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}" stroke="{3}" stroke-width="2" '
+                     'stroke-dasharray="{4}"/><text x="{5}" y="{6}">{7}</text>')  # fmt: skip
+        parts.append(key.format(_LEFT, _LEFT + 22, below, colour, dash, _LEFT + 28, below + 4, name))
+    return _drawing(parts, _HEIGHT + names + 4, label)
+
+
+def _axis(top: float, unit: str, height: int) -> Markup:
+    ends = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>')
+    line = Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>')
+    return Markup("").join([
+        ends.format(_LEFT - 4, _TOP + 4, f"{top:.3g} {unit}"), ends.format(_LEFT - 4, _TOP + height + 4, "0"),
+        line.format(_LEFT, _WIDTH - _RIGHT, _TOP + height, _TOP + height),
+    ])  # fmt: skip
+
+
+def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
+    """A bar for each name, in the order given; values are 0 or more."""
+    widest = max(value for _, value in values) or 1.0
+    room = _WIDTH - _NAME - 84
+    parts = []
+    for place, (name, value) in enumerate(values):
+        y, width = _ROW * place, room * value / widest
+        end = _NAME + width + 5
+        bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
+                     '<rect x="{3}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
+                     '<text x="{8:.1f}" y="{1}">{9:.3g} {10}</text>')  # fmt: skip
+        short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+        parts.append(bar.format(
+            _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8, PALETTE[0], end, value, unit
+        ))  # fmt: skip
+    return _drawing(parts, _ROW * len(values) + 4, label)
+
+
+def _drawing(parts: Sequence[Markup], height: int, label: str) -> Drawing:
+    image = Markup('<svg class="small" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
+    return Drawing(image.format(_WIDTH, height, label, Markup("").join(parts)), label)

@@ -1,0 +1,219 @@
+"""Charts show the factors of a sweep, the one that matters most best; what they cannot show they average."""
+
+import itertools
+
+import pandas as pd
+import pytest
+from plotly.graph_objects import Figure
+
+from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
+from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
+from analysis.display.stacked import stacked
+from analysis.report.base import Context
+from analysis.report.build import build
+from analysis.report.encoded import with_lines
+from analysis.results.load import load
+from tests.analysis.synthetic import Truth, run_of, write_sweep
+
+FACTORS = {"loader": ["dali", "pytorch"], "grad": ["fp16", "fp32"], "batch": [32, 64], "workers": [2, 4, 8],
+           "threads": [1, 2]}  # fmt: skip
+
+
+def crossed(**factors) -> list[dict]:
+    return [dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())]
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ([], Encoding()),
+        (["grad"], Encoding("grad")),
+        (["grad", "loader"], Encoding("grad", "loader")),
+        (["workers", "batch", "grad"], Encoding("workers", "batch", "grad")),
+        (list(FACTORS), Encoding("loader", "grad", "batch", "workers", ("threads",))),
+    ],
+)
+def test_the_factors_take_the_channels_in_their_order(factors, expected):
+    points = crossed(**{name: FACTORS[name] for name in factors})
+    assert encode_lines(points, factors) == expected
+
+
+def test_a_factor_takes_the_first_channel_that_has_enough_levels():
+    points = crossed(batch=list(range(9)), workers=list(range(5)), loader=["a", "b"], grad=["x", "y"])
+    # No channel has nine colours, nor three dashes five; eight lines of five colours would be too many.
+    assert encode_lines(points, ["batch", "workers", "loader", "grad"]) == Encoding(
+        "workers", "loader", "grad", "", ("batch",)
+    )
+
+
+def test_a_panel_has_no_more_lines_than_can_be_followed():
+    points = crossed(loader=list("abcdefg"), grad=["x", "y"])
+    assert encode_lines(points, ["loader", "grad"]) == Encoding("loader", "", "grad")
+
+
+def test_what_does_not_vary_takes_no_channel():
+    assert encode_lines(crossed(loader=["a"], grad=["x", "y"]), ["loader", "grad"]) == Encoding("grad")
+
+
+def test_colours_of_stacked_bars_are_their_parts():
+    points = crossed(**FACTORS)
+    assert encode_bars(points, list(FACTORS)) == Encoding(
+        "", "", "loader", "grad", ("batch", "workers", "threads")
+    )
+
+
+def test_levels_stand_in_the_order_in_which_one_reads_them():
+    points = [{"batch": value} for value in (128, 32, None, 64, 32)]
+    assert levels(points, "batch") == [None, 32, 64, 128] and levels(points, "") == [None]
+
+
+def test_the_caption_names_every_factor_once():
+    said = in_words(Encoding("loader", "grad", "batch", "", ("workers", "threads")))
+    assert said == (
+        "Colour: loader. Line: grad. Columns: batch. Mean over workers, threads (band: lowest and highest)."
+    )
+
+
+# --- lines ----------------------------------------------------------------------------------------------
+
+
+def rate(facts: dict, ranks: int) -> float:
+    slower = {"dali": 1.0, "pytorch": 0.5}[facts["loader"]]
+    return 100 * slower * facts["workers"] * ranks
+
+
+def drawn(names: list[str], axes=THROUGHPUT) -> dict:
+    facts = crossed(**{name: FACTORS[name] for name in names})
+    points = [
+        {"world_size": ranks, "images_per_s": rate({"workers": 1} | one, ranks), "facts": one,
+         "scaling_efficiency_pct": 100.0 / ranks, "label": str(one)}
+        for one in facts for ranks in (1, 2, 4)
+    ]  # fmt: skip
+    figure = lines(pd.DataFrame(points), encode_lines(facts, names), axes, lambda name, level: str(level))
+    Figure(figure)  # plotly accepts it: notebooks have it, too
+    return figure
+
+
+def solid(figure: dict) -> list[dict]:
+    ideal = [trace for trace in figure["data"] if "ideal" in str(trace["name"])]
+    return [trace for trace in figure["data"] if trace not in ideal and trace["x"] != [None]]
+
+
+def test_a_line_is_a_level_of_each_factor_shown():
+    traces = solid(drawn(["loader", "grad", "batch"]))
+    assert {trace["name"] for trace in traces} == {
+        ", ".join(map(str, levels)) for levels in itertools.product(*list(FACTORS.values())[:3])
+    }
+    assert {(trace["line"]["color"], trace["name"].split(", ")[0]) for trace in traces} == {
+        ("#0072B2", "dali"), ("#E69F00", "pytorch"),
+    }  # fmt: skip
+    assert {(trace["line"]["dash"], trace["name"].split(", ")[1]) for trace in traces} == {
+        ("solid", "fp16"), ("dash", "fp32"),
+    }  # fmt: skip
+    assert {(trace["xaxis"], trace["name"].split(", ")[2]) for trace in traces} == {("x", "32"), ("x2", "64")}
+
+
+def test_panels_share_their_axes():
+    layout = drawn(["loader", "grad", "batch", "workers"])["layout"]
+    axes = [name for name in layout if name.startswith(("xaxis", "yaxis"))]
+    assert len(axes) == 12  # two batch sizes by three numbers of workers
+    assert all(layout[name]["matches"] == name[0] for name in axes if name[-1].isdigit())
+    assert sum(layout[name]["showticklabels"] for name in axes if name[0] == "y") == 3
+
+
+def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
+    points = [
+        {"world_size": ranks, "images_per_s": rate(one, ranks), "facts": one, "label": str(one)}
+        for one in crossed(loader=FACTORS["loader"], workers=FACTORS["workers"])
+        for ranks in (1, 2)
+    ]
+    encoding = Encoding("loader", averaged=("workers",))
+    figure = lines(pd.DataFrame(points), encoding, THROUGHPUT, lambda name, level: level)
+    band, line = (trace for trace in figure["data"] if trace["name"] == "dali")
+    # 2, 4 and 8 workers: 200, 400 and 800 images/s on one rank.
+    assert line["y"] == pytest.approx([1400 / 3, 2800 / 3])
+    assert (band["x"], band["y"]) == ([1, 2, 2, 1], [800, 1600, 400, 200])
+    assert [member["facts"]["workers"] for member in line["meta"]["members"]] == [2, 4, 8]
+    Figure(figure)
+
+
+def test_a_mean_is_of_the_configurations_that_were_measured_there():
+    a, b = {"x": [1, 2], "y": [10.0, None]}, {"x": [1, 2, 4], "y": [20.0, 40.0, 80.0]}
+    assert spread([a, b]) == ([1, 2, 4], [15.0, 40.0, 80.0], [10.0, 40.0, 80.0], [20.0, 40.0, 80.0])
+
+
+def test_lines_are_named_at_their_ends_where_they_are_few_and_apart():
+    def ending(*values, name="a"):
+        return [{"name": name, "y": [1.0, value]} for value in values]
+
+    assert named_at_ends(ending(100, 90, 50))
+    assert not named_at_ends(ending(100, 97, 50))
+    assert not named_at_ends(ending(100, 80, 60, 40, 20))
+    assert not named_at_ends(ending(100, 50, name="dali-cpu-to-gpu, fp16 gradients"))
+    figure = drawn(["loader"])
+    assert [trace["text"][-1] for trace in solid(figure)] == ["dali", "pytorch"]
+    assert not any(trace["showlegend"] for trace in figure["data"])
+
+
+def test_a_legend_has_an_entry_for_a_level_and_not_for_a_line():
+    figure = drawn(["loader", "grad", "batch"], EFFICIENCY)
+    entries = [trace for trace in figure["data"] if trace.get("showlegend", True)]
+    assert [(trace["legend"], trace["name"]) for trace in entries] == [
+        ("legend", "dali"), ("legend", "pytorch"), ("legend2", "fp16"), ("legend2", "fp32"),
+    ]  # fmt: skip
+
+
+def test_a_configuration_of_one_size_is_no_line():
+    points = [{"label": "a", "nodes": 1}, {"label": "b", "nodes": 1}, {"label": "b", "nodes": 2}]
+    assert with_lines(points, "nodes") == points[1:] and with_lines(points[:2], "nodes") == points[:2]
+
+
+# --- bars -----------------------------------------------------------------------------------------------
+
+
+def test_bars_of_many_configurations_are_means_by_ranks_in_panels():
+    points = pd.DataFrame([
+        {"ranks": ranks, "load": 10.0 * ranks, "update": 1.0 * one["workers"], "facts": one}
+        for one in crossed(loader=FACTORS["loader"], workers=FACTORS["workers"])
+        for ranks in (4, 1)
+    ])  # fmt: skip
+    colours = {"load": "#111111", "absent": "#222222", "update": "#333333"}
+    encoding = Encoding(columns="loader", averaged=("workers",))
+    figure = stacked(points, encoding, colours, "Stages", "ms", lambda name, level: level)
+    load, update, *others = figure["data"]
+    assert [trace["name"] for trace in figure["data"]] == ["load", "update"] * 2
+    assert (load["x"], load["y"]) == ([1, 4], [10.0, 40.0])
+    assert update["y"] == pytest.approx([14 / 3, 14 / 3])  # of 2, 4 and 8 workers
+    assert [member["y"] for member in update["meta"]["members"][:2]] == [[2.0], [2.0]]
+    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False]
+    assert {trace["xaxis"] for trace in others} == {"x2"}
+    assert figure["layout"]["xaxis"]["categoryarray"] == [1, 4]
+    Figure(figure)
+
+
+# --- of a sweep -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batches", "panels"), [((32, 64), False), (tuple(range(8, 56, 8)), True)])
+def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batches, panels):
+    runs = [
+        run_of(gpus_per_node=ranks, batch=batch, workers=workers)
+        for ranks in (1, 2)
+        for batch in batches
+        for workers in (2, 4)
+    ]
+    write_sweep(tmp_path, runs)
+    chart = next(section for section in build(load(tmp_path)).sections if section.id == "stages").charts[0]
+    assert any("members" in str(trace.get("meta")) for trace in chart.figure["data"]) == panels
+    assert ("Columns: workers" in chart.caption) == panels
+
+
+def test_the_factor_that_matters_most_gets_the_colour(tmp_path):
+    for workers, ms in ((2, 100.0), (4, 101.0)):
+        for batch, longer in ((32, 1.0), (64, 2.8)):
+            truth = Truth(batch_ms={1: ms * longer, 2: ms * longer * 1.1}, run_noise_ms=0.1)
+            runs = [run_of(gpus_per_node=ranks, workers=workers, batch=batch) for ranks in (1, 2)]
+            write_sweep(tmp_path, runs, truth)
+    context = Context(load(tmp_path))
+    assert context.by_effect(["workers", "batch"]) == ["batch", "workers"]
+    assert context.by_effect(["unknown", "workers", "batch"]) == ["batch", "workers", "unknown"]

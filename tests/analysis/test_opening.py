@@ -1,0 +1,79 @@
+"""The first screen: each question with its sentences and a small drawing that shows the same figures."""
+
+import re
+
+import pytest
+
+from analysis.report import small
+from analysis.report.build import build
+from analysis.report.render import Page
+from analysis.report.sentences import LOST, SCALES, TRY, Sentence, first_sentence
+from analysis.results.load import load
+from tests.analysis.synthetic import run_of, write_sweep
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Page:
+    folder = tmp_path_factory.mktemp("sweep") / "planted"
+    runs = [
+        run_of(gpus_per_node=ranks, profile=profile) for ranks in (1, 2, 4) for profile in ("none", "torch")
+    ]
+    write_sweep(folder, runs)
+    return build(load(folder))
+
+
+def test_sentences_stand_below_the_question_that_they_answer(page):
+    opening = page.opening
+    assert [answer.question for answer in opening][:2] == [SCALES, LOST]
+    assert [one for answer in opening for one in answer.sentences if one not in page.summary] == []
+    assert sum(len(answer.sentences) for answer in opening) == len(page.summary)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "question"),
+    [
+        (Sentence("80 %.", "scaling"), SCALES),
+        (Sentence("Rank 3 is late.", "stragglers"), LOST),
+        (Sentence("What to try: another GPU.", "stragglers", answers=TRY), TRY),
+        (Sentence("Two runs failed.", "left-out"), ""),
+    ],
+)
+def test_a_section_says_which_question_its_sentences_answer(sentence, question):
+    assert sentence.question == question
+
+
+def test_the_drawings_show_the_figures_of_the_sections(page):
+    answers = {answer.question: answer for answer in page.opening}
+    scaling = str(answers[SCALES].drawing.svg)
+    assert re.findall(r">([\d.]+)</text>", scaling) == ["0", "1", "2", "4"]
+    # 100 ms on one rank, 110 and 125 ms were planted on two and four: 100, 91 and 80 % from the top.
+    (points,) = re.findall(r'<polyline points="([^"]+)"', scaling)
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    drop = (heights[2] - heights[0]) / (heights[1] - heights[0])
+    assert drop == pytest.approx(20 / (100 - 100 / 1.1), rel=0.1)
+    lost = str(answers[LOST].drawing.svg)
+    assert "idle host bound" in lost and "points" in lost
+
+
+def test_every_section_has_a_finding_of_one_paragraph(page):
+    without = [section.id for section in page.sections if not section.finding]
+    assert without == []
+    assert all("\n" not in section.finding for section in page.sections)
+
+
+def test_a_drawing_escapes_names_and_cuts_long_ones():
+    drawn = str(small.bars([("<b>&" + "x" * 40, 2.0), ("none", 0.0)], "ms", 'a "label"').svg)
+    assert "&lt;b&gt;&amp;" in drawn and "<b>" not in drawn and "x" * 30 not in drawn
+    assert 'aria-label="a &#34;label&#34;"' in drawn and 'width="0.0"' in drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("From 1 to 4 ranks. They differ.", "From 1 to 4 ranks."),
+        ("28.5 % of it. The rest", "28.5 % of it."),
+        ("No full stop", "No full stop"),
+    ],
+)
+def test_the_first_sentence_of_a_text(text, first):
+    assert first_sentence(text) == first

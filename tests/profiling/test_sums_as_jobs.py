@@ -1,0 +1,70 @@
+"""Launches of ncu and profiles of TAU are jobs without times of steps; what is not known is one line each."""
+
+import pytest
+
+from analysis.results.load import load
+from profiling.convert import main as convert
+from profiling.tables import read
+from tests.analysis.commands import one_line_error, run
+from tests.profiling.samples import NCU_RAW, VTUNE
+
+TIMED = ("anatomy", "batches", "communication", "critical_path", "stragglers", "timeline", "utilization")
+
+
+@pytest.fixture
+def ncu(tmp_path):
+    folder = tmp_path / "counted"
+    folder.mkdir()
+    for rank in (0, 1):
+        (folder / f"rank{rank}.csv").write_text(NCU_RAW)
+    assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    return tmp_path / "out" / "counted"
+
+
+def test_launches_of_ncu_are_the_kernels_of_a_job(ncu):
+    (source,) = load(ncu).sources
+    assert source.job is not None and source.job.tool == "ncu"
+    assert [one.rank for one in source.job.ranks] == [0, 1]
+    launches = sum(read(path.parent, "kernels").num_rows for path in source.tables("kernels"))
+    rows = run("analysis.kernels", ncu, "--by", "kernel", "--format", "json").json
+    assert sum(row["calls_per_batch"] for row in rows) * 2 == pytest.approx(launches)
+    assert all(row["ms_per_batch"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("command", TIMED)
+def test_what_needs_times_is_one_clear_line(ncu, command):
+    assert "holds no" in (line := one_line_error(run(f"analysis.{command}", ncu))) or "no rank has" in line
+
+
+def test_the_report_of_launches_says_their_largest_class(ncu):
+    done = run("analysis.report.__main__", ncu)
+    assert done.code == 0, done.err
+    assert "Largest class of the model" in (ncu / "report.html").read_text()
+
+
+def test_profiles_of_tau_are_a_job_whose_mpi_is_answered(shared_data, tmp_path, capsys):
+    folder = shared_data / "tau" / "x_mpi4py_r2_profile_two_metrics"
+    assert convert([str(folder), "--out", str(tmp_path), "--jobs", "1"]) == 1  # run.json is none of TAU's
+    assert "is not wall time; it is not in the tables" in capsys.readouterr().err
+    job = tmp_path / folder.name
+    (row,) = run("analysis.communication", job, "--format", "json").json
+    assert row["world_size"] == 2 and row["messages"] > 0 and row["mpi_s"] > 0
+    assert {row["rank"] for row in run("analysis.tau_batches", job, "--format", "json").json} == {0, 1}
+    done = run("analysis.report.__main__", job)
+    assert (done.code, done.err) == (0, "")
+
+
+def test_what_was_found_in_one_profile_is_said_of_its_job_only(shared_data, tmp_path):
+    folder = shared_data / "tau" / "hvd_r2_merged"
+    convert([str(folder), "--out", str(tmp_path), "--jobs", "1"])
+    found = {source.id: source.job.findings for source in load(tmp_path).sources}
+    assert len(found) == 5
+    missing = [name for name, lines in found.items() if any("23 of its 24" in line for line in lines)]
+    assert missing == ["hvd_r2_merged_n24_tauprofile"]
+
+
+def test_sums_of_a_whole_run_are_tables_and_that_is_said(tmp_path, capsys):
+    (tmp_path / "report.csv").write_text(VTUNE)
+    assert convert([str(tmp_path / "report.csv"), "--out", str(tmp_path / "out")]) == 0
+    assert "hold sums of whole runs, not the traces of a job: tables only" in capsys.readouterr().err
+    assert (tmp_path / "out" / "report" / "intervals.parquet").is_file()

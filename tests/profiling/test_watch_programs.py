@@ -1,0 +1,144 @@
+"""Real programs, unchanged, under profiling.watch: of each library what its users write."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.backends import has_horovod
+from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
+
+pytestmark = pytest.mark.long
+
+STAGES = ["load_ns", "forward_ns", "backward_ns", "update_ns"]
+
+
+def need(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed (pip install -e '.[watch-test]')")
+
+
+def passes(out: Path) -> str:
+    """What is said of the passes of a step."""
+    return next((one for one in report_of(out).findings if "backward passes per step" in one), "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps", "said"),
+    [
+        # Two updates are skipped by the program itself: these steps are of the next.
+        ([], 10, "2 of 10 steps have more backward passes than the usual 4"),
+        (["--scaler"], 12, "2 updates were skipped by the gradient scaler; they count as steps"),
+    ],
+)
+def test_accumulated_gradients_and_skipped_updates(tmp_path, arguments, steps, said):
+    printed = watch("--out", tmp_path / "run", PROGRAMS / "accumulation.py", *arguments)
+    assert said in printed and passes(tmp_path / "run").startswith("4 backward passes per step")
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == steps and rows.images.sum() == 96
+    assert (rows[STAGES] > 0).all(axis=None)
+
+
+def test_two_optimizers_of_a_gan(tmp_path):
+    printed = watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "gan.py")
+    assert "2 optimizers (RMSprop, Adam): a step ends with the one that steps last" in printed
+    assert "no PyTorch data loader: load is 0" in printed and "samples per step are unknown" in printed
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 6 and (rows[STAGES[1:]] > 0).all(axis=None) and (rows.load_ns == 0).all()
+    assert rows.images.isna().all()
+    assert manifest_of(tmp_path / "run").fields["batch"] is None
+
+
+def test_a_model_divided_by_fully_shard(tmp_path):
+    watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "fsdp2.py", ranks=2)
+    for rank in (0, 1):
+        rows = batches_of(tmp_path / "run", rank)
+        assert len(rows) == 6 and (rows[STAGES] > 0).all(axis=None) and (rows.images == 4).all()
+    assert report_of(tmp_path / "run").backend == "fsdp2/gloo"
+
+
+def test_horovod_under_mpirun(tmp_path):
+    mpirun = Path(sys.executable).parent / "mpirun"
+    if not has_horovod() or not mpirun.is_file():
+        pytest.skip("no Horovod, or no mpirun beside this Python (make horovod)")
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    launcher = [str(mpirun), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH"]
+    watch("--out", tmp_path / "run", PROGRAMS / "with_horovod.py", ranks=2, launcher=launcher)
+    assert manifest_of(tmp_path / "run").run.backend == "horovod"
+    for rank in (0, 1):
+        rows = batches_of(tmp_path / "run", rank)
+        assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
+
+
+def test_hugging_faces_trainer(tmp_path):
+    need("transformers")
+    watch("--out", tmp_path / "run", PROGRAMS / "with_trainer.py", tmp_path / "output")
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
+    # Evaluations after the fourth and the eighth step; each step has two batches of two.
+    assert gaps(tmp_path / "run") == [3, 7] and rows.images.iloc[1:-1].tolist() == [4] * 8
+    assert passes(tmp_path / "run").startswith("2 backward passes per step")
+    assert manifest_of(tmp_path / "run").run.model == "gpt2lmheadmodel"
+
+
+def test_accelerate(tmp_path):
+    need("accelerate")
+    watch("--out", tmp_path / "run", PROGRAMS / "with_accelerate.py")
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
+    # It loads a batch ahead.
+    assert rows.images.sum() == 120 and passes(tmp_path / "run").startswith("3 backward passes per step")
+
+
+def test_lightning_on_two_ranks(tmp_path):
+    need("lightning")
+    program = (PROGRAMS / "with_lightning.py", tmp_path / "output", 2, "ddp")
+    watch("--out", tmp_path / "run", "--batches", 15, *program, ranks=2)
+    for rank in (0, 1):
+        rows = batches_of(tmp_path / "run", rank)
+        assert len(rows) == 15 and (rows[STAGES] > 0).all(axis=None)
+    # Its validation after the first epoch.
+    assert gaps(tmp_path / "run") == [9] and report_of(tmp_path / "run").backend == "ddp/gloo"
+
+
+def test_timms_training_script(tmp_path):
+    need("timm")
+    watch("--out", tmp_path / "run", PROGRAMS / "with_timm.py")
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 16 and (rows[STAGES] > 0).all(axis=None)
+    assert gaps(tmp_path / "run") == [7] and rows.images.tolist() == [4] * 16
+    assert manifest_of(tmp_path / "run").run.workers == 1
+
+
+def test_a_loop_that_hides_everything_and_marks_its_stages(tmp_path):
+    printed = watch("--out", tmp_path / "run", "--batches", 8, "--samples", 8, PROGRAMS / "marked.py")
+    assert "a step ends with explicit markers" in printed and "trained" not in printed
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 8 and (rows[STAGES] > 0).all(axis=None)
+    assert (rows.forward_ns > rows.load_ns).sum() > 4 and rows.images.tolist() == [8] * 8
+
+
+def test_the_same_program_runs_without_scaleprof(tmp_path):
+    without = "import runpy, sys; sys.modules['profiling'] = None; runpy.run_path(sys.argv[1])"
+    command = [sys.executable, "-c", without, str(PROGRAMS / "marked.py")]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    assert ended.stdout == "trained\n"
+
+
+def test_a_program_without_an_optimizer(tmp_path):
+    printed = watch("--out", tmp_path / "run", "--batches", 5, PROGRAMS / "bare.py")
+    assert "no optimizer's step was seen: a step ends with the backward pass" in printed
+    assert len(batches_of(tmp_path / "run")) == 5
+
+
+@pytest.mark.parametrize(("how", "seen"), [("module", True), ("in-place", True), ("function", False)])
+def test_compiled_models_are_compiled_as_without_us(tmp_path, how, seen):
+    printed = watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)
+    assert "1 graphs compiled" in printed
+    rows = batches_of(tmp_path / "run")
+    assert len(rows) == 10 and (rows.backward_ns > 0).all() and (rows.load_ns > 0).all()
+    assert (rows.forward_ns > 0).all()
+    assert ("no module's forward pass was seen" in printed) != seen
