@@ -10,16 +10,8 @@ does not count.
 
 from analysis.display import output
 from analysis.display.terminal import Answer, Part
-from analysis.measures.lateness.stragglers import (
-    CAPTION,
-    COLUMNS,
-    columns_of,
-    latest_steps,
-    notable,
-    rows,
-    sentences,
-    shown,
-)
+from analysis.measures.lateness.notable import latest_steps, notable_ranks
+from analysis.measures.lateness.stragglers import CAPTION, COLUMNS, columns_of, rows, sentences, shown
 from analysis.results.load import load
 from profiling.errors import run_command
 
@@ -36,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
     study = load(arguments.path, arguments.peaks)
     by_batch = arguments.by == "batch"
     answer = rows(study, by_batch)
-    select = latest_steps if by_batch else notable
+    select = latest_steps if by_batch else notable_ranks
     some, others = (answer, "") if arguments.wide else select(answer)
     title = "Lateness of each rank in each step, ms" if by_batch else "Lateness of each rank"
     caption = "\n".join([*([others] if others else []), CAPTION])

@@ -14,6 +14,7 @@ from analysis.display.numbers import shortened
 
 _BETWEEN = 2  # blanks between two columns
 _EDGES = 2  # blanks before the first and behind the last column
+_LONG_NAME = 12  # characters from which on names lose what all begin or end with
 _NAME_LENGTHS = (24, 16)  # characters to which names are cut, in the middle, where nothing else helps
 _LONG_TEXT = 30  # characters from which on text that is no name is wrapped
 _INTERVAL = re.compile(r"\s*\[[^\]]*\]")
@@ -45,7 +46,7 @@ def fit(rows: Rows, columns: Sequence[Column], width: int) -> Fitted:
     kept = _most_important(rows, columns, width)
     dropped = [one for one in columns if one not in kept]
     if dropped:
-        kept = _texts_wrapped(rows, kept, width)
+        kept = _texts_wrapped(rows, [replace(one, width=None) for one in kept], width)
         named = "; ".join(_in_a_line(one.header) for one in dropped)
         notes.append(f"Not shown in {width} columns: {named} (--wide or --format csv shows all).")
     return Fitted(kept, notes)
@@ -83,12 +84,13 @@ def _in_a_line(header: str) -> str:
 def _headings_wrapped(rows: Rows, columns: Sequence[Column], width: int) -> list[Column]:
     """Headings in more lines, those first that give most room, until the table fits."""
     fitted = list(columns)
+    over = width_of(rows, columns) - width
     narrow = [replace(one, header=_wrapped(one, rows)) for one in columns]
     gains = [_width(one, rows) - _width(less, rows) for one, less in zip(columns, narrow, strict=True)]
     for place in sorted(range(len(fitted)), key=lambda place: -gains[place]):
-        if not gains[place] or width_of(rows, fitted) <= width:
-            break
-        fitted[place] = narrow[place]
+        if over > 0 and gains[place]:
+            fitted[place] = narrow[place]
+            over -= gains[place]
     return fitted
 
 
@@ -113,7 +115,8 @@ def _without_common_parts(rows: Rows, columns: Sequence[Column]) -> tuple[list[C
     fitted, notes = [], []
     for column in columns:
         names = {column.text(row) for row in rows} - {"-"}
-        head, tail = _common_parts(names) if column.key and column.left else ("", "")
+        long = column.key and column.left and max(map(len, names), default=0) > _LONG_NAME
+        head, tail = _common_parts(names) if long else ("", "")
         if head or tail:
             column = _changed(column, {name: name[len(head) : len(name) - len(tail)] for name in names})
             said = " and ".join(

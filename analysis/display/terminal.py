@@ -106,8 +106,8 @@ def as_terminal(
     for number, part in enumerate(parts):
         if number:
             text.print()
-        whole = wide or width is None
-        table = Fitted(list(part.columns), []) if whole else fit(part.rows, part.columns, width or 0)
+        whole = Fitted(list(part.columns), [])
+        table = whole if wide or width is None else fit(part.rows, part.columns, width)
         if part.title:
             text.print(Text(part.title, style="italic"), soft_wrap=True)
         console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))

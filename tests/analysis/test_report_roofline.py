@@ -118,9 +118,9 @@ def test_the_kernels_that_more_ranks_add_are_named_and_add_up(tmp_path: Path) ->
     # Of 20 ms 15 are beside kernels, 2 beside the copy; recording makes 125 and 156 ms of 100 and 125.
     assert "concurrent kernels by -17.00 ms" in section.text and "ncclAllReduce" in str(section.tables[1])
     totals = {row.cells[0].text: row.cells[-1].value for row in section.tables[0].rows}
-    assert totals["batch"] == pytest.approx(1.25 * 25, abs=1.5)
+    assert totals["step"] == pytest.approx(1.25 * 25, abs=1.5)
     parts = ("all kernels", "run at once", "no kernel runs")
-    assert sum(float(totals[name]) for name in parts) == pytest.approx(float(totals["batch"]), abs=2e-3)
+    assert sum(float(totals[name]) for name in parts) == pytest.approx(float(totals["step"]), abs=2e-3)
 
 
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:

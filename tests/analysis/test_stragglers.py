@@ -11,6 +11,7 @@ from analysis.measures.anatomy.divide import activities_of
 from analysis.measures.batches.series import Series
 from analysis.measures.lateness import lateness as of
 from analysis.measures.lateness import stragglers
+from analysis.measures.lateness.notable import notable_ranks
 from analysis.measures.lateness.stragglers import rows, sentences
 from analysis.measures.lateness.verdicts import (
     CHANCE,
@@ -395,12 +396,12 @@ def test_of_many_ranks_a_table_shows_the_late_and_the_extremes_and_says_what_the
     of_run[5] |= {"verdict": STRAGGLER}
     of_run[6] |= {"verdict": CHANCE}
     small = [rank_row(rank, 0.0, run_id="run_1") for rank in range(8)]
-    kept, others = stragglers.notable([*of_run, *small])
+    kept, others = notable_ranks([*of_run, *small])
     assert [row["rank"] for row in kept if row["id"] == "run_0"] == [0, 1, 2, 5, 6, *range(992, 1000)]
     assert [row for row in kept if row["id"] == "run_1"] == small
     assert others.startswith("987 of 1,008 rows are not shown (--wide or --format csv shows all)")
     assert "mean lateness 0.0300 to 9.91 ms; verdict: no (987)" in others
-    assert stragglers.notable(small) == (small, "")
+    assert notable_ranks(small) == (small, "")
 
 
 def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):

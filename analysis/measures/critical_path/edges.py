@@ -5,8 +5,8 @@ for, which tells its recorded time exactly; other edges say how early it could h
 recorded times are those of the longest path.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -49,11 +49,17 @@ class Edges:
     activity: np.ndarray
 
 
-def joined(pieces: Iterable[Edges]) -> Edges:
+# A step of many ranks has millions of them.
+TYPES = {"tail": np.int32, "head": np.int32, "ns": np.int64, "part": np.int8, "activity": np.int32}
+
+
+def joined(pieces: Sequence[Edges]) -> Edges:
     """All edges of the pieces."""
-    several = list(pieces)
     return Edges(
-        **{one.name: np.concatenate([getattr(piece, one.name) for piece in several]) for one in fields(Edges)}
+        **{
+            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
+            for name, kind in TYPES.items()
+        }
     )
 
 

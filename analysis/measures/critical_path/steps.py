@@ -17,7 +17,7 @@ from analysis.measures.critical_path.activities import (
     Activities,
     activities_of,
 )
-from analysis.measures.critical_path.edges import GAPS, HOST, Edges, edges_of
+from analysis.measures.critical_path.edges import GAPS, HOST, TYPES, Edges, edges_of
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
 from analysis.measures.critical_path.recorded import Recorded
 from analysis.results.matching import TOGETHER, Ahead
@@ -101,6 +101,9 @@ class _Edges:
     across: np.ndarray  # from a collective's last arrival: another rank may have been waited for
 
 
+_TYPES = {**TYPES, "rank": np.int32, "across": np.bool_}
+
+
 class Group:
     """Ranks on one clock, and the graph of all that they recorded.
 
@@ -114,37 +117,44 @@ class Group:
         clocks: Sequence[Ahead] | None = None,
         collectives: Sequence[Collectives] = (),
     ) -> None:
-        self._ranks = [
+        recorded = [
             _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Ahead()] * len(ranks), strict=True)
         ]
-        self.activities = [one.activities for one in self._ranks]
+        self.activities = [one.activities for one in recorded]
+        self._batches = [one.batches for one in recorded]
         times = [np.stack([one.start_ns, one.end_ns], axis=1).ravel() for one in self.activities]
         self._first = np.cumsum([0, *map(len, times)])
-        arrivals, meeting = self._meetings(collectives)
-        pieces = [*(self._placed(place, one.edges) for place, one in enumerate(self._ranks)), *meeting]
+        arrivals, meeting = self._meetings(recorded, collectives)
+        pieces = [*(self._placed(place, one.edges) for place, one in enumerate(recorded)), *meeting]
         every = np.concatenate([*times, np.array(arrivals, np.int64)])
-        edges = {name: np.concatenate([getattr(one, name) for one in pieces]) for name in vars(pieces[0])}
+        edges: dict[str, np.ndarray] = {
+            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
+            for name, kind in _TYPES.items()
+        }
+        del recorded, pieces, meeting, times
         order = np.lexsort((_levels(every, edges["tail"], edges["head"]), every))
         self._times_ns = every[order]
-        self._place = np.append(np.argsort(order), -1)  # of no moment: -1
+        self._place = np.append(np.argsort(order), -1).astype(np.int32)  # of no moment: -1
         edges |= {name: self._place[edges[name]] for name in ("tail", "head")}
         by_head = np.argsort(edges["head"], kind="stable")
         self._edges = _Edges(**{name: column[by_head] for name, column in edges.items()})
 
     def _placed(self, rank: int, edges: Edges) -> _Edges:
         """Edges of a rank, by numbers of the moments of all."""
-        first, count = self._first[rank], len(edges.head)
+        first, count = int(self._first[rank]), len(edges.head)
         return _Edges(
             np.where(edges.tail >= 0, edges.tail + first, -1), edges.head + first, edges.ns, edges.part,
-            edges.activity, np.full(count, rank), np.zeros(count, bool),
+            edges.activity, np.full(count, rank, np.int32), np.zeros(count, bool),
         )  # fmt: skip
 
-    def _meetings(self, collectives: Sequence[Collectives]) -> tuple[list[int], list[_Edges]]:
+    def _meetings(
+        self, recorded: Sequence[_Rank], collectives: Sequence[Collectives]
+    ) -> tuple[list[int], list[_Edges]]:
         """When the last rank entered each collective, and the edges to and from these moments."""
         arrivals: list[int] = []
         edges = []
         for one in collectives:
-            members = [self._ranks[member] for member in one.members]
+            members = [recorded[member] for member in one.members]
             numbers = np.stack(
                 [call - rank.first_call for rank, call in zip(members, one.calls, strict=True)]
             )
@@ -161,14 +171,16 @@ class Group:
             moment = self._first[-1] + len(arrivals) + np.arange(len(last))
             for place, member in enumerate(one.members):
                 met = meets[place]
-                edges += self._meeting(member, calls[place][met], moment[met], (end[place] - last)[met])
+                lasts = (end[place] - last)[met]
+                edges += self._meeting(member, members[place].edges, calls[place][met], moment[met], lasts)
             arrivals += last.tolist()
         return arrivals, edges
 
-    def _meeting(self, rank: int, calls: np.ndarray, moment: np.ndarray, lasts: np.ndarray) -> list[_Edges]:
+    def _meeting(
+        self, rank: int, mine: Edges, calls: np.ndarray, moment: np.ndarray, lasts: np.ndarray
+    ) -> list[_Edges]:
         """Edges of a rank to its collectives' last arrivals and from them; alone it would last as long."""
         first = self._first[rank]
-        mine = self._ranks[rank].edges
         own = np.flatnonzero((mine.tail % 2 == 0) & (mine.head == mine.tail + 1))
         mine.ns[own[np.searchsorted(mine.activity[own], calls)]] = lasts
         place = np.full(len(calls), rank)
@@ -189,17 +201,19 @@ class Group:
             what_if: by their names. One whose parts are not on a step's path changes nothing, and is not
                 computed.
         """
-        indices = [set(one.batches["batch_index"].tolist()) for one in self._ranks]
+        indices = [set(batches["batch_index"].tolist()) for batches in self._batches]
         for index in sorted(set.intersection(*indices)):
             path = self._path(index, what_if)
             if path is not None:
                 yield path
 
     def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> CriticalPath | None:
-        rows = [int(np.flatnonzero(one.batches["batch_index"] == index)[0]) for one in self._ranks]
-        start = max(int(one.batches["start_ns"][row]) for one, row in zip(self._ranks, rows, strict=True))
-        ends = [int(one.batches["end_ns"][row]) for one, row in zip(self._ranks, rows, strict=True)]
-        end = max(ends)
+        rows = [int(np.flatnonzero(batches["batch_index"] == index)[0]) for batches in self._batches]
+        starts, ends = (
+            [int(batches[name][row]) for batches, row in zip(self._batches, rows, strict=True)]
+            for name in ("start_ns", "end_ns")
+        )
+        start, end = max(starts), max(ends)
         if end <= start:
             return None
         edges, nodes = self._between(start, end, index, ends)

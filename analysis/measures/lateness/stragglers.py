@@ -1,6 +1,5 @@
 """Who is slow?"""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -327,51 +326,6 @@ def sentences(rows: Rows) -> list[str]:
         f"{row['evidence']}."
         for row in named
     ]
-
-
-_MOST_RANKS = 24  # of a run, all of which a table shows
-_LATEST, _EARLIEST = 8, 3  # of more ranks
-_MOST_STEPS = 200  # rows by rank and step, all of which a table shows
-_MOST_LATE = 50  # of more rows
-
-
-def notable(rows: Rows) -> tuple[Rows, str]:
-    """The ranks that a reader looks for, of runs of many: late ones, and those that waited longest.
-
-    Returns:
-        (their rows in order, what the others are in a line; empty: there are no others).
-    """
-    kept: Rows = []
-    for run in dict.fromkeys(row["id"] for row in rows):
-        of_run = [row for row in rows if row["id"] == run]
-        order = sorted(of_run, key=lambda row: -row["mean_lateness_ms"])
-        named = [row for row in order if row["verdict"] == STRAGGLER]
-        late = [row for row in order if row["verdict"] in (CHANCE, TOO_FEW)]
-        some = {id(row) for row in (*named, *late[:_LATEST], *order[:_LATEST], *order[-_EARLIEST:])}
-        kept += [row for row in of_run if len(of_run) <= _MOST_RANKS or id(row) in some]
-    there = {id(row) for row in kept}
-    rest = [row for row in rows if id(row) not in there]
-    if not rest:
-        return kept, ""
-    lateness = [row["mean_lateness_ms"] for row in rest]
-    counts = Counter(row["verdict"] for row in rest)
-    verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in counts.most_common())
-    return kept, (
-        f"{len(rest):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): mean "
-        f"lateness {digits(min(lateness), 3)} to {digits(max(lateness), 3)} ms; verdict: {verdicts}."
-    )
-
-
-def latest_steps(rows: Rows) -> tuple[Rows, str]:
-    """The same of rows by rank and step: where they are many, those in which a rank was latest."""
-    if len(rows) <= _MOST_STEPS:
-        return rows, ""
-    late = sorted((row for row in rows if row["late"]), key=lambda row: -row["lateness_ms"])[:_MOST_LATE]
-    there = {id(row) for row in late}
-    return [row for row in rows if id(row) in there], (
-        f"{len(rows) - len(late):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): "
-        f"only the {len(late)} in which a rank was latest are."
-    )
 
 
 CAPTION = (
