@@ -4,13 +4,8 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-<<<<<<< HEAD
 from analysis.measures.scaling.points import point_names
-from analysis.report.sentences import Sentence, number, ranks_in_words
-=======
-from analysis.measures.scaling.points import POINT_FIELDS
 from analysis.report.sentences import TRY, Sentence, number, ranks_in_words
->>>>>>> main
 from analysis.report.views import called
 
 # Options that leave the training job what it is: the model, its data and its batch are the user's question.

@@ -57,15 +57,10 @@ def _prediction(context: Context) -> Content:
     which = " ".join(believed.sentences(rows))
     sentences = [which, _CURVE, _SIMULATION if simulated else _NOT_SIMULATED, _BOTH]
     # The chart backs the summary's sentence, where there is one.
-<<<<<<< HEAD
-    shown = to_try(rows, own) or _widest(simulated or rows)
-    name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
-=======
     best = to_try(rows, own)
     shown = best or _widest(simulated or rows)
-    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
+    name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
     rate = digits(shown["images_per_s"], 3)
->>>>>>> main
     figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))

@@ -126,13 +126,10 @@ def why_node_cannot(
     ranks, wanted = run.ranks_per_node, run.gpus_per_node
     if gpus == 0 and run.device == "gpu":
         return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
-<<<<<<< HEAD
-    if run.program and sees_data and (why := why_it_cannot_start(run, Path.cwd())):
-        return why
-=======
     if gpus == 0 and run.graph:
         return f"graph true needs a GPU, and {node} has none; use graph false"
->>>>>>> main
+    if run.program and sees_data and (why := why_it_cannot_start(run, Path.cwd())):
+        return why
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
     looked_for = LOADERS[run.loader].reads_data and run.data and sees_data
