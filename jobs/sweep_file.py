@@ -309,17 +309,28 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
 
     Args:
         factors: a program's own.
+
+    Raises:
+        Mistakes: all that is wrong with them.
     """
     only: dict[str, list[Any]] = {}
+    wrong = []
     known = (*factors, *Run.model_fields)
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
-            raise UserError(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
+            wrong.append(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
+            continue
         if name not in known:
-            raise UserError(f"unknown field {name!r}{did_you_mean(name, known)}")
-        parsed = [value if name in factors else parse_value(name, value) for value in values.split(",")]
-        only.setdefault(name, []).extend(parsed)
+            wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
+            continue
+        for value in values.split(","):
+            try:
+                only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
+            except UserError as error:
+                wrong.append(f"--only {pair}: {error}")
+    if wrong:
+        raise Mistakes(wrong)
     return only
 
 

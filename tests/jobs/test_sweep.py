@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,6 +18,8 @@ from jobs.execution import Execution
 from jobs.launchers.base import Process, why_node_cannot
 from jobs.launchers.local import Local
 from jobs.machine import Machine
+from jobs.outcome import make_manifest
+from jobs.processes import TimeIsUp
 from jobs.run import make_run
 from jobs.store import Manifest
 from jobs.sweep import AS_SUBMITTED, this_command
@@ -301,6 +304,20 @@ def test_ctrl_c_says_that_runs_are_ended_and_with_which_command_to_resume(tmp_pa
     assert said == [
         "interrupted: ending runs ...", f"scaleprof: error: interrupted; to resume: {resume}"
     ]  # fmt: skip
+
+
+def test_a_signal_is_not_lost_while_a_run_is_being_finished(tmp_path, monkeypatch):
+    def loses_exceptions(*arguments):
+        with suppress(BaseException):  # as an import does that a library begins in C
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return make_manifest(*arguments)
+
+    monkeypatch.setattr("jobs.queue.make_manifest", loses_exceptions)
+    work = execution(tmp_path)
+    with pytest.raises(TimeIsUp):
+        run_all(work)
+    (only,) = manifests(work).values()
+    assert only.done
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
