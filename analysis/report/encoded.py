@@ -51,8 +51,10 @@ def bar_chart(
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
     encoding = encode_bars(facts, context.by_effect(factors))
-    by_part = points.rename(columns={f"{part}_{unit}": part for part in colours})
-    by_part["ranks"] = points["nodes"] * points["gpus_per_node"]
+    # Only the parts: a field of the run may be called like one (compute).
+    columns = {part: points[f"{part}_{unit}"] for part in colours if f"{part}_{unit}" in points}
+    ranks = points["nodes"] * points["gpus_per_node"]
+    by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
     return Chart(id, figure, label, in_words(encoding, spread=""), wide=bool(encoding.columns))
 

@@ -283,6 +283,21 @@ def test_on_a_cpu_the_path_is_the_operators_and_the_collective_they_waited_for(t
     assert of["collectives"]["saved_ms"] == pytest.approx(6.0, abs=0.05)  # but for a usual gap
 
 
+def test_a_call_that_waits_where_no_kernel_ran_is_time_of_the_host(tmp_path):
+    trace = Trace()
+    for step in range(3):
+        at = 1000.0 * step
+        trace.range(f"ProfilerStep#{step}", at, at + 1000)
+        trace.host("aten::mm", at + 100, at + 500)
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 9, "tid": 1}
+        trace.events.append({**call, "ts": at + 600, "dur": 300, "args": {"correlation": 900 + step}})
+    (tmp_path / "mine").mkdir()
+    trace.write(tmp_path / "mine" / "rank0.json")
+    of = {row["part"]: row for row in rows(load(converted(tmp_path)))}
+    assert of["synchronization"]["path_ms"] == pytest.approx(0.3)
+    assert of["gemm"]["path_ms"] == pytest.approx(0.4)
+
+
 REAL = ("nccl_data", "resnet50_v100_dims_old_schema", "resnet18_ddp_mi300_rank0of8", "dlrm_8ranks")
 
 

@@ -197,15 +197,21 @@ def test_bars_of_many_configurations_are_means_by_ranks_in_panels():
 @pytest.mark.parametrize(("batches", "panels"), [((32, 64), False), (tuple(range(8, 56, 8)), True)])
 def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batches, panels):
     runs = [
-        run_of(gpus_per_node=ranks, batch=batch, workers=workers)
+        run_of(gpus_per_node=ranks, batch=batch, workers=workers, profile=profile)
         for ranks in (1, 2)
         for batch in batches
         for workers in (2, 4)
+        for profile in ("none", "torch")
     ]
     write_sweep(tmp_path, runs)
-    chart = next(section for section in build(load(tmp_path)).sections if section.id == "stages").charts[0]
-    assert any("members" in str(trace.get("meta")) for trace in chart.figure["data"]) == panels
-    assert ("Columns: workers" in chart.caption) == panels
+    sections = {section.id: section for section in build(load(tmp_path)).sections}
+    for id in ("stages", "anatomy"):
+        chart = sections[id].charts[0]
+        members = [trace for trace in chart.figure["data"] if "members" in str(trace.get("meta"))]
+        assert bool(members) == panels and ("Columns: workers" in chart.caption) == panels
+    drawn = [trace for trace in sections["anatomy"].charts[0].figure["data"] if trace["name"] == "compute"]
+    values = [ms for trace in drawn for ms in trace["y" if panels else "x"]]
+    assert values == pytest.approx([60.0] * len(values), rel=0.02)  # as planted
 
 
 def test_the_factor_that_matters_most_gets_the_colour(tmp_path):

@@ -320,6 +320,25 @@ def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_that_keeps_anyone_out(browser, report, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = Watched(browser, report, color_scheme=scheme)
+    violations = Axe().run(watched.page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []
+    watched.page.close()
+
+
+def test_a_chart_is_saved_as_vectors(closed):
+    closed.page.click("#scaling summary")
+    closed.drawn()
+    closed.page.hover("#chart-throughput")
+    with closed.page.expect_download() as saved:
+        closed.page.click("#chart-throughput [data-title*='Download']")
+    assert saved.value.suggested_filename == "chart-throughput.svg"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_in_both_schemes(browser, report, scheme):
     watched = Watched(browser, report, color_scheme=scheme)
     colours = watched.page.evaluate(

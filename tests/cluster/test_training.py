@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jobs import store
 from jobs.backends import has_horovod
@@ -20,7 +21,8 @@ from tests.cluster.sweeps import leave_out_calibration
 from tests.cluster.virtual import FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs
 
-TINY = "threads: 1, model: resnet18, loader: synthetic, batch: 2, batches: 4, image_size: 32"
+TINY = "threads: 1, model: squeezenet1_1, loader: synthetic, batch: 2, batches: 4, image_size: 32"
+TINY += ", learning_rate: 0.001"
 ON_OUR_NODES = (f"--nodes={len(FOREGROUND)}", f"--nodelist={','.join(FOREGROUND)}")
 MPIRUN = Path(sys.executable).parent / "mpirun"
 
@@ -70,7 +72,7 @@ def test_a_sweep_ends_in_a_table_and_a_report(cluster: Cluster, tmp_path: Path):
 def test_64_ranks_on_32_nodes(cluster: Cluster, tmp_path: Path):
     # All of them share a few cores: the model is the smallest, and the machine's peaks are not measured.
     file, out, results = tmp_path / "wide.yaml", tmp_path / "job.out", tmp_path / "results"
-    tiny = TINY.replace("resnet18", "shufflenet_v2_x0_5")
+    tiny = TINY.replace("squeezenet1_1", "shufflenet_v2_x0_5")
     file.write_text(
         "repetitions: 1\ntime_limit_s: 400\n"
         f"run: {{nodes: [1, 2, 4, 8, 16, 32], gpus_per_node: 2, network: eth, {tiny}}}"
@@ -162,7 +164,7 @@ def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Clus
 
 
 def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_path: Path):
-    tiny = {"model": "resnet18", "batch": 2, "batches": 4, "image_size": 32, "threads": 1}
+    tiny = yaml.safe_load(f"{{{TINY}}}")
     by_hand = tmp_path / "results" / "by-hand"
     taken = new_directory(make_run({**tiny, "nodes": 2}), by_hand)
     srun = ["srun", *ON_OUR_NODES, "--ntasks=2", "--ntasks-per-node=1", "--overlap"]

@@ -162,7 +162,7 @@ def test_the_timeline_of_two_ranks_holds_all_that_was_recorded(variants, data_se
         )
         for name in ("kernels", "markers")
     )
-    assert made.slices["batches"] == 2 * BATCHES and made.slices["stages"] == 2 * 5 * BATCHES
+    assert made.slices["steps"] == 2 * BATCHES and made.slices["stages"] == 2 * 5 * BATCHES
     assert made.slices["kernels"] == kernels > 0
     assert made.slices["ranges"] + made.slices["marks"] == markers > 0
     assert made.clock_residual_ns is not None and made.notes == []

@@ -43,7 +43,7 @@ class Written:
     """What a timeline holds.
 
     Attributes:
-        slices: how many, by what they are: batches, stages, ranges, marks, kernels; and what was added.
+        slices: how many, by what they are: steps, stages, ranges, marks, kernels; and what was added.
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
         notes: what is not there and why, a line each.
     """

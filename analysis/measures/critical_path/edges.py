@@ -243,7 +243,8 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     kernels = np.flatnonzero(activities.kind == KERNEL)
     kernels = kernels[np.argsort(activities.end_ns[kernels], kind="stable")]
     end, launch = activities.end_ns[kernels], activities.launch[kernels]
-    waits = np.flatnonzero(activities.kind == WAIT)
+    # Of a recording without kernels nothing says what was waited for.
+    waits = np.flatnonzero(activities.kind == WAIT) if len(kernels) else kernels
     place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
     for _ in range(_TRIES):
         later = (place >= 0) & (_at(activities.start_ns, launch[place]) >= activities.start_ns[waits])

@@ -111,7 +111,12 @@ function themed(layout) {
 
 function drawChart(element, filters) {
   const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d"],
+    toImageButtonOptions: { format: "svg", filename: element.id },
+  };
   const data = visibleData(figure.data, filters);
   const layout = withLegends(figure.layout, data, element.clientWidth);
   element.style.height = `${layout.height}px`;
