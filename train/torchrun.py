@@ -19,7 +19,7 @@ from profiling.errors import UserError, run_command
 from profiling.identity import read_identity
 from train import rendezvous
 from train.ending import said_by_rank_0
-from train.world import World, gloo_interface, read_world
+from train.world import World, check_interface, gloo_interface, read_world
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,7 +75,9 @@ def main() -> None:
         raise UserError("nothing to start: give Python's arguments after --, e.g. -- train.py --lr 0.1")
     world = read_world(os.environ)
     with said_by_rank_0(read_identity(os.environ).rank):
-        os.environ.update(gloo_interface(os.environ, world, given.network))
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            check_interface(os.environ, variable, given.network)
+    os.environ.update(gloo_interface(os.environ, world))
     if not (world.rendezvous.startswith("tcp://") and world.size > 1):  # the user has not said where to meet
         os.environ.update(variables(world, meet(world)))
     if given.device == "cpu":
