@@ -355,7 +355,7 @@ def own_names(*fields: Mapping[str, Any]) -> list[str]:
 
 
 # Fields that are not in the id; a sweep that varies one appends it.
-OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in ID_FIELDS)
+OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in (*ID_FIELDS, "factors"))
 
 
 def is_default(name: str, value: Any) -> bool:

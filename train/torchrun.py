@@ -75,8 +75,7 @@ def main() -> None:
         raise UserError("nothing to start: give Python's arguments after --, e.g. -- train.py --lr 0.1")
     world = read_world(os.environ)
     with said_by_rank_0(read_identity(os.environ).rank):
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            check_interface(os.environ, variable, given.network)
+        check_interface(os.environ, "GLOO_SOCKET_IFNAME", given.network)
     os.environ.update(gloo_interface(os.environ, world))
     if not (world.rendezvous.startswith("tcp://") and world.size > 1):  # the user has not said where to meet
         os.environ.update(variables(world, meet(world)))
