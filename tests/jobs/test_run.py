@@ -226,7 +226,7 @@ def test_a_flag_misspelled_is_named_with_the_right_one():
 
 def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_documented_with():
     assert all(info.description for info in Run.model_fields.values())
-    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) == set(Run.model_fields)
+    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) | {"factors"} == set(Run.model_fields)
     assert len(ID_FIELDS) == 10
     assert typing.get_type_hints(Run)
 
@@ -273,6 +273,6 @@ def test_a_profiler_is_asked_only_for_what_it_has():
 
 def test_every_field_has_one_role_and_every_label_a_place_for_the_value():
     assert set(ROLES) == set(Run.model_fields)
-    kinds = ("workload", "size", "length", "observation")
+    kinds = ("workload", "size", "length", "observation", "own")
     assert sorted(fields_of(*kinds)) == sorted(ROLES) and set(fields_of("size")) == {"nodes", "gpus_per_node"}
     assert all("{}" in role.label for role in ROLES.values())
