@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[str, float]] = {
     "markers": ("What do the markers of a step cost?", 0.30),
     "host": ("What does a step cost the host?", 0.30),
     "perturbation": ("What does each profiler cost?", 0.50),
-    "compile": ("Images/s by compile mode", 0.60),
+    "compile": ("Images/s by compile mode and CUDA graphs", 0.60),
     "sweep": ("A sweep, its table and its report", 0.60),
     "studies": ("The single-node studies", 0.80),
     "profiles": ("Small raw profiles, as test data", 1.00),

@@ -14,15 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobs.run import make_run
+from benchmarks.perturbation import steps_ms
+from jobs.run import STEPS_BEFORE_GRAPH, Run, make_run
 from profiling import tables
 from profiling.errors import UserError
+from profiling.presence import is_importable
+from profiling.tools import why_not_installed
 from train import data
 from train.loaders import build_loader
 from train.rank import Finished, run_rank
 from train.world import World
 
 STEPS = 4
+
+
+class Absent(UserError):
+    """What a check needs is not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +62,18 @@ class Lab:
     def gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def train(self, name: str, **fields: Any) -> tuple[Finished, Any]:
-        """A short run, and its steps as a DataFrame."""
+    def run(self, **fields: Any) -> Run:
+        """A short run on the device."""
         small = {"model": "resnet18", "image_size": 64, "batch": 16, "batches": STEPS, "workers": 0}
         # In many steps, or of few pixels, batch norm makes much of what rounding makes different.
         small |= {} if self.gpu else {"batch": 8, "threads": 1}
         device = "gpu" if self.gpu else "cpu"
-        run = make_run({**small, "device": device, "learning_rate": 1e-4, **fields})
+        return make_run({**small, "device": device, "learning_rate": 1e-4, **fields})
+
+    def train(self, name: str, **fields: Any) -> tuple[Finished, Any]:
+        """A short run in this process, and its steps as a DataFrame."""
         out = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
-        finished = run_rank(run, World(), out, False, lambda text: None)
+        finished = run_rank(self.run(**fields), World(), out, False, lambda text: None)
         return finished, tables.read(tables.rank_directory(out, 0), "batches").to_pandas()
 
 
@@ -124,21 +134,66 @@ def clocks(lab: Lab) -> list[Check]:
     return [*checks, Check("time of kernels, divided by that of the step", busy / whole, 1.02)]
 
 
-def tools(lab: Lab) -> list[Check]:
-    """The kernels of a step by CUPTI itself against those of the torch profiler."""
+def graphs(lab: Lab) -> list[Check]:
+    """Steps launched as CUDA graphs against the same steps kernel by kernel, with one rank of DDP, too."""
     if not lab.gpu:
         return []
-    by_tool = {}
-    for tool in ("torch", "cupti"):
-        finished, _ = lab.train("tools", profile=tool, attribute_from=STEPS // 2)
-        kernels = tables.read(tables.rank_directory(finished.out, 0), "kernels").to_pandas()
-        step = kernels[kernels.batch_index == STEPS - 2]
-        by_tool[tool] = len(step), float(step.duration_ns.sum())
-    (count, total), (count_cupti, total_cupti) = by_tool["torch"], by_tool["cupti"]
-    return [
-        Check("kernels of a step, cupti against torch, relative", abs(count_cupti / count - 1), 0.02),
-        Check("their time, cupti against torch, relative", abs(total_cupti / total - 1), 0.10),
-    ]
+    batches = STEPS_BEFORE_GRAPH + STEPS
+    checks = []
+    for backend in ("single", "ddp"):
+        eager, graph = (
+            lab.train("graph", backend=backend, batches=batches, graph=wanted)[1].loss.to_numpy()
+            for wanted in (False, True)
+        )
+        off = float(np.max(np.abs(graph / eager - 1)))
+        checks.append(Check(f"loss, graph against eager, {backend}", off, 2e-3))
+    return checks
+
+
+def cupti(lab: Lab) -> list[Check]:
+    """CUPTI's kernels against those of the torch profiler."""
+    return _against_torch(lab, "cupti") if lab.gpu else []
+
+
+def nsys(lab: Lab) -> list[Check]:
+    """The kernels in a report of nsys against those of the torch profiler."""
+    return _against_torch(lab, "nsys") if lab.gpu else []
+
+
+def ncu(lab: Lab) -> list[Check]:
+    """The kernels that ncu runs again and again against those of the torch profiler: their number alone.
+
+    It sets the GPU's clock to its base, and flushes caches: durations are others.
+    """
+    return _against_torch(lab, "ncu", with_time=False) if lab.gpu else []
+
+
+def _against_torch(lab: Lab, tool: str, with_time: bool = True) -> list[Check]:
+    (count, total), (of_torch, total_of_torch) = _kernels(lab, tool), _kernels(lab, "torch")
+    checks = [Check(f"kernels of a step, {tool} against torch, relative", abs(count / of_torch - 1), 0.02)]
+    if with_time:
+        off = abs(total / total_of_torch - 1)
+        checks.append(Check(f"their time, {tool} against torch, relative", off, 0.10))
+    return checks
+
+
+def _kernels(lab: Lab, tool: str) -> tuple[float, float]:
+    """Of a recorded step of a tiny run: how many kernels, copies and sets apart, and their time in ns.
+
+    Raises:
+        Absent: the tool is not on this machine.
+    """
+    if why := why_not_installed(tool):
+        raise Absent(why)
+    if tool == "cupti" and not is_importable("cupti.cupti"):
+        raise Absent("cupti-python is not installed")
+    run = lab.run(profile=tool, attribute_from=STEPS // 2)
+    out = Path(tempfile.mkdtemp(prefix=f"{tool}-", dir=lab.folder)) / "run"
+    steps_ms(run, out)
+    kernels = tables.read(tables.rank_directory(out, 0), "kernels").to_pandas()
+    kernels = kernels[~kernels["class"].isin(["memcpy", "memset"])]
+    steps = STEPS - STEPS // 2
+    return len(kernels) / steps, float(kernels.duration_ns.sum()) / steps
 
 
 def memory(lab: Lab) -> list[Check]:
@@ -161,8 +216,8 @@ def memory(lab: Lab) -> list[Check]:
 
 
 CHECKS: Mapping[str, Callable[[Lab], list[Check]]] = {
-    "precisions": precisions, "backends": backends, "loaders": loaders, "clocks": clocks, "tools": tools,
-    "memory": memory,
+    "precisions": precisions, "backends": backends, "loaders": loaders, "clocks": clocks, "graphs": graphs,
+    "cupti": cupti, "memory": memory, "nsys": nsys, "ncu": ncu,
 }  # fmt: skip
 
 

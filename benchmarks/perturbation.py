@@ -78,8 +78,8 @@ def fields_of(name: str, profiled: bool) -> dict[str, Any]:
     return {**POINT, **more, "profile": name if profiled else "none"}
 
 
-def steps_ms(run: Run, out: Path) -> dict[str, float]:
-    """Train, and give :data:`MEASURES` of the recorded batches' steps in ms.
+def steps_ms(run: Run, out: Path, limit_s: float = LIMIT_S) -> dict[str, float]:
+    """Train, for ``limit_s`` at most, and give :data:`MEASURES` of the recorded batches' steps in ms.
 
     Raises:
         UserError: the run failed; the message has its last line.
@@ -88,7 +88,7 @@ def steps_ms(run: Run, out: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}"]
     command = wrapped(run.profile, command, out, run.device, run.first_attributed, False)
     log = out / "log.txt"
-    ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(LIMIT_S), ROOT)
+    ended = run_processes(Local(this_machine()).processes(run, command, out), log, Limits(limit_s), ROOT)
     if ended.exit_code:
         last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         raise UserError(f"a run under {run.profile} failed: {last}")

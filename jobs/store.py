@@ -54,6 +54,12 @@ class RankReport(_Record):
     parameter_digest: str  # of the parameters at the end (train.report): equal on all ranks
     parameters: int = 0  # how many
     gradient_elements: dict[str, int] = {}  # rank 0: of each trained parameter, as the model registers them
+    # Of a program that was watched (profiling.watch): the class of its outermost module, the precision of the
+    # gradients that it exchanges, the processes of its data loader, the samples of a step; "", 0: not known.
+    model: str = ""
+    grad: str = ""
+    workers: int = 0
+    samples: int = 0
     forward_flops_per_image: float | None = None  # analytic, 1 multiply-add = 2
     training_flops_per_image: float | None = None
     startup_ns: int = 0  # process start to the first batch's start

@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from jobs.outcome import make_manifest
 from jobs.processes import Ended
 from jobs.run import Run, make_run
 from jobs.store import Manifest, RankReport
+from profiling import tables
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
@@ -49,87 +49,89 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
     raise UserError("ranks on several nodes need a folder that all of them see: give --out DIR")
 
 
-@dataclass(frozen=True)
-class Watched:
-    """What is known of a program that was watched on one rank, for its report and its run.
+def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: str) -> tuple[Run, list[str]]:
+    """The run that a program was, and those of its fields that are not known.
 
-    Attributes:
+    Its backend is left to the ranks' reports: a program is the same on one rank, which exchanges nothing.
+
+    Args:
+        report: of one of its ranks.
         program: its command.
-        samples: of a step of this rank; 0: not known.
-        workers: of its data loader.
     """
-
-    me: Identity
-    program: Sequence[str]
-    profile: str
-    model: ModelFacts
-    steps: int
-    samples: int
-    workers: int
-    startup_ns: int
-    findings: Sequence[str] = ()
-
-
-def run_of(one: Watched) -> tuple[Run, list[str]]:
-    """The run that a program was, and those of its fields that are not known."""
-    backend = one.model.backend.partition("/")[0]
     known: dict[str, Any] = {
-        "nodes": max(1, one.me.size // one.me.local_size),
-        "gpus_per_node": one.me.local_size,
-        "profile": one.profile,
-        "program": " ".join(one.program),
-        "batches": one.steps,
-        "workers": one.workers,
-        "device": "gpu" if one.model.on_gpu else "cpu",
+        "nodes": max(1, me.size // me.local_size),
+        "gpus_per_node": me.local_size,
+        "profile": profile,
+        "program": " ".join(program),
+        "batches": report.batches_done,
+        "workers": report.workers,
+        "device": "cpu" if report.device == "cpu" else "gpu",
     }
-    if model := re.sub(r"[^a-z0-9_]", "", one.model.name.lower()).lstrip("_0123456789")[:64]:
+    if model := re.sub(r"[^a-z0-9_]", "", report.model.lower()).lstrip("_0123456789")[:64]:
         known["model"] = model
-    if one.model.grad:
-        known["grad"] = one.model.grad
-    if one.samples:
-        known["batch"] = one.samples
-    if backend in ("ddp", "horovod", "single"):
-        known["backend"] = backend
+    if report.grad:
+        known["grad"] = report.grad
+    if report.samples:
+        known["batch"] = report.samples
     observed = {"profile_mode", "attribute_from", "profile_kernels", "profile_schedule"}
     return make_run(known), [name for name in Run.model_fields if name not in {*known, *observed}]
 
 
-def report_of(one: Watched) -> RankReport:
+def report_of(
+    me: Identity,
+    model: ModelFacts,
+    steps: int,
+    samples: int,
+    workers: int,
+    startup_ns: int,
+    findings: Sequence[str],
+) -> RankReport:
     """The report of a watched rank that ends now, for ``rank.json``.
 
     Of the parameters at the end it says nothing: a program may well divide them among its ranks.
+
+    Args:
+        samples: of a step of this rank; 0: not known.
+        workers: of its data loader.
     """
     import torch
 
-    device = one.model.device
-    on_gpu = device is not None and one.model.on_gpu
+    device = model.device
+    on_gpu = device is not None and model.on_gpu
     return RankReport(
-        rank=one.me.rank,
-        world_size=one.me.size,
-        local_rank=one.me.local_rank,
+        rank=me.rank,
+        world_size=me.size,
+        local_rank=me.local_rank,
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
-        backend=one.model.backend,
+        backend=model.backend,
         threads=torch.get_num_threads(),
-        batches_done=one.steps,
-        images_done=one.steps * one.samples,
+        batches_done=steps,
+        images_done=steps * samples,
         losses_finite=True,
         parameter_digest="",
-        parameters=one.model.parameters,
-        gradient_elements=one.model.elements if one.me.rank == 0 else {},
-        startup_ns=one.startup_ns,
+        parameters=model.parameters,
+        gradient_elements=model.elements if me.rank == 0 else {},
+        model=model.name,
+        grad=model.grad,
+        workers=workers,
+        samples=samples,
+        startup_ns=startup_ns,
         peak_memory_bytes=peak_memory_bytes(),
         peak_device_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
         peak_device_reserved_bytes=torch.cuda.max_memory_reserved(device) if on_gpu else None,
         device_used_bytes=device_used_bytes(device) if on_gpu and device is not None else None,
         versions=torch_versions(on_gpu),
-        findings=list(one.findings),
+        findings=list(findings),
     )
 
 
-def write_manifest(one: Watched, directory: Path, ended: Ended, started: datetime) -> Manifest:
+def write_manifest(
+    directory: Path, me: Identity, program: Sequence[str], profile: str, ended: Ended, started: datetime
+) -> Manifest:
     """Write the manifest of a watched program, once all ranks have left their reports."""
-    run, unknown = run_of(one)
+    report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
+    run, unknown = run_of(report, me, program, profile)
     if not ended.exit_code:
         by_hand.wait_for_reports(directory, run.ranks)
     command = [sys.executable, *sys.orig_argv[1:]]

@@ -66,6 +66,10 @@ class Markers:
         self._emitters = emitters
         self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES)
 
+    def are_heard(self) -> bool:
+        """Whether a collector records now; PyTorch's profiler is switched on and off."""
+        return any(not isinstance(emitter, TorchRanges) or emitter.is_on() for emitter in self._emitters)
+
     def begin(self) -> None:
         """Say that the first batch begins; each other one does where the one before ends."""
         for emitter in self._emitters:
@@ -180,12 +184,12 @@ class TorchRanges:
     def __init__(
         self, enter: Callable[[str], Any], leave: Callable[[Any], None], enabled: Callable[[], bool]
     ) -> None:
-        self._enter, self._leave, self._enabled = enter, leave, enabled
+        self._enter, self._leave, self.is_on = enter, leave, enabled
         self._open: list[Any] = []
 
     def push(self, name: str) -> None:
         # What was pushed is popped, also when the profiler is switched on or off between.
-        self._open.append(self._enter(name) if self._enabled() else None)
+        self._open.append(self._enter(name) if self.is_on() else None)
 
     def pop(self, name: str) -> None:
         opened = self._open.pop()

@@ -29,7 +29,7 @@ from profiling.arguments import Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, did_you_mean, run_command
 from profiling.identity import Identity, read_identity
-from profiling.tools import STARTED, open_capture
+from profiling.tools import STARTED, Options, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.program import __file__ as program_file
@@ -41,6 +41,7 @@ from profiling.watching.watched import (
     findings_of,
     usual_samples,
 )
+from profiling.wrap import has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
@@ -69,6 +70,8 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
         help=f"first step (from 0) that the profiler records [half of --batches; else {FIRST_RECORDED}, and "
         f"{RECORDED} steps from there]")  # fmt: skip
     add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
+    # This process is the one that a profiler of ours has started.
+    add("--inside", action="store_true", help=argparse.SUPPRESS)
     add(
         "-m",
         dest="module",
@@ -125,6 +128,18 @@ def main(arguments: list[str] | None = None) -> int:
     out, mine = _prepare(given, program, me)
     started = datetime.now(UTC)
     wanted = wanted_of(given)
+    if mine and wraps(given.profile):
+        words = sys.argv[1:] if arguments is None else arguments
+        ended = Ended(_under_profiler(given, words, out, me, wanted))
+    else:
+        ended = _watched(given, program, out, me, wanted)
+    if mine and me.rank == 0 and (tables.rank_directory(out, 0) / RANK_REPORT).exists():
+        return _write_run(out, me, program, given.profile, ended, started)
+    return ended.exit_code
+
+
+def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identity, wanted: Wanted) -> Ended:
+    """Run the program in this process, and write what was seen of this rank."""
     directory = tables.rank_directory(out, me.rank)
     directory.mkdir(parents=True, exist_ok=True)
     capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
@@ -136,26 +151,39 @@ def main(arguments: list[str] | None = None) -> int:
     if steps is None:
         if me.rank == 0:
             _say(f"no results: {_why_nothing()}")
-        return code or EXIT_FAILED
-    findings = [*capture.write(), *findings_of(steps, watch.hooks.seen, wanted, watch.has_host_clock)]
+        return Ended(code or EXIT_FAILED)
+    findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
-    one = watched.Watched(
-        me, program.words, given.profile, watch.model_facts, len(steps), usual_samples(steps, wanted),
-        watch.hooks.seen.workers, watch.startup_ns, findings,
+    report = watched.report_of(
+        me, watch.model_facts, len(steps), usual_samples(steps, wanted), watch.hooks.seen.workers,
+        watch.startup_ns, findings,
     )  # fmt: skip
-    write_record(directory / RANK_REPORT, watched.report_of(one))
+    write_record(directory / RANK_REPORT, report)
     leave_group()
-    if mine and me.rank == 0:
-        return _write_run(one, out, Ended(code, reason), started)
-    return code
+    return Ended(code, reason)
+
+
+def _under_profiler(
+    given: argparse.Namespace, words: list[str], out: Path, me: Identity, wanted: Wanted
+) -> int:
+    """Run this command under a profiler that watches a process from outside; the exit code."""
+    first = wanted.recordings[0].start
+    options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
+    inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
+    return run_wrapped(given.profile, inside, out, options, given.keep_raw)
 
 
 def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
-    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs)."""
+    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs).
+
+    It is found also when the program has gone to another folder (as Hydra does).
+    """
+    if given.inside:
+        return given.out, False
     if given.out is None:
-        return watched.PARENT / watched.new_name(program.name, me, os.environ), True
-    out = given.out
+        return (watched.PARENT / watched.new_name(program.name, me, os.environ)).absolute(), True
+    out = given.out.absolute()
     mine = by_hand.is_by_hand(out)
     if mine:
         by_hand.check_unused(out, given.overwrite)
@@ -202,11 +230,13 @@ def _why_nothing() -> str:
     )
 
 
-def _write_run(one: watched.Watched, out: Path, ended: Ended, started: datetime) -> int:
+def _write_run(
+    out: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime
+) -> int:
     """Write the manifest, and say what was found; the exit code."""
-    manifest = watched.write_manifest(one, out, ended, started)
-    size = one.me.size
-    _say(f"watched {one.steps} steps on {size} rank{'s' if size > 1 else ''}", *manifest.findings)
+    manifest = watched.write_manifest(out, me, program.words, profile, ended, started)
+    ranks = f"{me.size} rank{'s' if me.size > 1 else ''}"
+    _say(f"watched {manifest.run.batches} steps on {ranks}", *manifest.findings)
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED

@@ -139,6 +139,11 @@ def add_findings(report: Path, findings: list[str]) -> None:
     partial.replace(report)
 
 
+def has_gpu() -> bool:
+    """Whether this machine has a GPU that programs may use."""
+    return any(map(glob, _GPUS))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
     parser = Parser(
@@ -166,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = given.arguments[given.arguments[:1] == ["--"] :]
     if not command:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
-    gpu = given.device == "gpu" or (given.device == "auto" and any(map(glob, _GPUS)))
+    gpu = given.device == "gpu" or (given.device == "auto" and has_gpu())
     me = read_identity(os.environ)
     options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE

@@ -16,6 +16,7 @@ _BETWEEN = 2  # blanks between two columns
 _EDGES = 2  # blanks before the first and behind the last column
 _LONG_NAME = 12  # characters from which on names lose what all begin or end with
 _NAME_LENGTHS = (24, 16)  # characters to which names are cut, in the middle, where nothing else helps
+_WORTH_IT = 3  # characters that a cut name has to lose
 _LONG_TEXT = 30  # characters from which on text that is no name is wrapped
 _INTERVAL = re.compile(r"\s*\[[^\]]*\]")
 _TOKEN = re.compile(r"\[[^\]]*\]|\S+")  # of a heading: "[>=95 %]" is one
@@ -146,8 +147,9 @@ def _common_start(names: set[str]) -> str:
 
 
 def _cut(column: Column, rows: Rows, most: int) -> Column:
-    """Long names without their middle, if they still differ."""
-    names = {text: shortened(text, most) for row in rows if (text := column.text(row))}
+    """Names that are much longer without their middle, if they still differ."""
+    texts = {column.text(row) for row in rows}
+    names = {text: shortened(text, most) if len(text) > most + _WORTH_IT else text for text in texts}
     return _changed(column, names) if len(set(names.values())) == len(names) else column
 
 

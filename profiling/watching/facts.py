@@ -47,13 +47,24 @@ def facts_of(model: "torch.nn.Module | None") -> ModelFacts:
         return ModelFacts(backend=_backend(None))
     parameters = list(model.named_parameters())
     return ModelFacts(
-        name=type(getattr(model, "module", model)).__name__,
+        name=_class_of(model),
         backend=_backend(model),
         parameters=sum(one.numel() for _, one in parameters),
         elements={name: one.numel() for name, one in parameters if one.requires_grad},
         grad=_precision_of_gradients(model),
         device=parameters[0][1].device if parameters else None,
     )
+
+
+def _class_of(model: "torch.nn.Module") -> str:
+    """The class of the user's own module, without what DDP, the compiler or fully_shard put around it."""
+    for wrapper in ("module", "_orig_mod"):
+        inner = model._modules.get(wrapper)
+        if inner is not None and len(model._modules) == 1:
+            return _class_of(inner)
+    of = type(model)
+    names = [base.__name__ for base in of.__bases__]
+    return names[-1] if "FSDPModule" in names else of.__name__
 
 
 def has_group() -> bool:

@@ -15,8 +15,10 @@ from profiling.step_clock import Clock
 
 # The kinds of segments. EVALUATION: a forward pass without gradients; STEP: what an explicit marker encloses,
 # of which only the rest is left; PAUSE: what a profiler takes to start.
-LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = range(7)
+LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = KINDS = range(7)
 UNKNOWN = -1
+_RANGES = (FORWARD, BACKWARD, UPDATE)  # what collectors are told of
+_MAY_END = (UPDATE, STEP, BACKWARD)  # with these a step may end
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,12 @@ class Segments:
 class Recorder:
     """Records segments as they begin and end, on one clock, and tells the collectors of the stages.
 
+    Attributes:
+        begins: is called before each segment, with its kind; None: not any more.
+        open: of each kind, how many segments are under way, interrupted or not.
+        heard: whether the collectors are told.
+
     Args:
-        begins: is called before each segment, with its kind.
         ended: is called after each segment that ended whole, with its kind and who it was of.
     """
 
@@ -54,51 +60,59 @@ class Recorder:
         begins: Callable[[int], None],
         ended: Callable[[int, int], None],
     ) -> None:
-        self._clock, self._begins, self._ended = clock, begins, ended
-        self._ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
+        self.begins: Callable[[int], None] | None = begins
+        self.open = [0] * len(KINDS)
+        self.heard = True
+        self._clock, self._tick, self._ended = clock, clock.tick, ended
+        ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
+        self._ranges = [ranges.get(kind) for kind in KINDS]
         self._kind, self._whole = array("b"), array("b")
         self._who, self._samples = array("i"), array("i")
         self._begin, self._end = array("q"), array("q")
-        self._open: list[list[int]] = []  # kind, who, the tick at which its present piece began
+        self._stack: list[list[int]] = []  # kind, who, the tick at which its present piece began
 
     def __len__(self) -> int:
         return len(self._kind)
 
-    def is_open(self, kind: int) -> bool:
-        """Whether a segment of a kind is under way, interrupted or not."""
-        return any(one[0] == kind for one in self._open)
-
     def enter(self, kind: int, who: int = 0) -> None:
         """A segment begins; what is under way is interrupted."""
-        self._begins(kind)
-        if self._open:
-            self._leave_range(self._open[-1][0])
-        tick = self._clock.tick()
-        if self._open:
-            self._add(self._open[-1], tick, whole=False)
-        self._open.append([kind, who, tick])
-        if kind in self._ranges:
-            self._ranges[kind].__enter__()
+        if self.begins is not None:
+            self.begins(kind)
+        stack = self._stack
+        if stack and self.heard and (outer := self._ranges[stack[-1][0]]) is not None:
+            outer.__exit__(None, None, None)
+        tick = self._tick()
+        if stack:
+            self._add(stack[-1], tick, False, UNKNOWN)
+        stack.append([kind, who, tick])
+        self.open[kind] += 1
+        if self.heard and (own := self._ranges[kind]) is not None:
+            own.__enter__()
 
     def leave(self, samples: int = UNKNOWN, whole: bool = True) -> None:
         """The segment that began last ends; what it interrupted goes on."""
-        kind, who, _ = self._open[-1]
-        self._leave_range(kind)
-        tick = self._clock.tick()
-        self._add(self._open.pop(), tick, whole, samples)
-        if self._open:
-            outer = self._open[-1]
+        stack = self._stack
+        one = stack.pop()
+        kind = one[0]
+        if self.heard and (own := self._ranges[kind]) is not None:
+            own.__exit__(None, None, None)
+        tick = self._tick()
+        self.open[kind] -= 1
+        self._add(one, tick, whole, samples)
+        if stack:
+            outer = stack[-1]
             outer[2] = tick
-            if outer[0] in self._ranges:
-                self._ranges[outer[0]].__enter__()
-        if whole:
-            self._ended(kind, who)
+            if self.heard and (others := self._ranges[outer[0]]) is not None:
+                others.__enter__()
+        if whole and kind in _MAY_END:
+            self._ended(kind, one[1])
 
-    def _leave_range(self, kind: int) -> None:
-        if kind in self._ranges:
-            self._ranges[kind].__exit__(None, None, None)
+    def hear(self, heard: bool) -> None:
+        """From the next segment on tell the collectors, or do not; not while a range is open."""
+        if not any(self.open[kind] for kind in _RANGES):
+            self.heard = heard
 
-    def _add(self, one: list[int], tick: int, whole: bool, samples: int = UNKNOWN) -> None:
+    def _add(self, one: list[int], tick: int, whole: bool, samples: int) -> None:
         self._kind.append(one[0])
         self._who.append(one[1])
         self._begin.append(one[2])

@@ -9,10 +9,11 @@ import numpy as np
 from profiling import markers, tables
 from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
-from profiling.step_clock import HostClock, open_clock
+from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
 from profiling.watching.facts import ModelFacts, facts_of
-from profiling.watching.hooks import MOST_SEARCHES, Hooks, Seen
+from profiling.watching.hooks import Hooks
+from profiling.watching.modules import MOST_SEARCHES
 from profiling.watching.segments import (
     BACKWARD,
     FORWARD,
@@ -26,7 +27,7 @@ from profiling.watching.segments import (
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 class Enough(SystemExit):
@@ -53,7 +54,7 @@ class _Explicit:
 
     def push(self, name: str) -> None:
         recorder, kind = self._hooks.recorder(), self._KINDS[name]
-        self._entered.append(recorder is not None and not recorder.is_open(kind))
+        self._entered.append(recorder is not None and not recorder.open[kind])
         if recorder is not None and self._entered[-1]:
             recorder.enter(kind)
 
@@ -104,7 +105,8 @@ class Watch:
 
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._clock = open_clock("cuda" if on_gpu else "cpu")
-        self.has_host_clock = isinstance(self._clock, HostClock)
+        self.has_host_clock = not on_gpu
+        self.hooks.is_capturing = torch.cuda.is_current_stream_capturing if on_gpu else None
         self._markers = open_markers()
         recorder = self._recorder = Recorder(self._clock, self._markers, self._begins, self._ended)
         self.startup_ns = process_age_ns()
@@ -114,40 +116,43 @@ class Watch:
         return recorder
 
     def _begins(self, kind: int) -> None:
+        assert self._recorder is not None
         # A program that has an optimizer may accumulate gradients for long before its first step.
-        if self._on and not self.hooks.seen.has_optimizer and self._ends.begins(kind):
+        if self.hooks.modules.has_optimizer or self.hooks.seen.optimizers:
+            self._recorder.begins = None
+        elif self._on and self._ends.begins(kind):
             self._step_ended()
 
     def _ended(self, kind: int, who: int) -> None:
         assert self._recorder is not None
         # Within a step that is marked, nothing else ends one.
-        if self._on and not self._recorder.is_open(STEP) and self._ends.ended(kind, who):
+        if self._on and not self._recorder.open[STEP] and self._ends.ended(kind, who):
             self._step_ended()
 
     def _step_ended(self) -> None:
-        self._markers.end_of_batch()
+        assert self._recorder is not None
+        if self._recorder.heard:
+            self._markers.end_of_batch()
         self._clock.settle()
         steps = self._ends.steps
         # Modules that are called in none of the first steps are looked for once more.
         if steps <= MOST_SEARCHES:
-            self.model_facts = facts_of(self.model)
+            self.model_facts = facts_of(self.hooks.modules.largest)
         if self.wanted.batches and steps >= self.wanted.batches:
             raise Enough
-        self._switch(steps)
+        if self.wanted.recordings:
+            self._switch(steps)
+        # Asked once a step: what nobody hears would cost as much as all the rest.
+        if self._markers.are_heard() != self._recorder.heard:
+            self._recorder.hear(not self._recorder.heard)
 
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
         assert self._recorder is not None
         if any(index in (one.start, one.stop) for one in self.wanted.recordings):
             self._recorder.enter(PAUSE)
-            switch(self._capture, self.wanted.recordings, 0, index, self.model)
+            switch(self._capture, self.wanted.recordings, 0, index, self.hooks.modules.largest)
             self._recorder.leave()
-
-    @property
-    def model(self) -> "torch.nn.Module | None":
-        """The outermost module of most parameters that is there."""
-        there = [one for one in (module() for module in self.hooks.seen.modules) if one is not None]
-        return max(there, key=lambda one: sum(p.numel() for p in one.parameters()), default=None)
 
     def stop(self) -> Steps | None:
         """The program has ended: its steps; None where nothing was seen."""
@@ -187,9 +192,12 @@ def usual_samples(steps: Steps, wanted: Wanted) -> int:
     return int(np.median(known)) if len(known) else 0
 
 
-def findings_of(steps: Steps, seen: Seen, wanted: Wanted, has_host_clock: bool) -> list[str]:
+def findings_of(watch: Watch, steps: Steps) -> list[str]:
     """What is to be said of a program's steps, a sentence each."""
+    hooks, wanted, seen = watch.hooks, watch.wanted, watch.hooks.seen
     findings = []
+    if watch.has_host_clock and watch.model_facts.on_gpu:
+        findings.append("times are the host's: the model came to the GPU after the first data were loaded")
     if steps.by != BY_OPTIMIZER:
         why = "" if seen.optimizers else "no optimizer's step was seen: "
         findings.append(f"{why}a step ends with {steps.by}")
@@ -198,6 +206,8 @@ def findings_of(steps: Steps, seen: Seen, wanted: Wanted, has_host_clock: bool) 
         findings.append(
             f"{len(seen.optimizers)} optimizers ({names}): a step ends with the one that steps last"
         )
+    if (models := hooks.modules.trained) > 1:
+        findings.append(f"{models} models are trained: model and parameters are of the largest")
     if wanted.per_step > 1:
         findings.append(f"{wanted.per_step} optimizer steps make one step (--steps-per-batch)")
     findings += _of_passes(steps)
@@ -207,7 +217,7 @@ def findings_of(steps: Steps, seen: Seen, wanted: Wanted, has_host_clock: bool) 
         findings.append("no PyTorch data loader: load is 0; its time is in the end of the step before")
     if not wanted.samples and (steps.samples == UNKNOWN).any():
         findings.append("samples per step are unknown: give --samples N (per rank)")
-    if not seen.modules_called:
+    if not hooks.modules.ever_called:
         findings.append(
             "no module's forward pass was seen (is the step compiled?): forward is the time between load and "
             "backward"

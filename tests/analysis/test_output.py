@@ -229,6 +229,17 @@ def test_names_without_common_parts_are_cut_in_the_middle_if_they_still_differ()
     assert {fit(alike, columns, 30).columns[0].text(row) for row in alike} == {"a", "b"}
 
 
+def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: Path, monkeypatch) -> None:
+    runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
+    write_sweep(tmp_path, runs)
+    monkeypatch.setenv("COLUMNS", "70")
+    for command, heading in (("activities", "name"), ("utilization", "speedup"), ("stragglers", "verdict")):
+        out = run(f"analysis.{command}", tmp_path).out
+        assert "Not shown in 70 columns: " in out, command
+        heads = out[: out.index(" ──")]
+        assert heading in heads, command
+
+
 def test_long_text_is_wrapped_in_the_room_there_is() -> None:
     why = "not near any limit: 35 % of the arithmetic roof, and no counters were read of it"
     rows: Rows = [{"kernel": "gemm", "why": why}]

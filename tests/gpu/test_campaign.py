@@ -25,9 +25,10 @@ def one_thread():
 
 def test_the_command_on_a_cpu(tmp_path):
     parts = "machine,speed,batches,markers"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "3", "--parts", parts]
+    # It takes 15 s of a processor; the time is for a machine that has much else to do.
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "9", "--parts", parts]
     done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=170, check=False
+        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=560, check=False
     )
     assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()
     report = json.loads((tmp_path / "gpu.json").read_text())

@@ -1,13 +1,20 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from analysis.measures.batches.series import series_of
+from analysis.measures.scaling.baselines import base_of
 from analysis.results.load import load
+from jobs import watched
 from jobs.store import MANIFEST
 from profiling import tables
 from profiling.errors import UserError
+from profiling.identity import Identity
 from profiling.watch import main, parse, wanted_of
+from profiling.watching.facts import ModelFacts
 from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
@@ -35,6 +42,20 @@ def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
     assert series_of(study, study.sources[0]).images.tolist() == [8] * 16
 
 
+def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
+    me, reports = Identity(launcher="torchrun"), []
+    model = ModelFacts(name="Net", backend="single", grad="fp32")
+    reports.append(watched.report_of(me, model, 9, 4, 0, 1, []))
+    two = Identity(size=2, local_size=2, launcher="torchrun")
+    reports.append(watched.report_of(two, replace(model, backend="ddp/gloo"), 9, 4, 0, 1, []))
+    fields = []
+    for who, report in zip((me, two), reports, strict=True):
+        run, unknown = watched.run_of(report, who, ["train.py"], "none")
+        fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
+    assert [base_of(number, fields, "weak") for number in (0, 1)] == [0, 0]
+    assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
+
+
 def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path):
     out, done = tmp_path / "run", tmp_path / "done"
     program = (PROGRAMS / "ddp.py", "--done", done)
@@ -55,6 +76,18 @@ def test_the_torch_profiler_records_the_later_half(tmp_path):
     convolutions = kernels[kernels["class"] == "convolution"]
     assert set(convolutions.direction) == {"fprop", "bprop"}
     assert convolutions.layer.notna().any()
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
+def test_a_profiler_that_watches_from_outside(tmp_path):
+    out = tmp_path / "run"
+    watch("--out", out, "--batches", 6, "--profile", "nsys", PROGRAMS / "ddp.py")
+    manifest = manifest_of(out)
+    assert manifest.done and manifest.run.profile == "nsys" and len(batches_of(out)) == 6
+    names = tables.read(tables.rank_directory(out, 0), "markers")["name"].to_pylist()
+    # From the fourth step on.
+    assert [names.count(one) for one in (*tables.STAGES, tables.END_OF_BATCH)] == [3] * 4
+    assert any(one.startswith("nsys: its clock and step timings agree") for one in manifest.findings)
 
 
 def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path):
@@ -107,6 +140,20 @@ def test_results_are_not_overwritten_unasked(tmp_path):
     (out / MANIFEST).write_text("{}")
     with pytest.raises(UserError, match="already holds a run"):
         main(["--out", str(out), str(PROGRAMS / "ddp.py")])
+
+
+def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "goes.py").write_text(
+        "import os, torch\n"
+        "os.chdir('elsewhere')\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3): model(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+    )
+    watch("--out", "run", "goes.py", folder=tmp_path)
+    assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
 
 
 def test_what_is_recorded_without_a_number_of_steps():

@@ -58,6 +58,7 @@ def test_a_model_divided_by_fully_shard(tmp_path):
         rows = batches_of(tmp_path / "run", rank)
         assert len(rows) == 6 and (rows[STAGES] > 0).all(axis=None) and (rows.images == 4).all()
     assert report_of(tmp_path / "run").backend == "fsdp2/gloo"
+    assert report_of(tmp_path / "run").model == "Sequential"
 
 
 def test_horovod_under_mpirun(tmp_path):
@@ -67,7 +68,7 @@ def test_horovod_under_mpirun(tmp_path):
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     launcher = [str(mpirun), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH"]
     watch("--out", tmp_path / "run", PROGRAMS / "with_horovod.py", ranks=2, launcher=launcher)
-    assert manifest_of(tmp_path / "run").run.backend == "horovod"
+    assert report_of(tmp_path / "run").backend == "horovod"
     for rank in (0, 1):
         rows = batches_of(tmp_path / "run", rank)
         assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)

@@ -35,14 +35,15 @@ METRICS = (
     Metric("time_s", "total"),
     Metric("calls", "number of calls"),
     Metric("avg_us", "mean duration of a call"),
-    Metric("min_us", "shortest call"),
-    Metric("max_us", "longest call"),
+    Metric("min_us", "shortest call", priority=0),
+    Metric("max_us", "longest call", priority=0),
     Metric("class", "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)", text=True),
     Metric(
         "name",
         "full kernel name; [CUDA memcpy HtoD] etc. for copies",
         show=lambda name: name if len(name) <= 60 else f"{name[:57]}...",
         text=True,
+        priority=2,
     ),
 )
 SHARES = (

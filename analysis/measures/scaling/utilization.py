@@ -75,6 +75,7 @@ METRICS = (
         "speedup",
         CONFIDENCE,
         places=2,
+        priority=2,
     ),
     Metric("unknown", "reason why a value is missing", text=True),
 )

@@ -1,0 +1,173 @@
+"""Parts of benchmarks.gpu: images/s, against a bare loop and by what a run can be given."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import gpu_checks, training
+from benchmarks.gpu_part import Part, finish, free
+from jobs.run import Run, make_run
+from profiling.errors import UserError
+from train.device import set_kernels
+from train.device_name import device_name
+from train.loaders import build_loader
+from train.models import build_model, flops_per_image
+from train.rank import _bare_model, compiled
+from train.step import stream_of
+from train.studies.memory import is_out_of_memory
+
+# Images/s that ResNet50 in bf16, channels_last, should reach at batch 256, synthetic, by the GPU's name.
+TARGETS = {"H200": 3500.0, "H100": 3000.0}
+LEAST_OF_BARE = 0.99
+
+
+def rate(run: Run, device: torch.device, seconds: float, steps: int) -> float:
+    """Images/s of our loop: the median over blocks of steps, after a warm-up.
+
+    Raises:
+        UserError: the run cannot be done here.
+    """
+    set_kernels(run, device)
+    loader = build_loader(run, 0, 1, device)
+    try:
+        with stream_of(run, device):
+            train = training.our_loop(run, device, compiled(_bare_model(run, device), run), loader)
+            train(run.steps_before_graph + 1)
+            return median_rate(train, run.batch, device, seconds, steps)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise UserError("not enough memory") from None
+        raise
+    finally:
+        loader.close()
+        free()
+
+
+def median_rate(
+    train: Callable[[int], None], batch: int, device: torch.device, seconds: float, steps: int
+) -> float:
+    """Images/s of a loop, the median over blocks of so many steps."""
+    start = time.monotonic()
+    train(steps)
+    finish(device)
+    found: list[float] = []
+    while not found or (time.monotonic() - start < seconds and len(found) < 50):
+        before = time.perf_counter()
+        train(steps)
+        finish(device)
+        found.append(steps * batch / (time.perf_counter() - before))
+    return float(np.median(found))
+
+
+def share_of_peak(run: Run, device: torch.device, images_per_s: float) -> float | None:
+    """MFU by the datasheet's peak; None where it is not known."""
+    from analysis.measures.kernels import peaks
+
+    peak = peaks.find(device_name(device)) if device.type == "cuda" else None
+    if peak is None or run.compute not in peak.flops_per_s:
+        return None
+    return (
+        flops_per_image(build_model(run.model), run.image_size)[1]
+        * images_per_s
+        / peak.flops_per_s[run.compute]
+    )
+
+
+def speed(part: Part) -> None:
+    run, device = make_run({**part.scale.run, "loader": "synthetic"}), part.device
+    set_kernels(run, device)
+    torch.manual_seed(0)
+    loader = build_loader(run, 0, 1, device)
+    ours = training.our_loop(run, device, _bare_model(run, device), loader)
+    bare = training.bare_loop(run, device, _bare_model(run, device), training.bare_batches(run, device))
+    steps = part.scale.steps
+    before = time.monotonic()
+    training.by_turns(ours, bare, 1, steps, device)
+    one_s = (time.monotonic() - before) / (1 + training.WARM_UP_BLOCKS)
+    pairs = max(
+        3, min(50, int(min(0.7 * part.left_s, 4 * part.scale.cell_s) / one_s) - training.WARM_UP_BLOCKS)
+    )
+    found = training.by_turns(ours, bare, pairs, steps, device).ratio()
+    ours_rate, bare_rate = (run.batch * 1e3 / found[f"{name}_ms"] for name in ("ours", "bare"))
+    share = found["bare_ms"] / found["ours_ms"]
+    rows = part.table("loop", "images/s", "ms a step", "share of the peak")
+    rows.append(["scaleprof", ours_rate, found["ours_ms"], share_of_peak(run, device, ours_rate)])
+    rows.append(["bare PyTorch", bare_rate, found["bare_ms"], share_of_peak(run, device, bare_rate)])
+    low, high = (1 / edge for edge in reversed(found["interval"]))
+    part.notes.append(f"{share:.3f} of the bare loop (95 %: {low:.3f} to {high:.3f}, {found['pairs']} pairs)")
+    part.notes.append("the run: " + ", ".join(f"{name} {value}" for name, value in part.scale.run.items()))
+    if device.type != "cuda":
+        return
+    if share < LEAST_OF_BARE:
+        part.wrong.append(f"{share:.3f} of the bare loop, at least {LEAST_OF_BARE} wanted")
+    name = torch.cuda.get_device_name(device)
+    target = next((target for gpu, target in TARGETS.items() if gpu in name), None)
+    if target and ours_rate < target:
+        part.wrong.append(f"{ours_rate:.0f} images/s, at least {target:.0f} wanted of a {name}")
+
+
+def batches(part: Part) -> None:
+    _rates(part, "batch", {str(size): {"batch": size} for size in part.scale.batches})
+
+
+def precisions(part: Part) -> None:
+    cells = {
+        f"{compute}{', channels_last' if last else ''}": {"compute": compute, "channels_last": last}
+        for compute in part.scale.precisions
+        for last in (True, False)
+    }
+    _rates(part, "precision", cells)
+
+
+def launches(part: Part) -> None:
+    _rates(part, "launches", part.scale.launches, least_s=30.0)
+
+
+def _rates(part: Part, what: str, cells: Mapping[str, Mapping[str, Any]], least_s: float = 3.0) -> None:
+    """A table of images/s of synthetic data, of one varied field."""
+    rows = part.table(what, "images/s", "ms a step", "share of the peak")
+    for name, seconds in part.cells(list(cells), least_s if part.device.type == "cuda" else 0.5):
+        run = make_run({**part.scale.run, "loader": "synthetic", **cells[name]})
+        try:
+            found = rate(run, part.device, min(part.scale.cell_s, 0.6 * seconds), part.scale.steps)
+        except UserError as error:
+            part.left_out[f"{what} {name}"] = str(error)
+            continue
+        rows.append([name, found, run.batch * 1e3 / found, share_of_peak(run, part.device, found)])
+
+
+def loaders(part: Part) -> None:
+    data = gpu_checks.make_data(part.out / "data", part.scale.images)
+    rows = part.table("loader", "workers", "images/s, training", "images/s, loading alone")
+    names = ["synthetic", "dali-gpu", "pytorch", "dali-cpu-to-gpu", "dali-cpu"]
+    workers = max(1, min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+    for name, seconds in part.cells(names, 3.0 if part.device.type == "cuda" else 0.5):
+        fields = {**part.scale.run, "loader": name, "workers": workers}
+        try:
+            run = make_run({**fields, **({} if name == "synthetic" else {"data": str(data)})})
+            each_s = min(part.scale.cell_s, 0.4 * seconds)
+            trained = rate(run, part.device, each_s, part.scale.steps)
+            alone = None if name == "synthetic" else _alone(run, part.device, each_s)
+        except (UserError, ImportError) as error:
+            part.left_out[name] = str(error)
+            continue
+        rows.append([name, workers, trained, alone])
+
+
+def _alone(run: Run, device: torch.device, seconds: float) -> float:
+    """Images/s of a loader whose batches nobody trains on."""
+    loader = build_loader(run, 0, 1, device)
+
+    def take(count: int) -> None:
+        for _ in range(count):
+            next(loader)
+
+    try:
+        return median_rate(take, run.batch, device, seconds, 4)
+    finally:
+        loader.close()
+        free()
