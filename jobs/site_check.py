@@ -36,7 +36,7 @@ def _parts(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
         yield Presence("modules", not why, why or ", ".join(site.modules), remedy)
     if shutil.which("sinfo", path=environment.get("PATH")):
         yield _partition(site, environment)
-    for name in site.network.model_fields_set:
+    for name in sorted(site.network.model_fields_set):
         yield from _network(f"network.{name}", getattr(site.network, name), site)
     for data, here in site.data.items():
         yield _path(f"data {data}", ROOT / here, f"correct `data` in {site.where}")

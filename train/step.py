@@ -109,11 +109,9 @@ class GraphedStep(Step):
         pool = torch.cuda.graph_pool_handle()
         stream = torch.cuda.current_stream()
 
-        @contextmanager
-        def into(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        def into(graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
             # Threads of loaders and NCCL's watchdog go on meanwhile, which the strictest mode forbids.
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                yield
+            return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
 
         with into(graphs[0]):
             loss = super().forward(*self._batch)

@@ -48,6 +48,8 @@ class Hooks:
         self._updates: list[bool] = []  # those under way; whether each is the outermost
         self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._is_compiling: Callable[[], bool] = lambda: False
+        # On a GPU: events of ours would become a part of the graph that is being captured.
+        self.is_capturing: Callable[[], bool] | None = None
 
     def attach(self) -> None:
         """Put the hooks into PyTorch, which has been imported."""
@@ -72,6 +74,8 @@ class Hooks:
             return None
         if self._recorder is None:
             self._recorder = self._open_recorder()
+        if self.is_capturing is not None and self.is_capturing():
+            return None
         return self._recorder
 
     # --- loaders --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from profiling import markers, tables
 from profiling.markers import hear_program, open_markers
 from profiling.process_facts import process_age_ns
-from profiling.step_clock import HostClock, open_clock
+from profiling.step_clock import open_clock
 from profiling.tools import Capture, switch
 from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
@@ -105,7 +105,8 @@ class Watch:
 
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._clock = open_clock("cuda" if on_gpu else "cpu")
-        self.has_host_clock = isinstance(self._clock, HostClock)
+        self.has_host_clock = not on_gpu
+        self.hooks.is_capturing = torch.cuda.is_current_stream_capturing if on_gpu else None
         self._markers = open_markers()
         recorder = self._recorder = Recorder(self._clock, self._markers, self._begins, self._ended)
         self.startup_ns = process_age_ns()

@@ -41,9 +41,10 @@ class FakeDevice:
     """A device's timing at its narrowest: elapsed times are 32-bit milliseconds, as those of CUDA events."""
 
     def __init__(self) -> None:
-        self.now_ns, self.waits = 0, 0
+        self.now_ns, self.waits, self.events, self.recorded = 0, 0, 0, 0
 
     def event(self) -> "FakeEvent":
+        self.events += 1
         return FakeEvent(self)
 
     def synchronize(self) -> None:
@@ -52,13 +53,18 @@ class FakeDevice:
 
 class FakeEvent:
     def __init__(self, device: FakeDevice) -> None:
-        self.device, self.at_ns = device, None
+        self.device, self.at_ns, self.number = device, None, 0
 
     def record(self) -> None:
-        self.at_ns = self.device.now_ns
+        self.at_ns, self.number = self.device.now_ns, self.device.recorded
+        self.device.recorded += 1
 
     def synchronize(self) -> None:
         self.device.waits += 1
+
+    def query(self) -> bool:
+        """The device is 200 events behind."""
+        return self.number + 200 < self.device.recorded
 
     def elapsed_time(self, later: "FakeEvent") -> float:
         return float(np.float32((later.at_ns - self.at_ns) / 1e6))
@@ -121,3 +127,18 @@ def test_the_age_of_a_process_is_what_its_parent_sees():
     before, age, after = map(int, child.communicate(timeout=600)[0].split())
     tick = 20_000_000  # the kernel counts in hundredths of a second
     assert before - started - tick <= age <= after - begun + tick
+
+
+def test_a_long_loop_uses_its_events_again_and_reads_none_that_is_not_over():
+    device = FakeDevice()
+    clock = DeviceClock(device.event, device.synchronize)
+    clock.start()
+    waits, truth = device.waits, []
+    for _ in range(2000):
+        for _ in range(8):
+            device.now_ns += 1_000_000 * (1 + len(truth) % 3)
+            assert clock.tick() == len(truth)
+            truth.append(device.now_ns)
+        clock.settle()
+    assert device.waits == waits and device.events < 700
+    assert np.diff(clock.instants_ns()).tolist() == np.diff(truth).tolist()

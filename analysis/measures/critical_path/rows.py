@@ -90,42 +90,48 @@ def of_run(paths: RunPaths, by: Sequence[str] = ()) -> Rows:
     """The rows of a run, the longest part first; then those of several parts at once."""
     if not paths.steps:
         return []
-    source, count = paths.source, len(paths.steps)
-    step_ns = sum(one.step_ns for one in paths.steps) / count
+    return _by_levels(paths, by) if by else _by_part(paths)
+
+
+def _by_levels(paths: RunPaths, by: Sequence[str]) -> Rows:
+    groups = _pieces(paths).fillna("").groupby(["part", *by], sort=False, observed=True)
+    found = [
+        _row(paths, str(part), group) | dict(zip(by, values, strict=True))
+        for (part, *values), group in groups
+    ]
+    return sorted(found, key=lambda row: -row["path_ms"])
+
+
+def _by_part(paths: RunPaths) -> Rows:
     pieces = _pieces(paths)
-    whole = {"id": source.id, **source.fields, "repetition": source.repetition}
-
-    def row(part: str, found: "pd.DataFrame") -> dict[str, Any]:
-        ns = int(found["duration_ns"].sum()) / count
-        return {
-            **whole,
-            "part": part,
-            "steps": count,
-            "step_ms": step_ns / 1e6,
-            "path_ms": ns / 1e6,
-            "path_pct": 100 * ns / step_ns,
-            "pieces": len(found) / count,
-        }
-
-    if by:
-        groups = pieces.fillna("").groupby(["part", *by], sort=False, observed=True)
-        found = [
-            row(str(part), group) | dict(zip(by, values, strict=True)) for (part, *values), group in groups
-        ]
-        return sorted(found, key=lambda one: -one["path_ms"])
-    rows = [row(name, pieces[pieces["part"] == name]) for name in PARTS]
-    rows = sorted((one for one in rows if one["path_ms"]), key=lambda one: -one["path_ms"])
+    parts = [_row(paths, name, pieces[pieces["part"] == name]) for name in PARTS]
+    found = sorted(parts, key=lambda row: -row["path_ms"])
     for name, several in TOGETHER.items():
         of_these = [part for part, what in PARTS.items() if set(what.parts) <= set(several.parts)]
-        rows.append(row(name, pieces[pieces["part"].isin(of_these)]))
-    for one in rows:
-        without = sum(step.free_ns[one["part"]] for step in paths.steps) / count
-        one |= {
-            "step_without_ms": without / 1e6,
-            "saved_ms": (step_ns - without) / 1e6,
-            "saved_pct": 100 * (1 - without / step_ns),
-        }
-    return [one for one in rows if one["path_ms"] or one["saved_ms"]]
+        found.append(_row(paths, name, pieces[pieces["part"].isin(of_these)]))
+    for row in found:
+        free_ns = sum(step.free_ns[row["part"]] for step in paths.steps)
+        without = free_ns / len(paths.steps) / 1e6
+        saved = row["step_ms"] - without
+        row |= {"step_without_ms": without, "saved_ms": saved, "saved_pct": 100 * saved / row["step_ms"]}
+    return [row for row in found if row["path_ms"] or row["saved_ms"]]
+
+
+def _row(paths: RunPaths, part: str, pieces: "pd.DataFrame") -> dict[str, Any]:
+    source, count = paths.source, len(paths.steps)
+    step_ms = sum(step.step_ns for step in paths.steps) / count / 1e6
+    path_ms = int(pieces["duration_ns"].sum()) / count / 1e6
+    return {
+        "id": source.id,
+        **source.fields,
+        "repetition": source.repetition,
+        "part": part,
+        "steps": count,
+        "step_ms": step_ms,
+        "path_ms": path_ms,
+        "path_pct": 100 * path_ms / step_ms,
+        "pieces": len(pieces) / count,
+    }
 
 
 def _pieces(paths: RunPaths) -> "pd.DataFrame":
