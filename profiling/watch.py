@@ -203,12 +203,15 @@ def _progress(batches: int) -> Callable[[int], None]:
 
 
 def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:
-    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs)."""
+    """The run's folder, and whether we are to write its manifest (a sweep writes that of its own runs).
+
+    It is found also when the program has gone to another folder (as Hydra does).
+    """
     if given.inside:
         return given.out, False
     if given.out is None:
-        return watched.PARENT / watched.new_name(program.name, me, os.environ), True
-    out = given.out
+        return (watched.PARENT / watched.new_name(program.name, me, os.environ)).absolute(), True
+    out = given.out.absolute()
     mine = by_hand.is_by_hand(out)
     if mine:
         by_hand.check_unused(out, given.overwrite)
