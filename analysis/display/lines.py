@@ -53,8 +53,8 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     """A line for each combination of the levels that the chart shows.
 
     Args:
-        points: the columns of ``axes``; ``facts``, the level of each factor, which the filters look at; and
-            ``label``, which tells configurations apart.
+        points: the columns of ``axes``; ``facts``, the level of each factor, and ``sizes``, what else differs
+            along a line, which the filters look at; and ``label``, which tells configurations apart.
         name: of a level of a factor.
     """
     facts = points["facts"].tolist()
@@ -97,8 +97,8 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
     }  # fmt: skip
     if len(members) == 1:
         (member,) = members
-        trace |= {"x": member["x"], "y": member["y"], "meta": member["facts"]}
-        return [trace | ({"error_y": member["error_y"]} if "error_y" in member else {})]
+        own = {name: value for name, value in member.items() if name != "facts"}
+        return [trace | own | {"meta": member["facts"]}]
     x, mean, low, high = spread(members)
     band = {
         "name": name, "mode": "none", "fill": "toself", "fillcolor": _pale(look["line"]["color"]),
@@ -117,6 +117,8 @@ def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
     """A configuration's points, with its intervals as far as they are known."""
     values, y = points[axes.y], plain_numbers(points[axes.y])
     member = {"facts": points["facts"].iloc[0], "x": plain_numbers(points[axes.x]), "y": y}
+    if any(points["sizes"]):
+        member["customdata"] = points["sizes"].tolist()
     if f"{axes.y}_low" not in points or points[f"{axes.y}_low"].isna().all():
         return member
     ends: dict[str, Any] = {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5}

@@ -24,7 +24,12 @@ def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label:
     """
     facts = [point["facts"] for point in points]
     encoding = encode_lines(facts, context.by_effect(list(facts[0])))
-    figure = lines.lines(pd.DataFrame(points), encoding, axes, _name)
+    sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors]
+    sized = [
+        {**point, "sizes": {name: point[name] for name in sizes if point.get(name) is not None}}
+        for point in points
+    ]
+    figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
     return Chart(id, figure, label, in_words(encoding), wide=bool(encoding.columns))
 
 

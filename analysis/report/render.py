@@ -85,8 +85,8 @@ class Chart:
 
     @property
     def filterable(self) -> bool:
-        """Whether a filter changes what is drawn: every trace says which configurations it shows."""
-        return all(trace.get("meta") or trace.get("customdata") for trace in self.figure["data"])
+        """Whether a filter changes what is drawn: traces say which configurations they show."""
+        return any(trace.get("meta") or trace.get("customdata") for trace in self.figure["data"])
 
     @property
     def title(self) -> str:

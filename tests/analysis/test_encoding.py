@@ -86,7 +86,7 @@ def drawn(names: list[str], axes=THROUGHPUT) -> dict:
     facts = crossed(**{name: FACTORS[name] for name in names})
     points = [
         {"world_size": ranks, "images_per_s": rate({"workers": 1} | one, ranks), "facts": one,
-         "scaling_efficiency_pct": 100.0 / ranks, "label": str(one)}
+         "scaling_efficiency_pct": 100.0 / ranks, "label": str(one), "sizes": {"nodes": ranks}}
         for one in facts for ranks in (1, 2, 4)
     ]  # fmt: skip
     figure = lines(pd.DataFrame(points), encode_lines(facts, names), axes, lambda name, level: str(level))
@@ -111,6 +111,7 @@ def test_a_line_is_a_level_of_each_factor_shown():
         ("solid", "fp16"), ("dash", "fp32"),
     }  # fmt: skip
     assert {(trace["xaxis"], trace["name"].split(", ")[2]) for trace in traces} == {("x", "32"), ("x2", "64")}
+    assert traces[0]["customdata"] == [{"nodes": ranks} for ranks in (1, 2, 4)]
 
 
 def test_panels_share_their_axes():
@@ -123,7 +124,7 @@ def test_panels_share_their_axes():
 
 def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
     points = [
-        {"world_size": ranks, "images_per_s": rate(one, ranks), "facts": one, "label": str(one)}
+        {"world_size": ranks, "images_per_s": rate(one, ranks), "facts": one, "label": str(one), "sizes": {}}
         for one in crossed(loader=FACTORS["loader"], workers=FACTORS["workers"])
         for ranks in (1, 2)
     ]
@@ -134,6 +135,7 @@ def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
     assert line["y"] == pytest.approx([1400 / 3, 2800 / 3])
     assert (band["x"], band["y"]) == ([1, 2, 2, 1], [800, 1600, 400, 200])
     assert [member["facts"]["workers"] for member in line["meta"]["members"]] == [2, 4, 8]
+    assert "customdata" not in line["meta"]["members"][0]
     Figure(figure)
 
 

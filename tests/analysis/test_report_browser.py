@@ -218,6 +218,11 @@ def test_a_filter_forms_the_means_again(browser, many):
     # A batch takes 1.1 times as long over eth.
     ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
     assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
+    watched.page.select_option("select[data-filter=gpus_per_node]", "2")
+    watched.drawn()
+    assert {tuple(x) for x in watched.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
+    titles = watched.page.locator("#scaling .chart-title").all_inner_texts()
+    assert titles == ["Throughput", "Scaling efficiency"]  # neither says that it is not filtered
     watched.page.close()
 
 

@@ -142,6 +142,20 @@ def test_results_are_not_overwritten_unasked(tmp_path):
         main(["--out", str(out), str(PROGRAMS / "ddp.py")])
 
 
+def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "goes.py").write_text(
+        "import os, torch\n"
+        "os.chdir('elsewhere')\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3): model(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+    )
+    watch("--out", "run", "goes.py", folder=tmp_path)
+    assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
+
+
 def test_what_is_recorded_without_a_number_of_steps():
     assert wanted_of(parse(["--profile", "torch", "x.py"])[0]).recordings == (range(10, 30),)
     assert wanted_of(parse(["x.py"])[0]).recordings == ()

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
 
 
-def watch(*words: object, ranks: int = 0, code: int = 0, launcher: Sequence[str] = ()) -> str:
+def watch(
+    *words: object, ranks: int = 0, code: int = 0, launcher: Sequence[str] = (), folder: Path = ROOT
+) -> str:
     """Run ``profiling.watch``, of several ranks under torchrun or another launcher; what it printed."""
     if ranks and not launcher:
         launcher = [*TORCHRUN, "--nproc-per-node", str(ranks)]
@@ -24,7 +26,7 @@ def watch(*words: object, ranks: int = 0, code: int = 0, launcher: Sequence[str]
     path = os.pathsep.join([str(PROGRAMS / "site"), str(ROOT)])
     ended = subprocess.run(
         [*started, "-m", "profiling.watch", *map(str, words)],
-        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     text = ended.stdout + ended.stderr

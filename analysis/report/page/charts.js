@@ -28,15 +28,23 @@ function picked(trace, filters) {
   if (!Array.isArray(trace.customdata)) return trace;
   const keep = trace.customdata.map((facts) => passes(facts, filters));
   const pick = (values) => (Array.isArray(values) ? values.filter((_, index) => keep[index]) : values);
-  return { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
+  const left = { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
+  if (trace.error_y) {
+    const { array, arrayminus } = trace.error_y;
+    left.error_y = { ...trace.error_y, array: pick(array), arrayminus: pick(arrayminus) };
+  }
+  return left;
 }
 
 // As analysis/display/lines.py has it for all configurations: one is drawn with its intervals, of several
 // the mean, with a band from the lowest to the highest.
 function summarised(trace, filters) {
   const { members: all, band } = trace.meta;
-  const members = all.filter((member) => passes(member.facts, filters));
-  if (members.length === all.length) return trace;
+  if (Object.keys(filters).length === 0) return trace;
+  const members = all
+    .filter((member) => passes(member.facts, filters))
+    .map((member) => picked(member, filters))
+    .filter((member) => member.x.length > 0);
   if (members.length === 0 || (members.length === 1 && band)) return null;
   if (members.length === 1) return { ...trace, ...members[0] };
   const at = new Map();
