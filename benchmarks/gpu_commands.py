@@ -32,7 +32,7 @@ def sweep(part: Part) -> None:
     file = part.out / "sweep.yaml"
     fields = {**part.scale.run, "loader": "synthetic", "batches": 40, "profile": ["none", "torch"]}
     run = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in fields.items())
-    file.write_text(f"repetitions: {{none: 2, torch: 1}}\ntime_limit_s: 120\nrun:\n{run}")
+    file.write_text(f"repetitions: {{none: 2, torch: 1}}\ntime_limit_s: 300\nrun:\n{run}")
     rows = part.table("command", "ended with")
     commands = [["jobs.sweep", str(file), "--out", str(folder)], ["analysis.scaled", str(folder)],
                 ["analysis.kernels", str(folder)], ["analysis.report", str(folder)]]  # fmt: skip

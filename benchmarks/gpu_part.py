@@ -84,7 +84,7 @@ class Part:
 
     def ended_well(self, what: str, code: int, said: str) -> bool:
         """Whether a command did what it should; if not, that is noted."""
-        if code == OUT_OF_TIME or "not on the PATH" in said:
+        if code == OUT_OF_TIME or "on the PATH" in said:
             self.left_out[what] = said
         elif code:
             self.wrong.append(f"{what} ended with {code}: {said}")
