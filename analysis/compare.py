@@ -37,7 +37,7 @@ from analysis.measures.scaling.compare_rows import (
     shown,
     telling,
 )
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.points import point_fields
 from analysis.results.load import load
 from analysis.results.study import Source, Study
 from jobs.flags import make_parser
@@ -58,7 +58,9 @@ def values_of(study: Study, across: Sequence[str] = ()) -> Values:
 
     series = all_series(study)
     for source in study.of_kind("run"):
-        key = tuple((name, str(source.fields[name])) for name in POINT_FIELDS if name not in across)
+        key = tuple(
+            (name, str(value)) for name, value in point_fields(source.fields).items() if name not in across
+        )
         if source.fields["profile"] == "none":
             one = series[source.id]
             add(key, "batch", "batch_ms", float(np.median(one.steady_ns)) / 1e6)
@@ -148,7 +150,6 @@ def _say_if_other_devices(a: Study, b: Study, paths: tuple[Path, Path]) -> None:
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
-    across = output.parse_fields(arguments.across, flag="--across")
     if arguments.threshold < 0:
         raise UserError(
             f"--threshold: {arguments.threshold:g} is not a valid slowdown; give a percentage of 0 or more"
@@ -156,6 +157,8 @@ def main(words: list[str] | None = None) -> int:
     studies = [load(path, arguments.peaks) for path in (arguments.a, arguments.b)]
     if all(study.of_kind("trace") and not study.of_kind("run") for study in studies):
         return _of_traces(studies[0], studies[1], arguments)
+    own = [name for study in studies for name in study.own_factors]
+    across = output.parse_fields(arguments.across, flag="--across", own=own)
     a, b = (values_of(study, across) for study in studies)
     figures, paths = rows(a, b), (arguments.a, arguments.b)
     if not figures:

@@ -57,8 +57,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--method", choices=tuple(_METHODS), default="corrected")
     parser.add_argument("--group-by", metavar="FIELD,...", help="fields of a run [batch,nodes]")
     arguments = parser.parse_args(words)
-    group_by = output.parse_fields(arguments.group_by, ("world_size",)) or list(DEFAULT_GROUP)
     study = load(arguments.path, arguments.peaks)
+    own = study.own_factors
+    group_by = output.parse_fields(arguments.group_by, ("world_size",), own=own) or list(DEFAULT_GROUP)
     groups = rows(study, arguments.method, group_by)
     answer = Answer(
         groups,

@@ -44,8 +44,8 @@ def main(words: list[str] | None = None) -> int:
     parser.set_defaults(most_notes=MOST_NOTES)
     arguments = parser.parse_args(words)
     methods = _methods(arguments.method)
-    group_by = output.parse_fields(arguments.group_by, ("world_size",))
     study = load_named([str(arguments.path), *arguments.more], arguments.peaks)
+    group_by = output.parse_fields(arguments.group_by, ("world_size",), own=study.own_factors)
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
         return output.emit(_of_traces(study, arguments.scaling), study, arguments)
     configurations = rows(study, methods, group_by, arguments.scaling)

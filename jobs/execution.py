@@ -7,6 +7,7 @@ from pathlib import Path
 from jobs import store
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
+from jobs.program import command_of
 from jobs.run import Run
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, SweepRun
@@ -36,11 +37,12 @@ class Execution:
         """What every rank of a run executes, under its profiler where that watches from outside."""
         raw = ["--keep-raw"] if self.keep_raw else []
         out = directory.absolute()
-        command = [sys.executable, "-m", "train", *to_flags(run), f"--out={out}", *raw]
-        return wrapped(
-            run.profile, command, out, run.device, run.first_attributed, self.keep_raw,
-            run.profile_mode, run.profile_kernels,
+        rank = _watched(run) if run.program else ["-m", "train", *to_flags(run)]
+        command = wrapped(
+            run.profile, [sys.executable, *rank[:2], f"--out={out}", *raw, *rank[2:]], out, run.device,
+            run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels,
         )  # fmt: skip
+        return _as_by_torchrun(run, command) if run.program else command
 
     def state(self, sweep_run: SweepRun) -> store.State:
         """Whether a run is done.
@@ -62,3 +64,19 @@ class Execution:
                         "give the sweep another name, or another --out"
                     )
         return state
+
+
+def _watched(run: Run) -> list[str]:
+    """A program of the user's under :mod:`profiling.watch`, as Python's arguments."""
+    flags = [f"--batches={run.batches}"]
+    if run.profile != "none":
+        flags += [f"--profile={run.profile}", f"--attribute-from={run.first_attributed}"]
+        flags += [f"--profile-mode={run.profile_mode}"]
+    return ["-m", "profiling.watch", *flags, *command_of(run)]
+
+
+def _as_by_torchrun(run: Run, command: list[str]) -> list[str]:
+    """A program's ranks start in the folder of the user, and find each other by torchrun's variables."""
+    python, *words = command
+    flags = [f"--folder={Path.cwd()}", f"--device={run.device}", f"--network={run.network}"]
+    return [python, "-m", "train.torchrun", *flags, "--", *words]

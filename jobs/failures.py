@@ -9,6 +9,8 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from profiling.errors import EXIT_WRONG_USE
+
 Kind = Literal[
     "out of memory", "time limit", "node failure", "disk full", "rank crash", "hang", "launcher error",
     "profiler error", "library error", "wrong use", "wrong result",
@@ -85,6 +87,8 @@ _LAST_WORDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (_LIBRARY, "library error"),
 )
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
+# argparse's, of a program of the user's: its arguments are not as it wants them.
+_USAGE = re.compile(r"^(?!srun|slurmstepd|mpirun|prterun)\S+: error: .*$", re.MULTILINE)
 _OWN = "scaleprof: error: "
 _RAISED = re.compile(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b.*:")
 
@@ -165,6 +169,8 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("rank crash", text, code, nodes)
     if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:
         return Failure("wrong use", own[0].strip(), code)
+    if code == EXIT_WRONG_USE and (usage := _USAGE.search(log)):
+        return Failure("wrong use", usage[0].strip()[:500], code, nodes)
     raised = [line for line in log.splitlines() if _RAISED.match(line)]
     return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
 

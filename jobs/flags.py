@@ -47,7 +47,7 @@ def add_format_flags(parser: argparse.ArgumentParser) -> None:
 
 
 # What our own training loop has no flag for: it is no program of a user's.
-_NO_FLAGS = ("program",)
+_NO_FLAGS = ("program", "factors")
 
 
 def _flags() -> dict[str, FieldInfo]:

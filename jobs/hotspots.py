@@ -69,6 +69,11 @@ def main() -> int:
     runs = list(
         dict.fromkeys(sweep_run.configuration for sweep_run in sweep_runs)
     )  # without their repetitions
+    if runs[0].program:
+        raise UserError(
+            f"{arguments.config} runs a program of its own, whose hot spots are not measured: run the sweep "
+            "with profile: torch, then python -m analysis.kernels"
+        )
     run = of_one_rank(runs[0], sized)
     _say(
         f"the first of {len(runs)} configurations, on one rank: {describe(run)}"

@@ -27,12 +27,14 @@ def make_manifest(
     environment: Mapping[str, str],
     started: datetime,
     root: Path,
+    unknown: Sequence[str] = (),
 ) -> Manifest:
     """The facts of a run that has ended; a run that is not right gets an exit code other than 0.
 
     Args:
         environment: what the launcher added to this process's environment.
         root: the project, whose git revision is recorded.
+        unknown: fields of the run that say nothing of it.
     """
     reports, wrong = read_reports(directory, run)
     failure: Failure | None = None
@@ -54,6 +56,7 @@ def make_manifest(
         peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
         ranks=reports,
         findings=sorted({finding for report in reports for finding in report.findings}),
+        unknown=list(unknown),
     )
 
 
@@ -117,8 +120,11 @@ def speed_of(directory: Path, run: Run) -> str:
     steps = [row["end_ns"] - row["start_ns"] for row in counted[len(counted) // 2 :]]
     if not steps:
         return ""
+    a_step = f"about {_short(median(steps) / 1e6)} ms per step"
+    if run.program:  # how many samples a step has is in its table, where it is known
+        return a_step
     images_per_s = run.batch * run.world_size * 1e9 / fmean(steps)
-    return f"about {_short(median(steps) / 1e6)} ms per step, {_short(images_per_s)} images/s"
+    return f"{a_step}, {_short(images_per_s)} images/s"
 
 
 def _short(value: float) -> str:

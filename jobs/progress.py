@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.run import ROLES, Run, is_default
+from jobs.program import name_of
+from jobs.run import ROLES, Run, as_text, is_default
 from jobs.sweep_file import Excluded, Result, SweepRun
 
 _REDRAW_S = 0.2
@@ -20,7 +21,7 @@ _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
     "data", "data_format", "workers", "threads", "image_size", "network",
 )  # fmt: skip
-_BATCH_LINE = re.compile(rb"^batch (\d+)/(\d+)\b", re.MULTILINE)
+_BATCH_LINE = re.compile(rb"(?:^|\r)batch (\d+)/(\d+)\b", re.MULTILINE)
 
 
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
@@ -31,11 +32,19 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
     Args:
         varied: fields that are named whatever they are.
     """
-    words = [f"{run.nodes} node{'s' if run.nodes > 1 else ''} x {run.gpus_per_node}", run.model, run.loader]
-    words.append(f"batch {run.batch}")
-    if run.world_size > 1:
+    words = [f"{run.nodes} node{'s' if run.nodes > 1 else ''} x {run.gpus_per_node}"]
+    if run.program:
+        words += [
+            name_of(run),
+            *(f"{name}: {as_text(run.factors[name])}" for name in varied if name in run.factors),
+        ]
+    else:
+        words += [run.model, run.loader, f"batch {run.batch}"]
+    if run.world_size > 1 and not run.program:
         words.append(f"{run.grad} gradients")
     for name, role in ROLES.items():
+        if name in ("program", "factors"):
+            continue
         value = getattr(run, name)
         if name in varied or (name not in _OF_ALL_RUNS and not is_default(name, value)):
             words.append(role.label.format(value) if role.label != "{}" else f"{name}: {value}")

@@ -21,6 +21,7 @@ from jobs.failures import RETRIES, Failure, Kind
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
+from jobs.program import unknown_fields
 from jobs.store import Manifest
 from jobs.sweep_file import Failed, Result, SweepRun
 
@@ -148,6 +149,7 @@ class Queue:
         manifest = make_manifest(
             active.sweep_run.configuration, active.sweep_run.repetition, active.directory, ended,
             active.command, active.process.environment, active.started, self._execution.root,
+            unknown_fields(active.sweep_run.configuration),
         )  # fmt: skip
         if active.beside:
             finding = f"ran next to {active.beside} other runs (--pack), which disturbs the measurement"

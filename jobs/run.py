@@ -6,6 +6,7 @@ fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
 ``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,8 @@ STEPS_BEFORE_GRAPH = 11
 ID_FIELDS = (
     "nodes", "gpus_per_node", "network", "profile", "workers", "model", "loader", "batch", "grad", "compute",
 )  # fmt: skip
+# Those of a run of a program: our own training loop's would say what is not so.
+PROGRAM_ID_FIELDS = ID_FIELDS[:4]
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,18 @@ class Role:
     Attributes:
         kind: ``workload``: what is trained, and how; ``size``: on how many nodes and GPUs; ``length``: for
             how many batches; ``observation``: how it is watched, or by which chance: the runs of one point
-            may differ in it.
+            may differ in it; ``own``: the factors of a user's program, which are workload, each a field.
         label: a value in words; ``{}`` stands for it.
     """
 
-    kind: Literal["workload", "size", "length", "observation"]
+    kind: Literal["workload", "size", "length", "observation", "own"]
     label: str = "{}"
 
 
 _WORKLOAD, _OBSERVATION = Role("workload"), Role("observation")
+
+
+Value: TypeAlias = str | int | float | bool  # of a factor of the user's own
 
 
 class Run(BaseModel):
@@ -189,7 +195,12 @@ class Run(BaseModel):
     )
 
     program: Annotated[str, Field(max_length=4096), _WORKLOAD] = Field(
-        "", description="command of the program that was run in place of our own training loop"
+        "",
+        description="command of the program that was run in place of our own training loop; in a sweep with "
+        "names in braces, which fields and factors fill",
+    )
+    factors: Annotated[dict[str, Value], Role("own")] = Field(
+        {}, description="factors of a program's own, by name; in answers each has a column factors.NAME"
     )
 
     @model_validator(mode="after")
@@ -250,6 +261,13 @@ class Run(BaseModel):
             raise ValueError(
                 "backend dp copies the model to each GPU, which a compiled model does not allow; use ddp"
             )
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # factors are a dict, which has none
+
+    def value(self, name: str) -> Any:
+        """A field of the run, a property like ``world_size``, or a factor of the program's own."""
+        return self.factors[name] if name in self.factors else getattr(self, name)
 
     @property
     def world_size(self) -> int:
@@ -313,13 +331,31 @@ ROLES: Mapping[str, Role] = {
 }
 
 
+# How an answer names a factor of a program's own: nothing that is measured is called so.
+FACTOR = "factors."
+
+
 def fields_of(*kinds: str) -> tuple[str, ...]:
     """The fields of such roles (:class:`Role`), in their order."""
     return tuple(name for name, role in ROLES.items() if role.kind in kinds)
 
 
+# What a run of a program has of them. These take effect whatever it is: how it is started, ended, recorded.
+STARTING = (
+    *fields_of("size", "length"),
+    *("network", "device", "threads", "profile", "profile_mode", "profile_kernels", "attribute_from"),
+)
+# And these, if its command names them. All others are our own training loop's.
+FILLING = ("batch", "data", "workers", "seed")
+
+
+def own_names(*fields: Mapping[str, Any]) -> list[str]:
+    """The factors of programs' own among the fields of runs, as answers name them; each once."""
+    return [name for name in dict.fromkeys(name for one in fields for name in one) if name.startswith(FACTOR)]
+
+
 # Fields that are not in the id; a sweep that varies one appends it.
-OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in ID_FIELDS)
+OUTSIDE_FIELDS = tuple(name for name in Run.model_fields if name not in (*ID_FIELDS, "factors"))
 
 
 def is_default(name: str, value: Any) -> bool:
@@ -355,22 +391,32 @@ def wrong_values(values: Mapping[str, Any]) -> list[str]:
 
 # --- the run id ---------------------------------------------------------------------------------------
 
+_SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"
+_OUTSIDE = r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)"
+_ENDED = rf"{_OUTSIDE}(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
 _ID = re.compile(
-    r"run_(?P<repetition>\d+)_config_(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)"
-    r"_(?P<profile>[a-z]+)_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
-    r"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+)(?P<outside>(\+[a-z_]+=[A-Za-z0-9.%~-]*)*)"
-    r"(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
+    rf"run_(?P<repetition>\d+)_config_{_SIZED}"
+    r"_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
+    rf"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+){_ENDED}"
 )
+_PROGRAM_ID = re.compile(rf"run_(?P<repetition>\d+)_program_{_SIZED}{_ENDED}")
+_LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its beginning and a hash
 
 
 @dataclass(frozen=True)
 class RunId:
-    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank)."""
+    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank).
+
+    Attributes:
+        factors: of a program's own, as text, for an id does not say whether a value is a number; None: the id
+            is of our own training loop.
+    """
 
     fields: Mapping[str, Any]
     repetition: int = 0
     exit_code: int | None = None
     rank: int | None = None
+    factors: Mapping[str, str] | None = None
     run: Run = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -378,7 +424,16 @@ class RunId:
 
     def __str__(self) -> str:
         outside = tuple(name for name in self.fields if name not in ID_FIELDS)
-        return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
+        if self.factors is None:
+            return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
+        run = self.run.model_copy(update={"program": "?", "factors": self.factors})
+        outside = (*(name for name in self.fields if name not in PROGRAM_ID_FIELDS), *self.factors)
+        return format_id(run, self.repetition, self.exit_code, self.rank, outside)
+
+
+def id_fields(run: Run) -> tuple[str, ...]:
+    """The fields that the id of a run always says."""
+    return PROGRAM_ID_FIELDS if run.program else ID_FIELDS
 
 
 def format_id(
@@ -391,13 +446,14 @@ def format_id(
     """The id of a run; without ``exit_code``, of one that has not ended.
 
     Args:
-        outside: fields beyond :data:`ID_FIELDS` to append as ``+image_size=64``, percent-encoded, because
-            the sweep varies them.
+        outside: fields (and a program's own factors) beyond :func:`id_fields` to append, percent-encoded, as
+            ``+image_size=64``, because the sweep varies them.
     """
-    point = "_".join(str(getattr(run, name)) for name in ID_FIELDS)
-    extra = "".join(f"+{name}={_encode(getattr(run, name))}" for name in sorted(outside))
+    kind = "program" if run.program else "config"
+    point = "_".join(str(getattr(run, name)) for name in id_fields(run))
+    extra = "".join(f"+{name}={_in_id(name, run)}" for name in sorted(outside))
     ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
-    return f"run_{repetition}_config_{point}{extra}{ended}"
+    return f"run_{repetition}_{kind}_{point}{extra}{ended}"
 
 
 def parse_id(text: str) -> RunId:
@@ -406,15 +462,34 @@ def parse_id(text: str) -> RunId:
     Raises:
         UserError: it is none, or says a value no run can have.
     """
-    match = _ID.fullmatch(text)
+    match = _ID.fullmatch(text) or _PROGRAM_ID.fullmatch(text)
     if not match:
         raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
-    values = {name: parse_value(name, match[name]) for name in ID_FIELDS}
+    of_program = match.re is _PROGRAM_ID
+    values = {
+        name: parse_value(name, match[name]) for name in (PROGRAM_ID_FIELDS if of_program else ID_FIELDS)
+    }
+    factors: dict[str, str] = {}
     for pair in match["outside"].split("+")[1:]:
         name, _, value = pair.partition("=")
-        values[name] = parse_value(name, unquote(value))
+        if of_program and name not in (*STARTING, *FILLING, "program"):
+            factors[name] = unquote(value)
+        else:
+            values[name] = parse_value(name, unquote(value))
     code, rank = match["exit_code"], match["rank"]
-    return RunId(values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None)
+    return RunId(
+        values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None,
+        factors if of_program else None,
+    )  # fmt: skip
+
+
+def _in_id(name: str, run: Run) -> str:
+    value = run.value(name)
+    text = _encode(value)
+    if name not in run.factors or len(text) <= _LONGEST_VALUE:
+        return text
+    digest = hashlib.sha256(as_text(value).encode()).hexdigest()[:8]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", as_text(value))[:40] + f"~{digest}"
 
 
 def _encode(value: Any) -> str:

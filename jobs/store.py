@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from jobs.run import Run, format_id
+from jobs.run import FACTOR, Run, format_id
 from profiling.errors import UserError
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (
@@ -118,8 +118,9 @@ class Manifest(Facts):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The run's fields; None where nothing is known."""
-        return {**self.run.model_dump(), **dict.fromkeys(self.unknown)}
+        """The run's fields; None where nothing is known. A program's own factors are each one of them."""
+        fields = {**self.run.model_dump(exclude={"factors"}), **dict.fromkeys(self.unknown)}
+        return {**fields, **{FACTOR + name: value for name, value in self.run.factors.items()}}
 
     @property
     def done(self) -> bool:
@@ -146,6 +147,9 @@ def why_not_right(run: Run, reports: Sequence[RankReport]) -> str:
     for report in reports:
         if report.world_size != run.ranks:
             return f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}"
+        if report.batches_done < run.batches and run.program:
+            done = f"{report.batches_done} of {run.batches} steps (rank {report.rank})"
+            return f"the program ended after {done}: lower batches, or let it train longer"
         if report.batches_done != run.batches:
             return f"rank {report.rank} did {report.batches_done} of {run.batches} batches"
         if not report.losses_finite:

@@ -93,7 +93,8 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = expand(sweep, str(arguments.config))
-    sweep_runs = select(sweep_runs, parse_only(arguments.only))
+    factors = {name for sweep_run in sweep_runs for name in sweep_run.configuration.factors}
+    sweep_runs = select(sweep_runs, parse_only(arguments.only, factors))
     if not sweep_runs:
         raise UserError(f"{arguments.config}: no runs are left; check its exclude rules and --only")
     check_network(site, {sweep_run.configuration.network: None for sweep_run in sweep_runs})
@@ -191,7 +192,7 @@ def without_horovod(sweep: Sweep, site: Site) -> tuple[Sweep, str]:
     backend = sweep.run.get("backend")
     backends = backend if isinstance(backend, list) else [backend]
     # What a container holds is not seen from outside.
-    if "horovod" not in backends or site.container or has_horovod():
+    if "program" in sweep.run or "horovod" not in backends or site.container or has_horovod():
         return sweep, ""
     instead = {**sweep.run, "backend": in_place_of_horovod(backends)}
     return sweep.model_copy(update={"run": instead}), NO_HOROVOD

@@ -5,14 +5,25 @@ A sweep file's ``run:`` holds Run's fields; a list is a factor, and the sweep is
 
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.run import ID_FIELDS, Profile, Run, format_id, make_run, parse_value, wrong_values
+from jobs import program
+from jobs.run import (
+    Profile,
+    Run,
+    Value,
+    as_text,
+    format_id,
+    id_fields,
+    make_run,
+    parse_value,
+    wrong_values,
+)
 from jobs.validation import Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean
@@ -33,7 +44,7 @@ class Rule(BaseModel):
     because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the runs")
 
     def matches(self, run: Run) -> bool:
-        return all(getattr(run, name) in _as_list(values) for name, values in self.when.items())
+        return all(run.value(name) in _as_list(values) for name, values in self.when.items())
 
 
 class Sweep(BaseModel):
@@ -44,7 +55,9 @@ class Sweep(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         description="the results' folder below --out; by default the file's name"
     )
-    run: dict[str, Any] = Field(description="Run's fields; a list of values is a factor")
+    run: dict[str, Any] = Field(
+        description="Run's fields, of a program also factors of its own; a list of values is a factor"
+    )
     repetitions: Repetitions | dict[Profile, Annotated[int, Field(ge=0, le=1000)]] = Field(
         3, description="how often each configuration runs; may be said by profile: {none: 2, torch: 1}"
     )
@@ -167,14 +180,20 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> list[Problem]:
     problems = [_below_run(problem) for problem in problems]
     run, rules = values.get("run"), values.get("exclude")
     fields: dict[Any, Any] = run if isinstance(run, dict) else {}
-    problems += [
-        problem for name, value in fields.items() for problem in _problems_of_factor(str(name), value)
-    ]
+    for name, value in fields.items():
+        of_program = "program" in fields and program.is_own(str(name))
+        problems += (
+            _problems_of_own(str(name), value) if of_program else _problems_of_factor(str(name), value)
+        )
+    for template in _as_list(fields.get("program", [])):
+        others = [str(name) for name in fields if name != "program"]
+        problems += [Problem(("run", "program"), text) for text in program.problems_of(template, others)]
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
+        known = dict.fromkeys((*Run.model_fields, *fields))
         for name in when if isinstance(when, dict) else {}:
-            if name not in (*Run.model_fields, "world_size"):
-                text = f"exclude: unknown field {name!r}{did_you_mean(name, Run.model_fields)}"
+            if name not in (*known, "world_size"):
+                text = f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
                 problems.append(Problem(("exclude", index, "when", name), text))
     repetitions = values.get("repetitions")
     if isinstance(repetitions, dict) and not any(problem.place[0] == "repetitions" for problem in problems):
@@ -197,20 +216,36 @@ def _problems_of_factor(name: str, values: Any) -> list[Problem]:
     """What is wrong with a field of `run:` and its values, each taken by itself."""
     if name not in Run.model_fields:
         return [Problem(("run", name), f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")]
+    return _problems_of_values(name, values, lambda value: wrong_values({name: value}))
+
+
+def _problems_of_own(name: str, values: Any) -> list[Problem]:
+    """What is wrong with a program's own factor and its values."""
+    if why := program.why_no_name(name):
+        return [Problem(("run", name), why)]
+    wrong = "should be text, a number, or true or false"
+    return _problems_of_values(
+        name,
+        values,
+        lambda value: [] if isinstance(value, Value) else [f"invalid {name} {value!r}: {wrong}"],
+    )
+
+
+def _problems_of_values(name: str, values: Any, wrong: Callable[[Any], list[str]]) -> list[Problem]:
     if values == []:
         return [Problem(("run", name), f"{name} has no value; give at least one")]
     problems = []
     for index, value in enumerate(_as_list(values)):
         if value in _as_list(values)[:index]:
             problems.append(Problem(("run", name, index), f"{name} has the same value twice: {value}"))
-        problems += [Problem(("run", name, index), text) for text in wrong_values({name: value})]
+        problems += [Problem(("run", name, index), text) for text in wrong(value)]
     return problems
 
 
 def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
     """The runs of a sweep, in the order of its factors, and those its rules leave out."""
     names = list(sweep.run)
-    outside = tuple(n for n in names if n not in ID_FIELDS and len(_as_list(sweep.run[n])) > 1)
+    varied = [name for name in names if len(_as_list(sweep.run[name])) > 1]
     sweep_runs, excluded = [], []
     wrong: list[str] = []
     done: set[Run] = set()
@@ -220,7 +255,7 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
         once = fields.get("profile", "none") == "none" and len(_as_list(sweep.run.get("profile"))) > 1
         fields = {name: value for name, value in fields.items() if not (once and name in _OF_PROFILERS)}
         try:
-            run = make_run(fields, where)
+            run = make_run(program.as_fields(fields), where)
         except UserError as error:
             wrong.append(str(error))
             continue
@@ -228,6 +263,7 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
             continue
         done.add(run)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
+        outside = tuple(name for name in varied if name not in id_fields(run))
         for repetition in range(sweep.repetitions_of(run.profile)):
             sweep_run = SweepRun(run, repetition, outside)
             if reason is None:
@@ -260,26 +296,37 @@ def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) ->
     return [
         sweep_run
         for sweep_run in sweep_runs
-        if all(getattr(sweep_run.configuration, name) in values for name, values in only.items())
+        if all(_has(sweep_run.configuration, name, values) for name, values in only.items())
     ]
 
 
-def parse_only(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values.
+def _has(run: Run, name: str, values: Sequence[Any]) -> bool:
+    return as_text(run.factors[name]) in values if name in run.factors else getattr(run, name) in values
+
+
+def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values; those of a program's own as text.
+
+    Args:
+        factors: a program's own.
 
     Raises:
         Mistakes: all that is wrong with them.
     """
     only: dict[str, list[Any]] = {}
     wrong = []
+    known = (*factors, *Run.model_fields)
     for pair in pairs:
         name, equals, values = pair.partition("=")
         if not equals:
             wrong.append(f"--only {pair}: use FIELD=VALUE, e.g. --only loader=synthetic")
             continue
+        if name not in known:
+            wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
+            continue
         for value in values.split(","):
             try:
-                only.setdefault(name, []).append(parse_value(name, value))
+                only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
             except UserError as error:
                 wrong.append(f"--only {pair}: {error}")
     if wrong:

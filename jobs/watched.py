@@ -135,7 +135,6 @@ def write_manifest(
     if not ended.exit_code:
         by_hand.wait_for_reports(directory, run.ranks)
     command = [sys.executable, *sys.orig_argv[1:]]
-    manifest = make_manifest(run, 0, directory, ended, command, {}, started, by_hand.ROOT)
-    manifest = manifest.model_copy(update={"unknown": unknown})
+    manifest = make_manifest(run, 0, directory, ended, command, {}, started, by_hand.ROOT, unknown)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest

@@ -16,19 +16,22 @@ import importlib.util
 import os
 import shlex
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
 from jobs import by_hand, watched
 from jobs.processes import Ended
-from jobs.store import RANK_REPORT, write_record
+from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, did_you_mean, run_command
 from profiling.identity import Identity, read_identity
+from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, open_capture
 from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
@@ -45,6 +48,7 @@ from profiling.wrap import has_gpu, run_wrapped, wraps
 
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
+_SAY_EVERY_S = 0.2
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
@@ -143,15 +147,19 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     directory = tables.rank_directory(out, me.rank)
     directory.mkdir(parents=True, exist_ok=True)
     capture = open_capture(given.profile, directory, me.rank, given.keep_raw, given.profile_mode)
-    watch = Watch(wanted, capture)
+    in_sweep = not by_hand.is_by_hand(given.out)
+    if in_sweep:  # which looks at how far its runs are, and asks one that hangs where it is
+        write_stacks_at_signal(directory / STACKS)
+    progress = _progress(wanted.batches) if in_sweep and me.rank == 0 else None
+    watch = Watch(wanted, capture, progress)
     with hidden(("jobs",)):
         when_imported("torch", watch.hooks.attach)
         code, reason = _run(program)
         steps = watch.stop()
     if steps is None:
-        if me.rank == 0:
-            _say(f"no results: {_why_nothing()}")
-        return Ended(code or EXIT_FAILED)
+        if code:
+            return Ended(code)
+        raise Nothing(f"no results: {_why_nothing()}")
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
     findings += set_clock(directory, given.profile)
@@ -172,6 +180,26 @@ def _under_profiler(
     options = Options(given.profile_mode, "", first, has_gpu(), me.size, me.rank)
     inside = ["-m", "profiling.watch", "--inside", f"--out={out}", *words]
     return run_wrapped(given.profile, inside, out, options, given.keep_raw)
+
+
+class Nothing(UserError):
+    """The program ended, and nothing of it was seen."""
+
+    exit_code = EXIT_FAILED
+
+
+def _progress(batches: int) -> Callable[[int], None]:
+    """Says how many steps are done, a few times a second, on a line that the program did not begin."""
+    last = 0.0
+
+    def progress(steps: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SAY_EVERY_S or steps == batches:
+            last = now
+            print(f"\rbatch {steps}/{batches}", flush=True)
+
+    return progress
 
 
 def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:

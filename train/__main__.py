@@ -11,12 +11,9 @@ Exit code 0: done; 1: done, but the results do not count (one line says why); 2:
 """
 
 import argparse
-import atexit
-import faulthandler
 import gc
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
@@ -29,6 +26,7 @@ from jobs.run import Run, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
 from profiling.identity import read_identity
+from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
 from train.ending import leave_at_once, run_and_leave, said_by_rank_0
 from train.world import World, read_world
@@ -57,7 +55,7 @@ def main() -> int:
     if mine and arguments.out is not None:
         with said_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
-    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank))
+    write_stacks_at_signal(None if mine else rank_directory(arguments.out, world.rank) / STACKS)
     code = train(run, world, place_of(run, arguments.out, mine), arguments.keep_raw, mine)
     if code == EXIT_DONE and may_leave_at_once(run, os.environ, sys.modules):
         leave_at_once()
@@ -115,30 +113,6 @@ def _next_command(out: Path) -> str:
     command = "scaled" if out.parent == by_hand.PARENT else "batches"
     shown = out.parent if command == "scaled" else out
     return f"python -m analysis.{command} {shlex.quote(str(shown))}"
-
-
-def write_stacks_at_signal(directory: Path | None) -> None:
-    """From now on, SIGUSR1 writes the stacks of all threads to ``directory``; a crash writes them to stderr.
-
-    jobs.processes sends the signal to the ranks of a sweep's run that hangs; jobs.queue puts the stacks into
-    its log.
-    """
-    faulthandler.enable()
-    if sys.platform == "win32" or directory is None:
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / STACKS
-    # Open for as long as the process lives: in a process that hangs nothing can be opened any more.
-    file = path.open("w")
-    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
-
-    def leave() -> None:
-        faulthandler.unregister(signal.SIGUSR1)
-        file.close()
-        if path.exists() and not path.stat().st_size:
-            path.unlink()
-
-    atexit.register(leave)
 
 
 # What profilers around this process set; they write when it ends in order. TAU takes its LD_PRELOAD away,

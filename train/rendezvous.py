@@ -52,6 +52,18 @@ def tell(world: World, port: int) -> None:
     announce(job_name(world), port, world.size - 1, time.monotonic() + MEETING_S)
 
 
+def tell_all(world: World, port: int) -> None:
+    """As rank 0, tell all other ranks of ``world`` a port of this node, and wait until all know it.
+
+    Raises:
+        UserError: some did not ask.
+    """
+    name, others = job_name(world), world.size - 1
+    asked = _serve(_listen(candidates(name)), name, port, others, time.monotonic() + MEETING_S)
+    if asked < others:
+        raise UserError(f"{asked + 1} of {world.size} ranks have started within {MEETING_S:g} s")
+
+
 def find(world: World) -> int:
     """The port that rank 0 of ``world`` tells.
 
@@ -89,7 +101,8 @@ def _listen(ports: Sequence[int]) -> socket.socket:
     raise UserError(f"none of the {len(ports)} ports from {ports[0]} on is free on {socket.gethostname()}")
 
 
-def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> None:
+def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> int:
+    """Tell ``port`` to whoever asks for the job ``name``; how many of its ranks did."""
     ranks: set[bytes] = set()
     with server:
         while len(ranks) < others and (left := deadline - time.monotonic()) > 0:
@@ -102,6 +115,7 @@ def _serve(server: socket.socket, name: str, port: int, others: int, deadline: f
                     if job == name.encode():
                         connection.sendall(b"%d\n" % port)
                         ranks.add(rank)
+    return len(ranks)
 
 
 def ask(host: str, name: str, rank: int, deadline: float) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from analysis.display.numbers import digits, shown, with_interval, with_places
-from jobs.run import Run
+from jobs.run import FACTOR, Run, own_names
 
 Rows = list[dict[str, Any]]
 
@@ -198,9 +198,11 @@ def _field(name: str) -> Metric:
     return Metric(name, info.description or "", _HEADERS.get(name, ""), text=not number, key=True)
 
 
+# Factors of a program's own are fields of their own.
+FIELDS_OF_RUNS = tuple(name for name in Run.model_fields if name != "factors")
 FIELDS: Mapping[str, Metric] = {
     "id": Metric("id", "run id", text=True, key=True),
-    **{name: _field(name) for name in Run.model_fields},
+    **{name: _field(name) for name in FIELDS_OF_RUNS},
     "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
     "job": Metric("job", "job of the traces: name of their folder", text=True, key=True),
     "repetition": Metric(
@@ -208,8 +210,8 @@ FIELDS: Mapping[str, Metric] = {
     ),
 }
 # By these runs and jobs are told apart.
-TELLING = (*Run.model_fields, "job")
-OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in Run.model_fields), FIELDS["repetition"])
+TELLING = (*FIELDS_OF_RUNS, "job")
+OF_A_RUN = (FIELDS["id"], *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["repetition"])
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
 RUNS = Metric("runs", "number of runs averaged")
@@ -217,13 +219,28 @@ BATCH = Metric("batch_index", "step of the run, from 0", "step", key=True)
 
 
 def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
-    """The fields in which rows differ."""
-    return [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
+    """The fields in which rows differ; where these may be any of a run, also factors of a program's own."""
+    names = list(fields)
+    names += own_names(*rows) if "program" in names else []
+    return [name for name in dict.fromkeys(names) if len({str(row.get(name)) for row in rows}) > 1]
 
 
 def fields(names: Iterable[str]) -> list[Metric]:
-    """The metrics of fields of a run; a table of the user's own may have others, which are text."""
-    return [FIELDS.get(name) or Metric(name, "", text=True, key=True) for name in names]
+    """The metrics of fields of a run; a user's program or table may have others, which are text."""
+    return [FIELDS.get(name) or _own(name) for name in names]
+
+
+def _own(name: str) -> Metric:
+    return Metric(name, "", header(name.removeprefix(FACTOR)), text=True, key=True)
+
+
+def data_columns(metrics: Iterable[Metric], rows: Rows) -> list[str]:
+    """The columns of the data; where they hold all fields of a run, also factors of a program's own."""
+    names = names_of(metrics)
+    if "program" not in names:
+        return names
+    after = names.index("program") + 1
+    return list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
 
 
 # --- what derives from metrics ------------------------------------------------------------------------

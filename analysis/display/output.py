@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.metrics import Metric, Rows, help_of, names_of
+from analysis.display.metrics import FIELDS_OF_RUNS, Metric, Rows, data_columns, help_of
 from analysis.display.numbers import plain
 from analysis.display.terminal import Answer, Results, as_terminal, plain_notes
 from jobs.flags import add_format_flags, make_parser
-from jobs.run import Run
+from jobs.run import FACTOR
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -84,20 +84,26 @@ def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_fields(text: str | None, others: Sequence[str] = (), flag: str = "--group-by") -> list[str]:
+def parse_fields(
+    text: str | None, others: Sequence[str] = (), flag: str = "--group-by", own: Sequence[str] = ()
+) -> list[str]:
     """``"batch,nodes"`` as a list of Run's fields.
+
+    Args:
+        own: factors of programs' own that are among the results; ``lr`` stands for ``factors.lr``.
 
     Raises:
         UserError: no such field; the nearest is named.
     """
     names = [name.strip() for name in text.split(",") if name.strip()] if text else []
-    choices = [*Run.model_fields, *others]
+    choices = [*FIELDS_OF_RUNS, *others, *(name.removeprefix(FACTOR) for name in own)]
+    names = [name.removeprefix(FACTOR) if name in own else name for name in names]
     for name in names:
         if name not in choices:
             raise UserError(f"{flag}: unknown field {name!r}{did_you_mean(name, choices)}")
     if text is not None and not names:
         raise UserError(f"{flag} needs a field of a run, e.g. {flag} batch,nodes")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(FACTOR + name if FACTOR + name in own else name for name in names))
 
 
 def parse_levels(text: str | None, choices: Sequence[str]) -> list[str]:
@@ -156,7 +162,7 @@ def emit(answer: Answer, study: Results | None, arguments: argparse.Namespace) -
 
 
 def _write(answer: Answer, form: str, output: Path | None) -> None:
-    names = names_of(answer.columns)
+    names = data_columns(answer.columns, answer.rows)
     rows = [{name: _rounded(plain(row.get(name))) for name in names} for row in answer.rows]
     if form == "csv":
         buffer = io.StringIO()
@@ -224,4 +230,4 @@ def to_frame(rows: Rows, columns: Iterable[Metric]) -> "pd.DataFrame":
     """Rows as a DataFrame with these columns."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=names_of(columns))
+    return pd.DataFrame(rows, columns=data_columns(columns, rows))

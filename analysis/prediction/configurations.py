@@ -20,6 +20,7 @@ from analysis.prediction import curve
 from analysis.prediction.exchange_forms import Layout
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
+from jobs.run import own_names
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
 # A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
@@ -98,10 +99,10 @@ def configurations(
         if not point.fields["batch"]:
             study.note(f"{point.label}: no prediction, for the samples of a step are unknown")
             continue
-        own = {name: point.fields[name] for name in CONFIGURATION}
+        own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
         if kind == "strong":
             own["batch"] *= point.world_size
-        members = groups.setdefault(tuple(str(value) for value in own.values()), [])
+        members = groups.setdefault(tuple(map(str, own.items())), [])
         base = point.base
         if base.world_size < point.world_size and base not in members:
             members.append(base)
@@ -110,7 +111,8 @@ def configurations(
     answer = []
     for members in groups.values():
         alone = _one_a_size(study, _merged(study, members))
-        fields = {name: alone[-1].fields[name] for name in CONFIGURATION}
+        last = alone[-1].fields
+        fields = {name: last[name] for name in (*CONFIGURATION, *own_names(last))}
         answer.append(Configuration(fields, tuple(alone), kind == "strong", gpus_per_node))
     return answer
 

@@ -12,7 +12,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.measures.batches.series import all_series
 from analysis.measures.kernels.costs import costs_of
-from analysis.measures.scaling.points import POINT_FIELDS, UNPROFILED
+from analysis.measures.scaling.points import UNPROFILED, point_names
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau import published_formulas
 from analysis.published import explain_reference
@@ -136,7 +136,7 @@ def _estimators(study: Study, rows: Rows) -> str:
 
 def _row_of(rows: Rows, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     """The row of the point that these fields are of."""
-    same = (row for row in rows if all(row.get(name) == fields[name] for name in POINT_FIELDS))
+    same = (row for row in rows if all(row.get(name) == fields[name] for name in point_names(fields)))
     return next(same, None)
 
 

@@ -9,6 +9,7 @@ from analysis.display.numbers import digits
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.simulate import in_words
 from analysis.report.sentences import Sentence, number, ranks_in_words
+from jobs.run import own_names
 
 # A change that would give less than this, by simulation, is not worth a sentence of its own.
 WORTH_TRYING_PCT = 5.0
@@ -49,7 +50,8 @@ def was_measured(predicted: dict[str, Any], points: Rows) -> bool:
     field, measured = MEASURED_AS.get(name, ("", ""))
     if not field:
         return False
-    changed = {one: str(predicted.get(one)) for one in CONFIGURATION} | {field: measured or value}
+    names = (*CONFIGURATION, *own_names(predicted))
+    changed = {one: str(predicted.get(one)) for one in names} | {field: measured or value}
     return any(
         point["world_size"] > 1 and all(_same(point.get(one), changed[one]) for one in changed)
         for point in points
@@ -84,7 +86,10 @@ def disagreement(row: dict[str, Any], predicted: Rows) -> str:
     """
     ranges = []
     for one in predicted:
-        alike = all(str(one.get(name)) == str(row.get(name)) for name in (*CONFIGURATION, "ranks"))
+        alike = all(
+            str(one.get(name)) == str(row.get(name))
+            for name in (*CONFIGURATION, *own_names(one, row), "ranks")
+        )
         low, high = number(one, "images_per_s_low"), number(one, "images_per_s_high")
         if alike and not one.get("what_if") and not one.get("backtest") and np.isfinite([low, high]).all():
             ranges.append((low, high, one.get("method", "")))

@@ -4,7 +4,7 @@ from typing import Any
 
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.points import point_names
 from analysis.report.sentences import TRY, Sentence, number, ranks_in_words
 from analysis.report.views import called
 
@@ -39,7 +39,7 @@ def measured_gain(row: dict[str, Any], points: Rows) -> list[Sentence]:
 
 def _only_difference(row: dict[str, Any], other: dict[str, Any]) -> str:
     """The one option in which two rows differ; empty: in none, in more, or in what is no option."""
-    differing = [name for name in POINT_FIELDS if row.get(name) != other.get(name)]
+    differing = [name for name in point_names(row, other) if row.get(name) != other.get(name)]
     # Without a loader nothing is learnt: that is a bound of the others.
     if (
         len(differing) != 1

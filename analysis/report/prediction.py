@@ -20,6 +20,7 @@ from analysis.report.forecast import to_try
 from analysis.report.render import Chart
 from analysis.report.sentences import ranks_in_words
 from analysis.report.views import as_view, called, facts
+from jobs.run import own_names
 from profiling.errors import UserError
 
 _CURVE = "The curve extrapolates the measured throughput; its range covers the other curves that fit."
@@ -58,7 +59,7 @@ def _prediction(context: Context) -> Content:
     # The chart backs the summary's sentence, where there is one.
     best = to_try(rows, own)
     shown = best or _widest(simulated or rows)
-    name = called(shown, [factor for factor in factors if factor in CONFIGURATION])
+    name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
     rate = digits(shown["images_per_s"], 3)
     figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
@@ -91,7 +92,7 @@ def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[s
         if same_configuration(row, shown):
             name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]
             points.append({**row, "world_size": row["ranks"], "label": name})
-    alike = facts(shown, [name for name in factors if name in CONFIGURATION])
+    alike = facts(shown, [name for name in factors if name in (*CONFIGURATION, *own_names(shown))])
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high", "label"]
     return pd.DataFrame([{name: point.get(name) for name in columns} | {"facts": alike} for point in points])
 
@@ -103,5 +104,5 @@ def same_configuration(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool
     """
     apart = {"grad"} if row.get("world_size") == 1 else set()
     apart |= {"batch"} if shown.get("scaling") == "strong" else set()
-    names = [name for name in CONFIGURATION if name not in apart]
+    names = [name for name in (*CONFIGURATION, *own_names(row, shown)) if name not in apart]
     return all(str(row.get(name)) == str(shown.get(name)) for name in names)

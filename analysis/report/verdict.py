@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import Rows
 from analysis.display.numbers import digits
 from analysis.measures.scaling.figures import above_ideal
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.points import point_names
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.report.advice import (
     CAUSES,
@@ -40,6 +40,7 @@ from analysis.report.forecast import forecast, was_measured
 from analysis.report.ideal import efficiency_of, is_strong, share_of_ideal, superlinear, unrepeated
 from analysis.report.measured import measured_gain
 from analysis.report.sentences import Sentence, number, ranks_in_words, with_ends
+from jobs.run import own_names
 
 # As LEAST_PCT, where points ran once, so that nobody knows how much runs differ.
 LEAST_UNREPEATED_PCT = 5.0
@@ -151,7 +152,7 @@ def _too_little(row: dict[str, Any], late: bool) -> str:
 
 def _of_point(late: Rows, row: dict[str, Any]) -> Rows:
     """The rows of the runs of a point."""
-    names = (*CONFIGURATION, "nodes", "gpus_per_node")
+    names = (*CONFIGURATION, *own_names(row), "nodes", "gpus_per_node")
     return [
         one for one in late if all(str(one.get(name, row.get(name))) == str(row.get(name)) for name in names)
     ]
@@ -346,12 +347,12 @@ def _base_of(called: Rows, row: dict[str, Any]) -> dict[str, Any] | None:
     """The baseline's row; the precision of gradients does not matter there if it is one rank."""
     # The batch of a rank, or the job's.
     batch = {"batch"} if is_strong(row) else set()
-    alike = [name for name in POINT_FIELDS if name not in {"nodes", "gpus_per_node", "grad"} | batch]
+    alike = [name for name in point_names(row) if name not in {"nodes", "gpus_per_node", "grad"} | batch]
     bases = [
         other
         for other in called
         if other["world_size"] == row["base_world_size"]
-        and all(other[name] == row[name] for name in alike)
+        and all(other.get(name) == row.get(name) for name in alike)
         and all(other[name] * other["world_size"] == row[name] * row["world_size"] for name in batch)
     ]
     return min(bases, key=lambda other: other["grad"] != row["grad"], default=None)

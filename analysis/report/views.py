@@ -8,7 +8,7 @@ from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, telling
 from analysis.display.numbers import plain
 from analysis.display.terminal import Part, by_repetition
 from analysis.report.render import Cell, Heading, Row, TableView
-from jobs.run import ROLES, fields_of
+from jobs.run import FACTOR, ROLES, as_text, fields_of
 
 # Fields that may tell configurations apart, in the order in which one reads them.
 _FIRST = (
@@ -31,11 +31,13 @@ def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     parts = []
     for name in fields:
         value = row.get(name)
-        if isinstance(value, bool):
+        if isinstance(value, bool) and name in labels:
             parts.append(f"{'' if value else 'no '}{name}")
+        elif name.startswith(FACTOR):
+            parts.append(f"{name.removeprefix(FACTOR)} {as_text(value)}")
         elif value is not None:
             parts.append(labels.get(name, "{}").format(value))
-    return ", ".join(parts) or str(row.get("model") or row.get("job") or "all runs")
+    return ", ".join(parts) or str(row.get("model") or row.get("job") or row.get("program") or "all runs")
 
 
 def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import duckdb
 
 from analysis.results.log import Failure, FailureKind, Log
-from jobs.run import Run, fields_of
+from jobs.run import Run, fields_of, own_names
 from jobs.store import Calibration, Manifest
 from profiling import database
 from profiling.errors import UserError
@@ -73,7 +73,8 @@ class Source:
     @property
     def point(self) -> tuple[Any, ...]:
         """What it is a run of, in the order of Run's fields; a profiled run and its twin are of one."""
-        return tuple(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT)
+        own = tuple((name, self.fields[name]) for name in own_names(self.fields))
+        return (*(self.fields.get(name) for name in Run.model_fields if name not in NOT_OF_POINT), *own)
 
     @property
     def gpus_per_rank(self) -> int:
@@ -272,6 +273,11 @@ class Study:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
         bad = [failure for failure in self.failed if failure.kind == "unreadable"]
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
+
+    @property
+    def own_factors(self) -> list[str]:
+        """The factors of programs' own that its runs have, as answers name them."""
+        return own_names(*(source.fields for source in self.sources))
 
     @property
     def runs(self) -> "pd.DataFrame":

@@ -10,6 +10,7 @@ from jobs.allocation import Allocation
 from jobs.data_sets import why_no_data
 from jobs.loaders import LOADERS
 from jobs.machine import Machine
+from jobs.program import why_it_cannot_start
 from jobs.run import Run
 from jobs.site import Site
 from profiling.presence import Presence, of_program
@@ -127,6 +128,8 @@ def why_node_cannot(
         return f"device gpu requested, but {node} has no usable GPU (python -m jobs.doctor says why)"
     if gpus == 0 and run.graph:
         return f"graph true needs a GPU, and {node} has none; use graph false"
+    if run.program and sees_data and (why := why_it_cannot_start(run, Path.cwd())):
+        return why
     if why := LOADERS[run.loader].why_not(run.loader, gpus > 0, machine.libraries, run.data):
         return why
     looked_for = LOADERS[run.loader].reads_data and run.data and sees_data

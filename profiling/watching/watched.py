@@ -1,6 +1,7 @@
 """What does one rank of a watched program leave? The rows of its steps, and what was found on the way."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -85,11 +86,14 @@ class Watch:
     """Watches this process from the first thing that it loads or computes.
 
     Args:
+        progress: is told the number of steps that are done, after each.
         capture: the profiler's; it records ``wanted.recordings``.
     """
 
-    def __init__(self, wanted: Wanted, capture: Capture) -> None:
-        self.wanted, self._capture = wanted, capture
+    def __init__(
+        self, wanted: Wanted, capture: Capture, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.wanted, self._capture, self._progress = wanted, capture, progress
         self._ends = Ends(wanted.per_step)
         self._recorder: Recorder | None = None
         self._on = True
@@ -135,6 +139,8 @@ class Watch:
             self._markers.end_of_batch()
         self._clock.settle()
         steps = self._ends.steps
+        if self._progress:
+            self._progress(steps)
         # Modules that are called in none of the first steps are looked for once more.
         if steps <= MOST_SEARCHES:
             self.model_facts = facts_of(self.hooks.modules.largest)

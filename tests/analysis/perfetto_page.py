@@ -75,7 +75,7 @@ def opened(trace: Path) -> Iterator[Opened]:
             context = browser.new_context(service_workers="block")
             context.route("**/*", answer)
             page = context.new_page()
-            page.goto(own)
+            page.goto(own, timeout=120_000)
             page.wait_for_function("window.app?.trace !== undefined && !app.isLoadingTrace", timeout=120_000)
             yield Opened(page)
             browser.close()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
+from jobs.program import is_own
 from jobs.run import (
     ID_FIELDS,
     OUTSIDE_FIELDS,
@@ -61,7 +62,8 @@ def runs(draw: st.DrawFn) -> Run:
                 "profile_mode": st.just("auto"),
                 "profile_schedule": st.just(""),
                 "profile_kernels": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-                "program": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+                "program": st.just(""),
+                "factors": st.just({}),
             }
         )
     )
@@ -95,12 +97,23 @@ def test_an_id_with_all_fields_parses_back_to_the_same_run(run, repetition, exit
     assert "/" not in text and "\0" not in text
 
 
+_NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True).filter(is_own)
+_VALUES = st.text(max_size=90) | st.integers() | st.floats(allow_nan=False) | st.booleans()
+
+
+@given(st.dictionaries(_NAMES, _VALUES, max_size=4), st.none() | st.integers(-15, 255))
+def test_an_id_with_a_programs_own_factors_parses_back_to_the_same_id(factors, exit_code):
+    run = make_run({"program": "train.py", "gpus_per_node": 2, "factors": factors})
+    text = format_id(run, 3, exit_code, outside=["batch", *factors])
+    back = parse_id(text)
+    assert str(back) == text and set(back.factors) == set(factors)
+    assert (back.run.batch, back.run.gpus_per_node, back.exit_code) == (32, 2, exit_code)
+
+
 @given(runs())
 def test_flags_parse_back_to_the_same_run(run):
     parser = make_parser("train", None)
     add_run_flags(parser)
-    # Our own training loop runs no program, and has no flag for one.
-    run = run.model_copy(update={"program": ""})
     assert run_from_flags(parser.parse_args(to_flags(run))) == run
 
 
@@ -213,7 +226,7 @@ def test_a_flag_misspelled_is_named_with_the_right_one():
 
 def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_documented_with():
     assert all(info.description for info in Run.model_fields.values())
-    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) == set(Run.model_fields)
+    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) | {"factors"} == set(Run.model_fields)
     assert len(ID_FIELDS) == 10
     assert typing.get_type_hints(Run)
 
@@ -260,6 +273,6 @@ def test_a_profiler_is_asked_only_for_what_it_has():
 
 def test_every_field_has_one_role_and_every_label_a_place_for_the_value():
     assert set(ROLES) == set(Run.model_fields)
-    kinds = ("workload", "size", "length", "observation")
+    kinds = ("workload", "size", "length", "observation", "own")
     assert sorted(fields_of(*kinds)) == sorted(ROLES) and set(fields_of("size")) == {"nodes", "gpus_per_node"}
     assert all("{}" in role.label for role in ROLES.values())

@@ -41,7 +41,7 @@ def run_of(folder: Path, loader: str = "pytorch", data_format: str = "images", *
 def train_here(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """``python -m train`` in this process, which has imported torch: its exit code, and what it said."""
     # This process's own crash is pytest's to report.
-    monkeypatch.setattr(command, "write_stacks_at_signal", lambda directory: None)
+    monkeypatch.setattr(command, "write_stacks_at_signal", lambda path: None)
     monkeypatch.setattr(command, "leave_at_once", lambda: None)
     threads = torch.get_num_threads()
 

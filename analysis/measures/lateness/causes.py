@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.display.numbers import digits
 from analysis.measures.lateness.lateness import Lateness, over_others
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.points import point_fields
 from analysis.results.query import query_arrays
 from analysis.results.study import Source, Study
 from profiling.tables import ATTRIBUTED, IS_MODEL
@@ -68,7 +68,7 @@ def kernel_times(study: Study, source: Source) -> KernelTimes | None:
         if other is not source
         and other.fields["profile"] != "none"
         and source.kind == "run"
-        and all(other.fields[name] == source.fields[name] for name in POINT_FIELDS)
+        and point_fields(other.fields) == point_fields(source.fields)
     ]
     each = study.each(others, lambda other: _times_of(study, other, borrowed=True))
     return next((times for _, times in each), None)

@@ -33,7 +33,7 @@ from analysis.measures.lateness.lateness import (
 from analysis.measures.lateness.verdicts import CHANCE, STRAGGLER, TOO_FEW, judge
 from analysis.results.study import UNKNOWN_HOST, Source, Study
 from analysis.statistics import inside_run
-from jobs.run import fields_of
+from jobs.run import fields_of, own_names
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 
@@ -290,7 +290,11 @@ def foremost(rows: Rows) -> dict[str, Any] | None:
     if latest is None:
         return None
     ever = [row for row in rows if row["verdict"] in (STRAGGLER, CHANCE, TOO_FEW)]
-    its = [row for row in ever if all(row.get(name) == latest.get(name) for name in _OF_A_RANK)]
+    its = [
+        row
+        for row in ever
+        if all(row.get(name) == latest.get(name) for name in (*_OF_A_RANK, *own_names(row, latest)))
+    ]
     return max([row for row in its if row.get("told_by") == BY_COLLECTIVES] or [latest], key=_share)
 
 

@@ -18,7 +18,7 @@ from analysis.statistics.two_samples import (
     runs_needed,
 )
 from analysis.statistics.variance import holm
-from jobs.run import Run
+from jobs.run import Run, own_names
 
 Key = tuple[tuple[str, str], ...]  # (field, value) of a configuration
 Values = dict[tuple[Key, str, str], list[float]]  # (configuration, family, figure) -> a value a run
@@ -106,7 +106,8 @@ def rows(a: Values, b: Values) -> Rows:
 
 def telling(keys: Sequence[Key]) -> list[str]:
     """The fields that tell configurations apart."""
-    return [name for name in Run.model_fields if len({dict(key).get(name) for key in keys}) > 1]
+    names = [*Run.model_fields, *own_names(*map(dict, keys))]
+    return [name for name in names if len({dict(key).get(name) for key in keys}) > 1]
 
 
 def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
@@ -240,7 +241,8 @@ def columns_of(rows: Rows) -> list[Metric]:
 
 
 def _fields(rows: Rows) -> list[Metric]:
-    return fields(name for name in Run.model_fields if any(name in row for row in rows))
+    names = [*Run.model_fields, *own_names(*rows)]
+    return fields(name for name in names if any(name in row for row in rows))
 
 
 def shown(rows: Rows) -> list[Column]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.display.metrics import RANK, Column, Metric, Rows, columns, fields, filled, telling
 from analysis.display.numbers import sortable
-from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED
+from analysis.measures.scaling.points import POINT_FIELDS, PROFILED, UNPROFILED, point_fields
 from analysis.results.study import Source, Study
 from jobs import store
 from jobs.run import ID_FIELDS, Run
@@ -127,7 +127,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
             runs.setdefault(_key(source.fields), []).append((source, source.manifest))
     answer: Rows = []
     for key, all_runs in hours.items():
-        fields = {name: all_runs[0].fields[name] for name in POINT_FIELDS}
+        fields = point_fields(all_runs[0].fields)
         metered, on = _metered(runs.get(key, []))
         if by_rank:
             answer += [{**fields, **row} for row in _of_ranks(study, metered, on)]
@@ -146,7 +146,7 @@ def rows(study: Study, by_rank: bool = False) -> Rows:
 
 
 def _key(fields: Mapping[str, Any]) -> tuple:
-    return tuple(str(fields[name]) for name in POINT_FIELDS)
+    return tuple((name, str(value)) for name, value in point_fields(fields).items())
 
 
 def _metered(runs: Sequence[Kept]) -> tuple[list[Kept], str]:

@@ -11,7 +11,7 @@ import numpy as np
 from analysis.display.metrics import CONFIDENCE, Column, Metric, Rows, columns
 from analysis.display.numbers import probability
 from analysis.measures.batches.series import all_series
-from analysis.measures.scaling.points import POINT_FIELDS
+from analysis.measures.scaling.points import point_fields
 from analysis.measures.tau import applications as tau
 from analysis.measures.tau.published_formulas import EPOCH_IMAGES
 from analysis.results.study import Study
@@ -24,7 +24,7 @@ from analysis.statistics.variance import (
     holm,
     range_quantile,
 )
-from jobs.run import ID_FIELDS, Run
+from jobs.run import FACTOR, ID_FIELDS, Run, own_names
 from profiling.errors import UserError
 
 METRICS = (
@@ -100,8 +100,8 @@ def responses(study: Study) -> tuple[str, list[Cell]]:
     series = all_series(study)
     for source in study.of_kind("run"):
         if source.fields["profile"] == "none":
-            fields = {name: source.fields[name] for name in POINT_FIELDS}
-            cell = cells.setdefault(tuple(map(str, fields.values())), (fields, []))
+            fields = point_fields(source.fields)
+            cell = cells.setdefault(tuple(map(str, fields.items())), (fields, []))
             cell[1].append(series[source.id].images_per_s / (source.world_size or 1))
     if not cells:
         raise UserError(f"{study.path} holds no unprofiled run and no TAU table: there is nothing to compare")
@@ -180,7 +180,8 @@ def not_told(rows: Rows) -> list[str]:
 
 def varying_of(cells: Sequence[Cell]) -> list[str]:
     """The fields of a run that are not the same in all configurations."""
-    return [name for name in Run.model_fields if len({str(cell.fields.get(name)) for cell in cells}) > 1]
+    names = [*Run.model_fields, *own_names(*(cell.fields for cell in cells))]
+    return [name for name in names if len({str(cell.fields.get(name)) for cell in cells}) > 1]
 
 
 def _crossed(cells: Sequence[Cell], pair: tuple[str, ...]) -> bool:
@@ -205,7 +206,7 @@ def _row(
     signals = _means_by_level(levels, [signal_to_noise_db(cell.responses) for cell in cells])
     main = len(term) == 1
     return {
-        "factor": " x ".join(term),
+        "factor": " x ".join(name.removeprefix(FACTOR) for name in term),
         "levels": ", ".join(dict.fromkeys(" ".join(map(str, level)) for level in sorted(signals, key=str))),
         "signal_to_noise_db": max(signals.values()) - min(signals.values()) if main else None,
         "omega_squared": float(effect.omega_squared),

@@ -20,7 +20,7 @@ from analysis.measures.scaling.baselines import Scaling, base_of, world_size
 from analysis.results.attributed import COSTS, Costs
 from analysis.results.study import Source, Study
 from analysis.statistics import estimates
-from jobs.run import fields_of, is_default
+from jobs.run import fields_of, is_default, own_names
 
 NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
@@ -36,12 +36,22 @@ POINT_FIELDS = fields_of("workload", "size", "length")
 Runs = tuple[tuple[Source, Series], ...]
 
 
+def point_names(*fields: Mapping[str, Any]) -> list[str]:
+    """The fields that tell points apart: ours, and the factors of programs' own among ``fields``."""
+    return [*POINT_FIELDS, *own_names(*fields)]
+
+
+def point_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's fields, those of its point."""
+    return {name: fields[name] for name in point_names(fields)}
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """A configuration at one world size: what was measured of it. What follows from that is computed once.
 
     Attributes:
-        fields: its values of :data:`POINT_FIELDS`.
+        fields: its values of :func:`point_names`.
         timed, profiled: its runs with their batches.
         timed_by: which runs those are that time it.
         bound: the peaks of its device.
@@ -182,8 +192,8 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     runs: dict[tuple, dict[str, list[tuple[Source, Series]]]] = {}
     fields: dict[tuple, dict[str, Any]] = {}
     for source in study.of_kind("run"):
-        own = {name: source.fields[name] for name in POINT_FIELDS}
-        key = tuple(str(value) for value in own.values())
+        own = point_fields(source.fields)
+        key = tuple(map(str, own.items()))
         fields.setdefault(key, own)
         by = runs.setdefault(key, {UNPROFILED: [], PROFILED: []})
         by[PROFILED if _is_profiled(source) else UNPROFILED].append((source, series[source.id]))

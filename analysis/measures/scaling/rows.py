@@ -9,7 +9,7 @@ from analysis.measures.scaling import figures, loss, use
 from analysis.measures.scaling.figures import above_ideal
 from analysis.measures.scaling.points import Point, Scaling, choose_scaling, count_compared, points_of
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS, Run
+from jobs.run import ID_FIELDS, Run, own_names
 
 
 def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> Rows:
@@ -39,7 +39,7 @@ def rows(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = N
     _note_above_ideal(study, answer)
     # Where the global batch is constant that of a GPU goes with the number of ranks.
     apart = [name for name in ID_FIELDS[2:] if kind == "weak" or name != "batch"]
-    order = list(group_by) or [*apart, *_outside(), "world_size", "nodes", "batch"]
+    order = list(group_by) or [*apart, *_outside(), *own_names(*answer), "world_size", "nodes", "batch"]
     return sorted(answer, key=lambda row: sortable([_order_of(row.get(name)) for name in order]))
 
 

@@ -1,0 +1,168 @@
+"""How does a sweep start a program of the user's? Its command, as a template, and what fills it.
+
+``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file takes the place of our
+training loop. A name in braces is a field of the run, or a factor of the user's own. No shell reads the
+command: it is split into words first, as a shell would, and then filled, so a value with blanks stays one
+argument.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.run import FILLING, STARTING, Run, as_text, fields_of
+from profiling.errors import UserError, did_you_mean
+
+# What a factor of the user's cannot be called: it would be taken for something else.
+RESERVED = ("factors", "world_size", "repetition", "exit_code")
+# Flags of profiling.watch that may stand before the script; the sweep sets the others.
+OF_WATCH = ("--samples", "--steps-per-batch")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def is_own(name: str) -> bool:
+    """Whether a name below ``run:`` is a factor of the user's own, in a sweep of a program."""
+    return name not in (*STARTING, *FILLING, "program")
+
+
+def why_no_name(name: str) -> str:
+    """Why a factor of the user's own cannot be called so; "" if it can."""
+    if name in RESERVED:
+        return f"{name}: this name is taken; choose another"
+    if not _NAME.fullmatch(name):
+        return f"invalid name {name!r}: should be letters, digits, _, - and ."
+    return ""
+
+
+def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """One configuration below ``run:`` as fields of a run: a program's own factors go to ``factors``."""
+    if "program" not in values:
+        return dict(values)
+    own = {name: value for name, value in values.items() if is_own(name)}
+    return {**{name: value for name, value in values.items() if name not in own}, "factors": own}
+
+
+def problems_of(template: Any, given: Sequence[str]) -> list[str]:
+    """What is wrong with a command and the names of what is given for it, a line each.
+
+    Args:
+        template: the value of ``program``.
+        given: the other names below ``run:``.
+    """
+    if not isinstance(template, str) or not template.strip():
+        return [f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}"]
+    try:
+        words = _split(template)
+        named = {name for word in words for name in _names(word)}
+        _script(words)
+    except UserError as error:
+        return [str(error)]
+    problems = []
+    known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
+    missing = sorted(named - known.keys())
+    for name in missing:
+        problems.append(f"program: {{{name}}} has no values below `run:`{did_you_mean(name, known)}")
+    if "data" in named and "data" not in given:
+        problems.append("program: {data} has no value: add `data:` below `run:`")
+    for name in given:
+        if name not in (*STARTING, *named) and not missing:  # else one is a misspelled other
+            problems.append(f"{name} has no effect: write {{{name}}} where the program takes it")
+    return problems
+
+
+def command_of(run: Run) -> list[str]:
+    """The program's command: an argument for each word of the template, but for one that values leave empty.
+
+    Raises:
+        UserError: a quotation that does not end.
+    """
+    words = [(word, "".join(_filled(word, run))) for word in _split(run.program)]
+    return [filled for word, filled in words if filled or not word]
+
+
+def unknown_fields(run: Run) -> list[str]:
+    """The fields that say nothing of a run of a program: those of our own training loop, and those that its
+    command does not name. Empty for a run of our own."""
+    if not run.program:
+        return []
+    named = {name for word in _split(run.program) for name in _names(word)}
+    known = {*STARTING, *fields_of("observation"), "program", "factors", *(named & set(FILLING))}
+    return [name for name in Run.model_fields if name not in known]
+
+
+def why_it_cannot_start(run: Run, folder: Path) -> str | None:
+    """Why the program cannot be started, in one line; None if it can, or nobody knows before.
+
+    Args:
+        folder: in which it is started.
+    """
+    script = _script(command_of(run))
+    if script is None or (folder / script).is_file():
+        return None
+    path = folder / script
+    if path.is_dir() and (path / "__main__.py").is_file():
+        return None
+    what = "is a folder without __main__.py" if path.is_dir() else "does not exist"
+    return f"program {script} {what} (started in {folder})"
+
+
+def name_of(run: Run) -> str:
+    """What to call the program in a few words: its script or module."""
+    words = _split(run.program)
+    return Path(_script(words) or words[words.index("-m") + 1]).name
+
+
+def _split(template: str) -> list[str]:
+    try:
+        return shlex.split(template)
+    except ValueError as error:
+        raise UserError(f"program: {str(error).lower()} in {template!r}") from None
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """The script that a command starts; None: a module.
+
+    Raises:
+        UserError: it starts nothing, or has a flag before the script that is no use there.
+    """
+    for index, word in enumerate(words):
+        if word == "-m":
+            if index + 1 == len(words):
+                raise UserError("program: -m needs the name of a module")
+            return None
+        if not word.startswith("-"):
+            if index == 0 and Path(word).name in ("python", "python3", "torchrun", "mpirun", "srun"):
+                raise UserError(f"program: begin with the script or -m MODULE, without {word}")
+            return word
+        flag, equals, _ = word.partition("=")
+        if flag not in OF_WATCH or not equals:
+            flags = " or ".join(f"{name}=N" for name in OF_WATCH)
+            raise UserError(f"program: {word} before the script: only {flags} may stand there")
+    raise UserError("program: no script: begin with it, or with -m MODULE, e.g. train.py --lr {lr}")
+
+
+def _names(word: str) -> Iterator[str]:
+    """The names in braces of a word.
+
+    Raises:
+        UserError: a brace that begins or ends none.
+    """
+    for match in _BRACES.finditer(word):
+        if match[0] in ("{{", "}}"):
+            continue
+        if match[1] is None or not _NAME.fullmatch(match[1]):
+            raise UserError(f"program: {match[0]} is no name in braces; for a brace write {{{{ or }}}}")
+        yield match[1]
+
+
+def _filled(word: str, run: Run) -> Iterator[str]:
+    end = 0
+    for match in _BRACES.finditer(word):
+        yield word[end : match.start()]
+        yield match[0][0] if match[1] is None else as_text(run.value(match[1]))
+        end = match.end()
+    yield word[end:]

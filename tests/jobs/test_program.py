@@ -1,0 +1,208 @@
+"""A sweep starts a program of the user's: its command, its names in braces, its runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.results.load import load
+from jobs.execution import Execution
+from jobs.failures import explain
+from jobs.launchers.local import Local
+from jobs.program import command_of, unknown_fields, why_it_cannot_start
+from jobs.progress import describe, last_batch
+from jobs.run import make_run, parse_id
+from jobs.store import MANIFEST, Calibration, Manifest, RankReport, read_record, why_not_right, write_record
+from jobs.sweep_file import expand, parse_only, read_sweep, select
+from profiling import tables
+from profiling.errors import Mistakes, UserError
+from tests.ended_runs import ended_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = """
+repetitions: 1
+run:
+  program: train.py --lr {lr} --name={name} --batch-size {batch} --world {world_size} {flag}
+  gpus_per_node: [1, 2]
+  batches: 5
+  lr: [0.1, 0.01]
+  name: it's a "name"
+  flag: ["", --amp]
+"""
+
+
+@pytest.fixture
+def sweep_of(tmp_path):
+    def read(text):
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return read_sweep(path)
+
+    return read
+
+
+def runs_of(sweep):
+    return expand(sweep)[0]
+
+
+def test_each_word_of_the_command_is_filled_and_no_value_is_split(sweep_of):
+    runs = runs_of(sweep_of(SWEEP))
+    assert len(runs) == 8
+    commands = [command_of(run.configuration) for run in runs]
+    name = '--name=it\'s a "name"'
+    assert ["train.py", "--lr", "0.1", name, "--batch-size", "32", "--world", "1"] in commands
+    assert ["train.py", "--lr", "0.01", name, "--batch-size", "32", "--world", "2", "--amp"] in commands
+    quoted = make_run({"program": "'my train.py' --json '{{\"a\": 1}}' ''"})
+    assert command_of(quoted) == ["my train.py", "--json", '{"a": 1}', ""]
+
+
+def test_ids_say_what_the_sweep_varies_and_nothing_of_our_own_loop(sweep_of):
+    ids = [run.id for run in runs_of(sweep_of(SWEEP))]
+    assert "run_0_program_1_2_eth_none+flag=--amp+lr=0.1" in ids
+    assert len(set(ids)) == 8 and not any("resnet" in one or "synthetic" in one for one in ids)
+    for one in ids:
+        assert str(parse_id(one + "_ret_0")) == one + "_ret_0"
+    assert parse_id(ids[0]).factors == {"flag": "", "lr": "0.1"}
+
+
+def test_ids_of_long_values_differ_and_stay_names_of_files(sweep_of):
+    long = "/very/long/path/" * 12
+    text = f"run:\n  program: train.py {{model}}\n  model: [{long}a, {long}b]\nrepetitions: 1\n"
+    ids = [run.id for run in runs_of(sweep_of(text))]
+    assert len(set(ids)) == 2 and all(len(one) < 120 for one in ids)
+    assert str(parse_id(ids[0])) == ids[0]
+
+
+def test_only_takes_factors_of_the_users_own(sweep_of):
+    runs = runs_of(sweep_of(SWEEP))
+    chosen = select(runs, parse_only(["lr=0.1", "gpus_per_node=2"], ["lr", "name", "flag"]))
+    assert [run.configuration.factors["lr"] for run in chosen] == [0.1, 0.1]
+    with pytest.raises(UserError, match="unknown field 'lrr'; did you mean 'lr'"):
+        parse_only(["lrr=0.1"], ["lr"])
+
+
+def test_rules_leave_out_runs_by_factors_of_the_users_own(sweep_of):
+    rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"
+    runs, excluded = expand(sweep_of(SWEEP + rule))
+    assert len(runs) == 6 and len(excluded) == 2
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("program: train.py --lr {lrr}\n  lr: 0.1", "{lrr} has no values below `run:`; did you mean 'lr'?"),
+        ("program: train.py\n  lr: 0.1", "lr has no effect: write {lr} where the program takes it"),
+        ("program: train.py\n  model: resnet18", "model has no effect: write {model}"),
+        ("program: train.py\n  batch: 8", "batch has no effect: write {batch}"),
+        ("program: train.py {data}", "{data} has no value: add `data:` below `run:`"),
+        ("program: train.py {1}", "{1} is no name in braces; for a brace write {{ or }}"),
+        ("program: train.py 'a", "program: no closing quotation"),
+        ('program: ""', "invalid program ''"),
+        ("program: python train.py", "begin with the script or -m MODULE, without python"),
+        ("program: --out x train.py", "--out before the script: only --samples=N or --steps-per-batch=N"),
+        ("program: train.py {lr}\n  lr: {a: 1}", "should be text, a number, or true or false"),
+        ("program: train.py {lr}\n  lr: [1, 1]", "lr has the same value twice: 1"),
+        ("program: train.py {world_size}\n  world_size: 2", "world_size: this name is taken"),
+        ("program: train.py {batch}\n  batch: x", "invalid batch 'x': should be a whole number"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(sweep_of, run, says):
+    with pytest.raises(Mistakes) as wrong:
+        sweep_of(f"run:\n  {run}\n")
+    assert len(wrong.value.lines) == 1 and says in wrong.value.lines[0], wrong.value.lines
+
+
+def test_only_what_the_command_names_is_known_of_a_run(sweep_of):
+    run = runs_of(sweep_of(SWEEP))[0].configuration
+    unknown = unknown_fields(run)
+    assert {"model", "loader", "grad", "compute", "workers", "learning_rate"} <= set(unknown)
+    assert not {"batch", "nodes", "batches", "profile", "program", "seed"} & set(unknown)
+    assert unknown_fields(make_run({})) == []
+    words = describe(run, ("lr",))
+    assert words == "1 node x 1, train.py, lr: 0.1"
+
+
+def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):
+    run = make_run({"program": "train.py"})
+    assert "program train.py does not exist" in (why_it_cannot_start(run, tmp_path) or "")
+    (tmp_path / "train.py").touch()
+    assert why_it_cannot_start(run, tmp_path) is None
+    assert why_it_cannot_start(make_run({"program": "-m mine.train"}), tmp_path) is None
+    assert "does not exist" in (Local().cannot(make_run({"program": "no/such.py"})) or "")
+
+
+def test_arguments_that_a_program_does_not_take_are_the_reason():
+    log = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lrr 0.1\n"
+    failure = explain(2, "rank 0 ended with exit code 2", log)
+    assert failure.kind == "wrong use"
+    assert failure.reason == "train.py: error: unrecognized arguments: --lrr 0.1"
+
+
+def test_a_program_that_ends_early_says_after_how_many_steps():
+    report = RankReport(
+        rank=0, world_size=1, hostname="h", device="cpu", backend="single", batches_done=3, images_done=3,
+        losses_finite=True, parameter_digest="",
+    )  # fmt: skip
+    wrong = why_not_right(make_run({"program": "train.py", "batches": 5}), [report])
+    assert wrong.startswith("the program ended after 3 of 5 steps (rank 0)")
+
+
+def test_the_step_is_found_among_what_a_program_prints(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b" 10%|###       | 1/10\rbatch 3/50\nloss batch 7/9\n")
+    assert last_batch(log) == "3/50"
+
+
+def test_the_command_has_torchruns_variables_around_it(sweep_of, tmp_path):
+    sweep = sweep_of(SWEEP)
+    execution = Execution(sweep, tmp_path, Local())
+    values = {"program": "train.py --lr {lr}", "factors": {"lr": 0.1}, "profile": "torch", "batches": 8}
+    run = make_run(values)
+    command = execution.command(run, tmp_path / "r")
+    start, rank = command[: command.index("--")], command[command.index("--") + 1 :]
+    assert start[1:3] == ["-m", "train.torchrun"]
+    assert rank[:2] == ["-m", "profiling.watch"] and rank[-3:] == ["train.py", "--lr", "0.1"]
+    assert {"--batches=8", "--profile=torch", "--attribute-from=4"} <= set(rank)
+
+
+@pytest.mark.long
+def test_the_example_runs_on_two_ranks_and_is_answered(tmp_path, capsys):
+    from analysis import scaled
+
+    text = (ROOT / "configs/program.yaml").read_text()
+    small = "[1, 2]", "[none, torch]", "batches: 40", "[256, 1024]", "{none: 2, torch: 1}"
+    for old, new in zip(small, ("2", "torch", "batches: 6", "[16, 32]", "1"), strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine.yaml").write_text(text)
+    results = tmp_path / "mine"
+    results.mkdir()
+    nothing = Calibration(
+        gemm_flops_per_s={}, copy_bytes_per_s={}, allreduce_bus_bytes_per_s={}, device="cpu", seconds=0
+    )
+    write_record(results / "calibration.json", nothing)
+    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "mine.yaml"), "--out", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    runs = ended_runs(results)
+    assert len(runs) == 2
+    for directory in runs:
+        manifest = read_record(directory / MANIFEST, Manifest)
+        assert manifest.done and manifest.fields["batch"] == 64 and manifest.fields["model"] is None
+        assert manifest.fields["factors.hidden"] in (16, 32)
+        assert [report.batches_done for report in manifest.ranks] == [6, 6]
+        assert manifest.ranks[0].backend == "ddp/gloo"
+        for rank in (0, 1):
+            rows = tables.read(tables.rank_directory(directory, rank), "batches").to_pandas()
+            assert rows.attributed.tolist() == [False] * 3 + [True] * 3
+            assert tables.read(tables.rank_directory(directory, rank), "kernels").num_rows
+    assert load(results).own_factors == ["factors.lr", "factors.hidden"]
+    assert scaled.main([str(results), "--format", "csv"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    place = header.split(",").index("factors.hidden")
+    assert sorted(row.split(",")[place] for row in rows) == ["16", "32"]
+    assert scaled.main([str(results), "--group-by", "hidden"]) == 0
+    assert "resnet50" not in capsys.readouterr().out
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0 and "nothing to do" in again.stderr

@@ -1,0 +1,92 @@
+"""Start a rank's Python as torchrun would start it, whatever has launched the rank.
+
+    srun -n 4 python -m train.torchrun --folder DIR -- -m profiling.watch --out results/x train.py
+
+The ranks of a job agree on a free port of rank 0's node, and each becomes ``python ARGUMENTS`` with
+torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT.
+"""
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from profiling.arguments import Help, Parser
+from profiling.errors import UserError, run_command
+from profiling.identity import read_identity
+from train import rendezvous
+from train.ending import said_by_rank_0
+from train.world import World, check_interface, gloo_interface, read_world
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def variables(world: World, port: int) -> dict[str, str]:
+    """torchrun's variables for a rank, where its ranks meet at ``port`` of rank 0's node."""
+    return {
+        "RANK": str(world.rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_RANK": str(world.local_rank),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+        "GROUP_RANK": str(world.rank // world.local_size),
+        "GROUP_WORLD_SIZE": str(world.nodes),
+        "MASTER_ADDR": world.host or "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def meet(world: World) -> int:
+    """A port of rank 0's node that was free when rank 0 asked for it, the same on all ranks.
+
+    Raises:
+        UserError: the ranks do not find each other.
+    """
+    if world.rank:
+        return rendezvous.find(world)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+    if world.size > 1:
+        rendezvous.tell_all(world, port)
+    return port
+
+
+def python_path(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What lets Python find this project from another folder than its own, where it may not be installed."""
+    if folder.resolve() == ROOT:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))}
+
+
+def main() -> None:
+    """The command; see the module's docstring."""
+    parser = Parser(prog="python -m train.torchrun", description=__doc__, formatter_class=Help)
+    add = parser.add_argument
+    add("--folder", type=Path, default=Path.cwd(), metavar="DIR", help="where it is started [here]")
+    add("--device", default="auto", help="cpu: hide the GPUs from it [auto]")
+    add("--network", default="eth", help="the run's, by which a site file names interfaces [eth]")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments, after --")
+    given = parser.parse_args()
+    words = given.arguments[given.arguments[:1] == ["--"] :]
+    if not words:
+        raise UserError("nothing to start: give Python's arguments after --, e.g. -- train.py --lr 0.1")
+    world = read_world(os.environ)
+    with said_by_rank_0(read_identity(os.environ).rank):
+        check_interface(os.environ, "GLOO_SOCKET_IFNAME", given.network)
+    os.environ.update(gloo_interface(os.environ, world))
+    if not (world.rendezvous.startswith("tcp://") and world.size > 1):  # the user has not said where to meet
+        os.environ.update(variables(world, meet(world)))
+    if given.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.update(python_path(os.environ, given.folder))
+    os.chdir(given.folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+if __name__ == "__main__":
+    run_command(main)
