@@ -231,7 +231,8 @@ def fields(names: Iterable[str]) -> list[Metric]:
 
 
 def _own(name: str) -> Metric:
-    return Metric(name, "", header(name.removeprefix(FACTOR)), text=True, key=True)
+    meaning = "factor of the program's own, from the sweep file" if name.startswith(FACTOR) else ""
+    return Metric(name, meaning, header(name.removeprefix(FACTOR)), text=True, key=True)
 
 
 def data_columns(metrics: Iterable[Metric], rows: Rows) -> list[str]:

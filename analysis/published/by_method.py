@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.metrics import FIELDS, Metric, Rows, fields, names_of
+from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, Metric, Rows, fields, names_of
 from analysis.measures.scaling import figures, use
 from analysis.measures.scaling import rows as scaling_rows
 from analysis.measures.scaling.points import Scaling
@@ -12,7 +12,7 @@ from analysis.measures.tau import applications as tau
 from analysis.published import reference, scaled_published
 from analysis.results.load import no_result
 from analysis.results.study import Study
-from jobs.run import ID_FIELDS, Run
+from jobs.run import ID_FIELDS
 from profiling.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def table(
 
 def columns_of(group_by: Sequence[str] = ()) -> list[Metric]:
     """The columns of all rows, in order, whatever results they are of."""
-    which = group_by or [*ID_FIELDS, *(name for name in Run.model_fields if name not in ID_FIELDS)]
+    which = group_by or [*ID_FIELDS, *(name for name in FIELDS_OF_RUNS if name not in ID_FIELDS)]
     figures_of_runs = [*figures.IN_DATA, *use.METRICS]
     of_tables = [*reference.METRICS, *tau.METRICS, *scaled_published.METRICS]
     every = [_METHOD, *fields(which), FIELDS["world_size"], *figures_of_runs, *of_tables]

@@ -284,13 +284,14 @@ class Study:
         """One row a run or PyProf table that counts.
 
         Columns: ``id``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
-        them), ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the file), ``device_name``,
-        ``seconds`` (whole wall time), ``started``.
+        them), :attr:`own_factors`, ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the
+        file), ``device_name``, ``seconds`` (whole wall time), ``started``.
         """
         import pandas as pd
 
+        of_runs = [name for name in Run.model_fields if name != "factors"]
         columns = [
-            "id", "kind", *Run.model_fields, "repetition", "exit_code", "world_size", "directory",
+            "id", "kind", *of_runs, *self.own_factors, "repetition", "exit_code", "world_size", "directory",
             "device_name", "seconds", "started",
         ]  # fmt: skip
         return pd.DataFrame([_row(source) for source in self.sources], columns=columns)

@@ -21,7 +21,14 @@ function visibleData(data, filters) {
   return data
     .filter((trace) => !trace.meta || passes(trace.meta, filters))
     .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
-    .filter((trace) => trace !== null);
+    .filter((trace) => trace !== null)
+    .map(labelled);
+}
+
+// A line that is named at its end is named at the end of what is left of it.
+function labelled(trace) {
+  if (!trace.mode?.includes("text")) return trace;
+  return { ...trace, text: trace.x.map((_, index) => (index === trace.x.length - 1 ? trace.name : "")) };
 }
 
 function picked(trace, filters) {
