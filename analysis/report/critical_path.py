@@ -45,7 +45,7 @@ def _critical_path(context: Context) -> Content:
     view = as_view(Part("", rows, shown(rows), caption()), "critical-path-table", ())
     # Several parts at once always save more, and nobody can do without all kernels.
     most = max((row for row in rows if row["part"] in PARTS), key=lambda row: row["saved_ms"])
-    finding = f"Most would be saved without {most['part']}: {most['saved_ms']:.3g} ms per step."
+    finding = f"Largest saving if one part took no time: {most['part']}, {most['saved_ms']:.3g} ms per step."
     return Content(text, [chart], [view], paths.unknown, finding)
 
 

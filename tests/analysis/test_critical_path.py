@@ -363,4 +363,4 @@ def test_the_report_has_a_section_with_the_parts(tmp_path):
         assert ms + not_saved == pytest.approx(max(of[part]["path_ms"], ms))
     # Several parts together always save more than one of them, which would say nothing.
     most = max(PARTS, key=lambda name: of[name]["saved_ms"] if name in of else 0)
-    assert section.finding.startswith(f"Most would be saved without {most}: ")
+    assert section.finding.startswith(f"Largest saving if one part took no time: {most}, ")

@@ -11,6 +11,7 @@ from analysis.display import plots
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
 from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
 from analysis.display.stacked import stacked
+from analysis.report import base
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.encoded import with_lines
@@ -246,7 +247,7 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
     assert values == pytest.approx([60.0] * len(values), rel=0.02)  # as planted
 
 
-def test_the_factor_that_matters_most_gets_the_colour(tmp_path):
+def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
     for workers, ms in ((2, 100.0), (4, 101.0)):
         for batch, longer in ((32, 1.0), (64, 2.8)):
             truth = Truth(batch_ms={1: ms * longer, 2: ms * longer * 1.1}, run_noise_ms=0.1)
@@ -255,3 +256,6 @@ def test_the_factor_that_matters_most_gets_the_colour(tmp_path):
     context = Context(load(tmp_path))
     assert context.by_effect(["workers", "batch"]) == ["batch", "workers"]
     assert context.by_effect(["unknown", "workers", "batch"]) == ["batch", "workers", "unknown"]
+    # Of a program's own factors too, which effects name as the sweep file does.
+    monkeypatch.setattr(base, "effects", lambda context: [{"factor": "lr"}, {"factor": "batch"}])
+    assert context.by_effect(["batch", "factors.lr"]) == ["factors.lr", "batch"]
