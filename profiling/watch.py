@@ -211,7 +211,7 @@ def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple
     It is found also when the program has gone to another folder (as Hydra does).
     """
     if given.inside:
-        return given.out, False
+        return given.out.absolute(), False
     if given.out is None:
         return (watched.PARENT / watched.new_name(program.name, me, os.environ)).absolute(), True
     out = given.out.absolute()
