@@ -171,7 +171,8 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         watch.startup_ns, findings,
     )  # fmt: skip
     write_record(directory / RANK_REPORT, report)
-    leave_group()
+    if not code:  # after a failure others may be in an exchange, and NCCL would wait for them
+        leave_group()
     return Ended(code, reason)
 
 

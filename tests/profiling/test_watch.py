@@ -106,6 +106,20 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
+def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import atexit, torch, torch.distributed as dist\n"
+        f"dist.init_process_group('gloo', 'file://{tmp_path}/meet', rank=0, world_size=1)\n"
+        "atexit.register(lambda: print('still joined:', dist.is_initialized()))\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
+        "raise RuntimeError('rank 0 is lost')\n"
+    )
+    assert "still joined: True" in watch("--out", tmp_path / "run", script, code=1)
+
+
 def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
     program = tmp_path / "plain.py"
     program.write_text("import sys; print('arguments', sys.argv[1:], __name__); sys.exit(3)")
