@@ -4,7 +4,7 @@
 
     results = load("results/resnet50")
     results.scaled()                                  # as python -m analysis.scaled results/resnet50
-    results.efficiency(group_by=["step", "nodes"])   # --group-by batch,nodes
+    results.efficiency(group_by=["batch", "nodes"])  # --group-by batch,nodes
     results.kernels(results.path / "run_...")         # a second path, where the command takes one
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 

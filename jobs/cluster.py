@@ -44,7 +44,7 @@ def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
     Raises:
         UserError: there is none, or Slurm does not answer.
     """
-    return read_partition(_ask(["sinfo", "--noheader", f"--format={_ROW}"], environment), name)
+    return read_partition(_ask(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment), name)
 
 
 def read_partition(rows: str, name: str | None) -> Partition:

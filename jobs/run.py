@@ -66,6 +66,7 @@ _WORKLOAD, _OBSERVATION = Role("workload"), Role("observation")
 
 
 Value: TypeAlias = str | int | float | bool  # of a factor of the user's own
+LONGEST_PROGRAM = 4096  # characters of its command
 
 
 class Run(BaseModel):
@@ -194,7 +195,7 @@ class Run(BaseModel):
         False, description="synchronise the device after forward and update, as the reference study did"
     )
 
-    program: Annotated[str, Field(max_length=4096), _WORKLOAD] = Field(
+    program: Annotated[str, Field(max_length=LONGEST_PROGRAM), _WORKLOAD] = Field(
         "",
         description="command of the program that was run in place of our own training loop; in a sweep with "
         "names in braces, which fields and factors fill",

@@ -24,7 +24,6 @@ from jobs.sweep_file import SweepRun
 from profiling.errors import EXIT_DONE, UserError, run_command
 
 _DRY_RUN = "--dry-run"
-_NODES = ("-N", "--nodes")
 
 # Starts a job of these words of sbatch, with these variables; what it is to the user; returns its id.
 Start = Callable[[Sequence[str], Mapping[str, str], str], str]
@@ -82,8 +81,8 @@ def read_words(words: Sequence[str]) -> Words:
     of_sbatch, of_sweep = rest[:at], rest[at + 1 :]
     for word in of_sbatch:
         name = word.partition("=")[0]
-        if name in _NODES:
-            raise UserError(f"{name}: each job has the nodes of its runs; to choose: -- --only nodes=1,2")
+        if name == "--nodes" or name.startswith("-N"):
+            raise UserError(f"{word}: each job has the nodes of its runs; to choose: -- --only nodes=1,2")
         if name in set(sweep.parser().flags) - {_DRY_RUN, "-h", "--help"}:
             raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
         if word.endswith((".yaml", ".yml")):

@@ -17,7 +17,7 @@ import psutil
 from jobs import by_hand, store
 from jobs.outcome import make_manifest
 from jobs.processes import Ended
-from jobs.run import Run, make_run
+from jobs.run import LONGEST_PROGRAM, Run, make_run, wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
@@ -62,7 +62,7 @@ def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: st
         "nodes": max(1, me.size // me.local_size),
         "gpus_per_node": me.local_size,
         "profile": profile,
-        "program": " ".join(program),
+        "program": " ".join(program)[:LONGEST_PROGRAM],
         "batches": report.batches_done,
         "workers": report.workers,
         "device": "cpu" if report.device == "cpu" else "gpu",
@@ -71,7 +71,7 @@ def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: st
         known["model"] = model
     if report.grad:
         known["grad"] = report.grad
-    if report.samples:
+    if report.samples and not wrong_values({"batch": report.samples}):
         known["batch"] = report.samples
     observed = {"profile_mode", "attribute_from", "profile_kernels", "profile_schedule"}
     return make_run(known), [name for name in Run.model_fields if name not in {*known, *observed}]

@@ -66,7 +66,7 @@ class DeviceClock:
     end again, and what lies between is stretched.
     """
 
-    # Events that are not read yet, while the device is behind; what is read at a time.
+    # Events that are not read yet, while the device is behind; what is read at a time, or twice what came.
     _PENDING, _AT_ONCE = 512, 32
 
     def __init__(
@@ -79,7 +79,7 @@ class DeviceClock:
         self._steps_ms = array("d")  # between neighbours that were read
         self._events: list[Any] = []  # the last that was read, and those that were not
         self._spare: list[Any] = []
-        self._ticks = 0
+        self._ticks = self._settled = 0  # all, and those before the last settle()
         self._epoch_ns = self._start_ns = 0
 
     def start(self) -> None:
@@ -102,9 +102,10 @@ class DeviceClock:
         return self._ticks - 2  # the first is the tie
 
     def settle(self) -> None:
+        came, self._settled = self._ticks - self._settled, self._ticks
         over = len(self._events) - self._PENDING
         if over > 0:
-            self._read(min(over, self._AT_ONCE), lambda event: event.query())
+            self._read(min(over, max(self._AT_ONCE, 2 * came)), lambda event: event.query())
 
     def _read(self, most: int, is_over: Callable[[Any], bool] = lambda event: True) -> None:
         events, count = self._events, 0

@@ -171,7 +171,8 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         watch.startup_ns, findings,
     )  # fmt: skip
     write_record(directory / RANK_REPORT, report)
-    leave_group()
+    if not code:  # after a failure others may be in an exchange, and NCCL would wait for them
+        leave_group()
     return Ended(code, reason)
 
 
@@ -211,7 +212,7 @@ def _prepare(given: argparse.Namespace, program: Program, me: Identity) -> tuple
     It is found also when the program has gone to another folder (as Hydra does).
     """
     if given.inside:
-        return given.out, False
+        return given.out.absolute(), False
     if given.out is None:
         return (watched.PARENT / watched.new_name(program.name, me, os.environ)).absolute(), True
     out = given.out.absolute()

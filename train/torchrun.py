@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from profiling.arguments import Help, Parser
@@ -24,7 +25,7 @@ from train.world import World, check_interface, gloo_interface, read_world
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def variables(world: World, port: int) -> dict[str, str]:
+def variables(world: World, port: int | str) -> dict[str, str]:
     """torchrun's variables for a rank, where its ranks meet at ``port`` of rank 0's node."""
     return {
         "RANK": str(world.rank),
@@ -74,11 +75,16 @@ def main() -> None:
     if not words:
         raise UserError("nothing to start: give Python's arguments after --, e.g. -- train.py --lr 0.1")
     world = read_world(os.environ)
-    with said_by_rank_0(read_identity(os.environ).rank):
+    with said_by_rank_0(read_identity(os.environ).local_rank):  # each node has interfaces of its own
         check_interface(os.environ, "GLOO_SOCKET_IFNAME", given.network)
     os.environ.update(gloo_interface(os.environ, world))
-    if not (world.rendezvous.startswith("tcp://") and world.size > 1):  # the user has not said where to meet
-        os.environ.update(variables(world, meet(world)))
+    port: int | str
+    if world.rendezvous.startswith("tcp://"):  # the user has said where to meet (MASTER_ADDR, MASTER_PORT)
+        host, _, port = world.rendezvous.removeprefix("tcp://").rpartition(":")
+        world = replace(world, host=host)
+    else:
+        port = meet(world)
+    os.environ.update(variables(world, port))
     if given.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.update(python_path(os.environ, given.folder))

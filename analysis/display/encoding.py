@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.run import FACTOR
+
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 MOST_DASHES = 3
 MOST_PANELS = 4  # beside each other, or below each other
@@ -95,8 +97,9 @@ def in_words(encoding: Encoding, spread: str = "band") -> str:
     """
     channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
                 "Rows": encoding.rows}  # fmt: skip
-    said = [f"{channel}: {factor}." for channel, factor in channels.items() if factor]
+    said = [f"{channel}: {factor.removeprefix(FACTOR)}." for channel, factor in channels.items() if factor]
     if encoding.averaged:
         how = f" ({spread}: lowest and highest)" if spread else ""
-        said.append(f"Mean over {', '.join(encoding.averaged)}{how}.")
+        averaged = ", ".join(factor.removeprefix(FACTOR) for factor in encoding.averaged)
+        said.append(f"Mean over {averaged}{how}.")
     return " ".join(said)

@@ -80,7 +80,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
                 "line": {"color": PALETTE[hue], "width": 2, "dash": DASHES[dash]},
                 **panel.axes,
             }
-            traces += _line(here, axes, ", ".join(words) or axes.title, look)
+            traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
     _name_lines(traces, encoding, (colours, dashes), name, grid)
     whole = grid.layout(layout(axes.title), _axis(points, axes), axes.unit, encoding, name)
     labels = [len(trace["name"]) for trace in traces if "text" in trace]
@@ -89,9 +89,13 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A line; of several configurations their mean, below it the band of their spread."""
+    """A line; of several configurations their mean, below it the band of their spread.
+
+    Args:
+        name: as plotly reads it (:func:`escaped`).
+    """
     members = [_member(of, axes) for _, of in points.sort_values(axes.x).groupby("label", sort=False)]
-    said = f"{escaped(name)}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
+    said = f"{name}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
     trace: dict[str, Any] = {
         "name": name, "mode": "lines+markers", "showlegend": False, "hovertemplate": said, **look,
     }  # fmt: skip
@@ -157,7 +161,7 @@ def _name_lines(
     if not encoding.dash and grid.single and named_at_ends(drawn):
         for trace in drawn:
             trace |= {"mode": "lines+markers+text", "textposition": "middle right", "cliponaxis": False}
-            trace |= {"text": [*[""] * (len(trace["x"]) - 1), escaped(trace["name"])]}
+            trace |= {"text": [*[""] * (len(trace["x"]) - 1), trace["name"]]}
         return
     if not encoding.dash and grid.single:
         for trace in drawn:
@@ -186,7 +190,7 @@ def named_at_ends(traces: Sequence[Mapping[str, Any]]) -> bool:
 def _entry(name: Name, factor: str, level: Any, legend: str, look: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a legend, which no point belongs to."""
     place = {"x": [None], "y": [None], "legend": legend, "hoverinfo": "skip"}
-    return {**place, "name": name(factor, level), "meta": {factor: level}, **look}
+    return {**place, "name": escaped(name(factor, level)), "meta": {factor: level}, **look}
 
 
 # --- axes, and what would be ideal ----------------------------------------------------------------------

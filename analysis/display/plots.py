@@ -78,7 +78,7 @@ def parts(
             "type": "bar",
             "orientation": "h",
             "name": part.replace("_", " "),
-            "y": points[label].tolist(),
+            "y": [escaped(str(name)) for name in points[label]],
             "x": plain_numbers(points[f"{part}_{unit}"]),
             "customdata": points["facts"].tolist(),
             "marker": {"color": colour},
@@ -159,7 +159,7 @@ def _styled(
     return {
         "x": plain_numbers(series[x]),
         "y": plain_numbers(series[y]),
-        "name": name,
+        "name": escaped(name),
         "mode": "lines+markers",
         "meta": series["facts"].iloc[0],
         "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9, "color": colour},

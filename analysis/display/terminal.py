@@ -109,12 +109,12 @@ def as_terminal(
         whole = Fitted(list(part.columns), [])
         table = whole if wide or width is None else fit(part.rows, part.columns, width)
         if part.title:
-            text.print(Text(part.title, style="italic"), soft_wrap=True)
+            text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
         console(width_of(part.rows, table.columns)).print(_table(part.rows, table.columns))
         for line in [*([part.caption] if part.caption else []), *table.notes]:
-            text.print(Text(line), style="dim")
+            text.print(Text(_clean(line)), style="dim")
     for line in answer.notes:
-        text.print(Text(line))
+        text.print(Text(_clean(line)))
     for line in plain_notes(study, most_notes) if study else []:
         text.print(Text(line), style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
@@ -175,7 +175,7 @@ def _table(rows: Rows, columns: Sequence[Column]) -> Any:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(column.text(row)) for column in columns))
+        table.add_row(*(Text(_clean(column.text(row))) for column in columns))
     return table
 
 
@@ -217,6 +217,11 @@ def not_in_sweep(failed: Sequence[LeftOut]) -> list[str]:
 def _printable(lines: Sequence[str]) -> list[str]:
     """Names of files are whatever their maker wrote: no line break and no control character gets out."""
     return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
+
+
+def _clean(text: str) -> str:
+    """Text of several lines without control characters: names of kernels and files are anybody's."""
+    return "\n".join(_printable(text.split("\n")))
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:

@@ -14,6 +14,7 @@ from analysis.published import by_method
 from analysis.report.render import Chart, Section, TableView
 from analysis.report.views import FACTORS, varied, with_ranks
 from analysis.results.study import Study
+from jobs.run import FACTOR
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
@@ -63,8 +64,9 @@ class Context:
 
     def by_effect(self, names: Sequence[str]) -> list[str]:
         """Factors, the one that explains most first; those whose effect is not known as they were, last."""
-        known = [row["factor"] for row in self.once(effects)]
-        return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
+        # Effects name a factor of a program's own as its sweep file does.
+        place = {row["factor"]: number for number, row in enumerate(self.once(effects))}
+        return sorted(names, key=lambda name: place.get(name.removeprefix(FACTOR), len(place)))
 
 
 def effects(context: Context) -> Rows:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from analysis.display.encoding import levels
 from analysis.display.metrics import Rows
 from analysis.measures.kernels import of_run as kernels_of_run
 from analysis.measures.scaling.points import other_devices, points_of
@@ -29,6 +30,7 @@ from analysis.report.verdict import verdict
 from analysis.report.views import called
 from analysis.results.log import in_counts
 from analysis.results.study import Study
+from jobs.run import as_text
 from jobs.store import Manifest
 
 # In the order of the page.
@@ -140,9 +142,9 @@ def _filters(context: Context) -> list[Filter]:
     rows = context.own or [source.fields for source in context.study.sources]
     filters = []
     for name in context.factors:
-        values = {(row[name], str(row[name])) for row in rows if row.get(name) is not None}
+        values = [value for value in levels(rows, name) if value is not None]
         if len(values) > 1:
-            filters.append(Filter(name, [text for _, text in sorted(values)]))
+            filters.append(Filter(name, [as_text(value) for value in values]))
     return filters
 
 

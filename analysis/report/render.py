@@ -14,6 +14,7 @@ from typing import Any
 
 from analysis.report.sentences import LOST, SCALES, TRY, Sentence
 from analysis.report.small import Drawing
+from jobs.run import FACTOR
 
 _PAGE = Path(__file__).parent / "page"
 _SCRIPTS = ("filters", "tables", "charts", "sections", "start")  # in the order in which the page runs them
@@ -117,6 +118,11 @@ class Filter:
 
     name: str
     choices: Sequence[str]
+
+    @property
+    def label(self) -> str:
+        """What the sweep file calls it."""
+        return self.name.removeprefix(FACTOR)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ _WIDTH, _HEIGHT = 320, 132
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 22  # around the lines
 _ROW = 24  # of bars
 _NAME = 150  # the width of their names
-_LONGEST = 24  # characters of a name
+_LONGEST = 24  # characters of a name beside a bar
+_LONGEST_OF_LINE = 40  # below lines
 
 Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points (x, y), x ascending."""
@@ -56,7 +57,8 @@ def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
         below = _HEIGHT + 10 + 16 * place
         key = Markup('<line x1="{0}" x2="{1}" y1="{2}" y2="{2}" stroke="{3}" stroke-width="2" '
                      'stroke-dasharray="{4}"/><text x="{5}" y="{6}">{7}</text>')  # fmt: skip
-        parts.append(key.format(_LEFT, _LEFT + 22, below, colour, dash, _LEFT + 28, below + 4, name))
+        short = _shortened(name, _LONGEST_OF_LINE)
+        parts.append(key.format(_LEFT, _LEFT + 22, below, colour, dash, _LEFT + 28, below + 4, short))
     return _drawing(parts, _HEIGHT + names + 4, label)
 
 
@@ -80,11 +82,15 @@ def bars(values: Sequence[tuple[str, float]], unit: str, label: str) -> Drawing:
         bar = Markup('<text x="{0}" y="{1}" text-anchor="end">{2}</text>'
                      '<rect x="{3}" y="{4}" width="{5:.1f}" height="{6}" fill="{7}"/>'
                      '<text x="{8:.1f}" y="{1}">{9:.3g} {10}</text>')  # fmt: skip
-        short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+        short = _shortened(name, _LONGEST)
         parts.append(bar.format(
             _NAME - 6, y + 16, short, _NAME, y + 4, width, _ROW - 8, PALETTE[0], end, value, unit
         ))  # fmt: skip
     return _drawing(parts, _ROW * len(values) + 4, label)
+
+
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _drawing(parts: Sequence[Markup], height: int, label: str) -> Drawing:

@@ -5,6 +5,7 @@ modules only calls from outside are seen (:mod:`profiling.watching.modules`). Ea
 step (benchmarks/watch.py), so what is done in them is little.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -50,6 +51,8 @@ class Hooks:
         self._is_compiling: Callable[[], bool] = lambda: False
         # On a GPU: events of ours would become a part of the graph that is being captured.
         self.is_capturing: Callable[[], bool] | None = None
+        # In a data loader's workers the one thread has the main one's number, and a GPU cannot be used.
+        os.register_at_fork(after_in_child=self.stop)
 
     def attach(self) -> None:
         """Put the hooks into PyTorch, which has been imported."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from profiling.watching.segments import (
     Recorder,
 )
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
-
-if TYPE_CHECKING:
-    pass
 
 
 class Enough(SystemExit):
@@ -100,6 +97,7 @@ class Watch:
         self.hooks = Hooks(self._open)
         hear_program(_Explicit(self.hooks))
         self.startup_ns = 0
+        self._switched = 0  # the last step that was told to the profiler
         # Of the model, while it is there: it may be gone, as the process group, when the program has ended.
         self.model_facts = ModelFacts()
         self.has_host_clock = True
@@ -146,7 +144,8 @@ class Watch:
             self.model_facts = facts_of(self.hooks.modules.largest)
         if self.wanted.batches and steps >= self.wanted.batches:
             raise Enough
-        if self.wanted.recordings:
+        # Not twice: a step that ended with one optimizer ends once more where a second then follows it.
+        if self.wanted.recordings and steps > self._switched:
             self._switch(steps)
         # Asked once a step: what nobody hears would cost as much as all the rest.
         if self._markers.are_heard() != self._recorder.heard:
@@ -155,6 +154,7 @@ class Watch:
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
         assert self._recorder is not None
+        self._switched = index
         if any(index in (one.start, one.stop) for one in self.wanted.recordings):
             self._recorder.enter(PAUSE)
             switch(self._capture, self.wanted.recordings, 0, index, self.hooks.modules.largest)

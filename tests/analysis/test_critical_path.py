@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.critical_path import paths
+from analysis.measures.critical_path import paths, track
 from analysis.measures.critical_path.edges import last_ended, previous
 from analysis.measures.critical_path.graph import NEVER, Graph, critical, moments
 from analysis.measures.critical_path.paths import PARTS, WHAT_IF, paths_of
-from analysis.measures.critical_path.recorded import Recorded, Texts
+from analysis.measures.critical_path.recorded import Recorded, Texts, read_rank, steps_of
 from analysis.measures.critical_path.rows import rows
 from analysis.measures.critical_path.steps import Collectives, Group
 from analysis.report.build import build
@@ -337,6 +337,18 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_looked_at_and_that_is_s
     for one in found.steps:
         assert one.free_ns == whole[one.batch_index].free_ns
         assert one.start_ns.tolist() == whole[one.batch_index].start_ns.tolist()
+    # Of the steps before, one is read: what the first of these waited for.
+    folder = source.tables("kernels")[0].parent
+    read = read_rank(source, folder, steps_of(source, folder), [3, 4, 5])
+    assert set(read.kernels["batch_index"].tolist()) == {2, 3, 4, 5}
+    assert read.first_call == 2 * len(read.calls) // 4
+
+
+def test_its_slices_in_the_timeline_say_what_those_of_kernels_say(tmp_path):
+    write_job(tmp_path / "mine", Planted(ranks=2, batches=4))
+    (source,) = (study := load(converted(tmp_path))).recorded
+    _, tracks = track.added(study, source)
+    assert all({"step", "kernel", "operator", "layer"} <= set(of.slices.arguments) for of in tracks.values())
 
 
 def test_the_report_has_a_section_with_the_parts(tmp_path):
@@ -349,3 +361,6 @@ def test_the_report_has_a_section_with_the_parts(tmp_path):
     for part, ms, not_saved in zip(saved["y"], saved["x"], rest["x"], strict=True):
         assert ms == of[part]["saved_ms"]
         assert ms + not_saved == pytest.approx(max(of[part]["path_ms"], ms))
+    # Several parts together always save more than one of them, which would say nothing.
+    most = max(PARTS, key=lambda name: of[name]["saved_ms"] if name in of else 0)
+    assert section.finding.startswith(f"Largest saving if one part took no time: {most}, ")

@@ -1,14 +1,17 @@
 """Charts show the factors of a sweep, the one that matters most best; what they cannot show they average."""
 
 import itertools
+import json
 
 import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
+from analysis.display import plots
 from analysis.display.encoding import Encoding, encode_bars, encode_lines, in_words, levels
 from analysis.display.lines import EFFICIENCY, THROUGHPUT, lines, named_at_ends, spread
 from analysis.display.stacked import stacked
+from analysis.report import base
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.encoded import with_lines
@@ -144,6 +147,34 @@ def test_a_mean_is_of_the_configurations_that_were_measured_there():
     assert spread([a, b]) == ([1, 2, 4], [15.0, 40.0, 80.0], [10.0, 40.0, 80.0], [20.0, 40.0, 80.0])
 
 
+@pytest.mark.parametrize(("factor", "others"), [("colour", ""), ("colour", "grad"), ("columns", "")])
+def test_a_level_that_looks_like_markup_stays_text(factor, others):
+    points = [
+        {"world_size": 1, "images_per_s": 1.0 + len(str(one)), "facts": one, "label": str(one), "sizes": {}}
+        for one in crossed(lr=["<b>0</b>", "a" * 12], grad=FACTORS["grad"])
+    ]
+    encoding = Encoding(**{factor: "lr"}, dash=others)
+    figure = lines(pd.DataFrame(points), encoding, THROUGHPUT, lambda name, level: level)
+    said = json.dumps(figure)
+    # Plotly reads tags, and the page writes a line's name at its end again.
+    assert "&lt;b&gt;0&lt;/b&gt;" in said and "<b>" not in json.dumps([one["name"] for one in figure["data"]])
+
+
+def test_bars_and_their_legends_keep_such_names_as_text_too():
+    point = {"label": "lr <b>0</b>", "facts": {}, "batch": 8, "load_ms": 1.0}
+    points = pd.DataFrame([point | {"communication_pct": 2.0, "copies_pct": 1.0}])
+    (bar,) = plots.parts(points, {"load": "#000000"}, "Stages")["data"]
+    assert bar["y"] == ["lr &lt;b&gt;0&lt;/b&gt;"]
+    assert [trace["name"] for trace in plots.shares(points)["data"]] == [
+        "lr &lt;b&gt;0&lt;/b&gt;: communication", "lr &lt;b&gt;0&lt;/b&gt;: copies",
+    ]  # fmt: skip
+
+
+def test_a_caption_names_a_factor_of_a_programs_own_as_its_sweep_file_does():
+    words = in_words(Encoding("factors.lr", averaged=("factors.hidden",)))
+    assert words == "Colour: lr. Mean over hidden (band: lowest and highest)."
+
+
 def test_lines_are_named_at_their_ends_where_they_are_few_and_apart():
     def ending(*values, name="a"):
         return [{"name": name, "y": [1.0, value]} for value in values]
@@ -216,7 +247,7 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
     assert values == pytest.approx([60.0] * len(values), rel=0.02)  # as planted
 
 
-def test_the_factor_that_matters_most_gets_the_colour(tmp_path):
+def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
     for workers, ms in ((2, 100.0), (4, 101.0)):
         for batch, longer in ((32, 1.0), (64, 2.8)):
             truth = Truth(batch_ms={1: ms * longer, 2: ms * longer * 1.1}, run_noise_ms=0.1)
@@ -225,3 +256,6 @@ def test_the_factor_that_matters_most_gets_the_colour(tmp_path):
     context = Context(load(tmp_path))
     assert context.by_effect(["workers", "batch"]) == ["batch", "workers"]
     assert context.by_effect(["unknown", "workers", "batch"]) == ["batch", "workers", "unknown"]
+    # Of a program's own factors too, which effects name as the sweep file does.
+    monkeypatch.setattr(base, "effects", lambda context: [{"factor": "lr"}, {"factor": "batch"}])
+    assert context.by_effect(["batch", "factors.lr"]) == ["factors.lr", "batch"]

@@ -61,6 +61,11 @@ def test_every_section_has_a_finding_of_one_paragraph(page):
     assert all("\n" not in section.finding for section in page.sections)
 
 
+def test_the_name_of_a_line_fits_the_drawing():
+    drawn = str(small.lines([("x" * 60, [(1, 100.0), (2, 90.0)])], "%", "label").svg)
+    assert "x" * 39 + "…" in drawn and "x" * 40 not in drawn
+
+
 def test_a_drawing_escapes_names_and_cuts_long_ones():
     drawn = str(small.bars([("<b>&" + "x" * 40, 2.0), ("none", 0.0)], "ms", 'a "label"').svg)
     assert "&lt;b&gt;&amp;" in drawn and "<b>" not in drawn and "x" * 30 not in drawn

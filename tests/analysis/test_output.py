@@ -265,6 +265,15 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path)
     assert "run_0_?[31mred?_ret_0" in ran.out
 
 
+def test_a_kernels_name_cannot_steer_the_terminal() -> None:
+    name = "gemm\x1b[2J"
+    column = Column("kernel", lambda row: name, left=True)
+    part = Part(f"Kernels of {name}", [{}], [column], f"Longest: {name}.\nPer step.")
+    out = terminal.as_terminal(Answer([{}], [], [part], notes=[name]), None, None)
+    assert "\x1b" not in out and out.count("gemm?[2J") == 4
+    assert "Longest: gemm?[2J.\nPer step." in out
+
+
 def test_all_failed_points_are_listed_beside_data_and_counted_in_the_terminal(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
     for batch in range(1, 31):

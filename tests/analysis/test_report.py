@@ -5,7 +5,9 @@ import gzip
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -20,6 +22,7 @@ from analysis.report.render import Page, render, script_json
 from analysis.report.views import as_view, called
 from analysis.results.load import load
 from jobs import store
+from jobs.run import as_text
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
@@ -134,6 +137,28 @@ def test_summary_names_the_figure_that_backs_it(page):
 def test_filters_offer_what_varies_and_nothing_else(page):
     filters = {one.name: list(one.choices) for one in page.filters}
     assert filters == {"grad": ["fp16", "fp32"], "gpus_per_node": ["1", "2", "4"]}
+
+
+def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
+    """A factor of a program's own may have numbers, words, and true and false."""
+    own = [
+        {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
+    ]
+    context = SimpleNamespace(own=own, factors=["factors.lr", "compile"])
+    lr, compiled = build_module._filters(context)
+    assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
+    assert list(compiled.choices) == ["false", "true"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
+def test_the_page_finds_the_level_that_a_filter_names():
+    """As the page has them, levels are JSON, and what is chosen is text."""
+    levels = ["auto", 0.1, 1e-05, 2.0, 8, True, False]
+    cases = [[{"x": fact}, {"x": as_text(level)}, fact is level] for fact in levels for level in levels]
+    script = (Path(build_module.__file__).parent / "page" / "filters.js").read_text()
+    script += f"console.log(JSON.stringify({json.dumps(cases)}.map(([facts, one]) => passes(facts, one))))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [expected for _, _, expected in cases]
 
 
 def test_one_run_without_a_profiler(tmp_path):

@@ -38,6 +38,16 @@ def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
     assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
 
 
+def test_many_nodes_are_a_plain_number(tmp_path):
+    # As Slurm does: multiples of 512 from 1024 on in thousands, unless asked not to.
+    (tmp_path / "sinfo").write_text(
+        "#!/bin/sh\n"
+        "case \"$*\" in *--noconvert*) echo 'main*|4608|42|gpu:6';; *) echo 'main*|4.50K|42|gpu:6';; esac\n"
+    )
+    (tmp_path / "sinfo").chmod(0o755)
+    assert partition(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).nodes == 4608
+
+
 def test_of_several_partitions_a_job_may_get_the_best():
     assert read_partition(ROWS, "main,gpu") == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
     with pytest.raises(UserError, match="no partition 'gpux'"):

@@ -105,6 +105,7 @@ def test_a_sweep_outside_a_job_can_be_planned_but_not_run(submit, tmp_path):
         ("nodes: 1", ["--partition=gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-p", "gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-N", "4"], "-N: each job has the nodes of its runs; to choose: -- --only nodes=1,2"),
+        ("nodes: 1", ["-N4"], "-N4: each job has the nodes of its runs"),
         ("nodes: 1", ["--only", "batch=4"], "--only is an option of jobs.sweep: write it after --"),
         ("nodes: 1", ["other.yaml"], "one sweep file at a time"),
     ],

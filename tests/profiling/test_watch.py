@@ -1,7 +1,10 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
+import os
 import shutil
+import warnings
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,11 +13,14 @@ from analysis.measures.scaling.baselines import base_of
 from analysis.results.load import load
 from jobs import watched
 from jobs.store import MANIFEST
-from profiling import tables
+from profiling import markers, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
-from profiling.watch import main, parse, wanted_of
+from profiling.watch import _prepare, main, parse, wanted_of
 from profiling.watching.facts import ModelFacts
+from profiling.watching.hooks import Hooks
+from profiling.watching.segments import UPDATE
+from profiling.watching.watched import Wanted, Watch
 from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
@@ -100,6 +106,20 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
+def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import atexit, torch, torch.distributed as dist\n"
+        f"dist.init_process_group('gloo', 'file://{tmp_path}/meet', rank=0, world_size=1)\n"
+        "atexit.register(lambda: print('still joined:', dist.is_initialized()))\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
+        "raise RuntimeError('rank 0 is lost')\n"
+    )
+    assert "still joined: True" in watch("--out", tmp_path / "run", script, code=1)
+
+
 def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
     program = tmp_path / "plain.py"
     program.write_text("import sys; print('arguments', sys.argv[1:], __name__); sys.exit(3)")
@@ -154,6 +174,42 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, monk
     )
     watch("--out", "run", "goes.py", folder=tmp_path)
     assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
+
+
+def test_so_it_is_under_a_profiler_that_watches_from_outside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given, program = parse(["--inside", "--out=/run", "--out", "run", "goes.py"])
+    assert _prepare(given, program, Identity()) == (tmp_path / "run", False)
+
+
+def test_a_process_that_the_program_forks_is_not_watched():
+    hooks = Hooks(lambda: pytest.fail("a forked process is watched"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does not need
+        child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if hooks.recorder() is None else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step(monkeypatch):
+    monkeypatch.setattr(markers, "_LISTENER", [])
+    capture = Mock()
+    recorder = Watch(Wanted(recordings=(range(1, 3),)), capture).hooks.recorder()
+    assert recorder is not None
+    for optimizer in (0, 1) * 4:
+        recorder.enter(UPDATE, optimizer)
+        recorder.leave()
+    assert [call[0] for call in capture.method_calls] == ["start", "stop"]
+
+
+def test_a_command_and_a_batch_that_no_sweep_could_have_do_not_cost_the_results():
+    report = watched.report_of(Identity(), ModelFacts(name="Net"), 9, 100_000, 0, 1, [])
+    run, unknown = watched.run_of(report, Identity(), ["train.py", *["data.files=x"] * 1000], "none")
+    assert run.program.startswith("train.py data.files=x") and "batch" in unknown
 
 
 def test_what_is_recorded_without_a_number_of_steps():

@@ -129,13 +129,14 @@ def test_the_age_of_a_process_is_what_its_parent_sees():
     assert before - started - tick <= age <= after - begun + tick
 
 
-def test_a_long_loop_uses_its_events_again_and_reads_none_that_is_not_over():
+@pytest.mark.parametrize("a_step", [8, 64])
+def test_a_long_loop_uses_its_events_again_and_reads_none_that_is_not_over(a_step):
     device = FakeDevice()
     clock = DeviceClock(device.event, device.synchronize)
     clock.start()
     waits, truth = device.waits, []
-    for _ in range(2000):
-        for _ in range(8):
+    for _ in range(16_000 // a_step):
+        for _ in range(a_step):
             device.now_ns += 1_000_000 * (1 + len(truth) % 3)
             assert clock.tick() == len(truth)
             truth.append(device.now_ns)

@@ -1,10 +1,13 @@
 """Ranks find their place from what the launcher gave them."""
 
+import os
 import socket
+import sys
 
 import pytest
 
 from profiling.errors import UserError
+from train import torchrun
 from train.world import World, check_interface, gloo_interface, read_world
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -52,6 +55,28 @@ def test_several_nodes_and_no_word_of_where_rank_0_is_are_one_clear_line():
     with pytest.raises(UserError) as error:
         read_world(TORCHRUN)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def as_by_srun(monkeypatch) -> dict[str, str]:
+    """The environment of rank 1, alone on the second of two nodes; what is started there is not."""
+    environment = {**SLURM, "MASTER_ADDR": "n7", "MASTER_PORT": "29500"}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(os, "execv", lambda program, words: None)
+    monkeypatch.setattr(sys, "argv", ["train.torchrun", "--", "train.py"])
+    return environment
+
+
+def test_a_program_learns_its_rank_also_where_the_user_has_said_where_to_meet(as_by_srun):
+    torchrun.main()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+    assert [as_by_srun[name] for name in names] == ["1", "2", "0", "1", "n7", "29500"]
+
+
+def test_each_node_says_which_interface_it_lacks(as_by_srun):
+    as_by_srun["GLOO_SOCKET_IFNAME"] = "nope0"
+    with pytest.raises(UserError, match="no network interface nope0 on"):
+        torchrun.main()
 
 
 def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):

@@ -93,7 +93,7 @@ def _why_not(study: Study) -> str:
             "No markers separate the steps of its traces: name ranges (profiling.convert --batch-marker "
             "REGEX)"
         )
-    return "PyProf tables have none; of TAU tables it takes 50-batch and 1-batch runs of a configuration"
+    return "PyProf tables have none; TAU tables have them where a configuration has 50-batch and 1-batch runs"
 
 
 def table(study: Study) -> "pd.DataFrame":

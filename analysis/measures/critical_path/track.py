@@ -42,7 +42,7 @@ def _of_rank(steps: Sequence[StepPath], rank: int) -> Tracks:
         Words.same("critical path", len(order)),
         {
             **{name: _words(column[name]) for name in ("kernel", "operator", "layer")},
-            "batch": batch[order].astype(np.int64),
+            "step": batch[order].astype(np.int64),
         },
     )
     return Tracks(["critical path"], slices)

@@ -47,5 +47,5 @@ def latest_steps(rows: Rows) -> tuple[Rows, str]:
     there = {id(row) for row in late}
     return [row for row in rows if id(row) in there], (
         f"{len(rows) - len(late):,} of {len(rows):,} rows are not shown (--wide or --format csv shows all): "
-        "only those in which a rank was latest are."
+        "the latest are."
     )

@@ -12,8 +12,11 @@ function chosen() {
 
 // Facts: the level of each factor. A factor that they do not name, they do not restrict.
 function passes(facts, filters) {
-  return Object.entries(filters).every(([name, value]) => !(name in facts) || String(facts[name]) === value);
+  return Object.entries(filters).every(([name, value]) => !(name in facts) || isLevel(facts[name], value));
 }
+
+// A number may be written in several ways: 1e-05 is 0.00001.
+const isLevel = (fact, text) => (typeof fact === "number" ? fact === Number(text) : String(fact) === text);
 
 // --- the address --------------------------------------------------------------------------------------
 
