@@ -14,6 +14,7 @@ PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
 STARTED_BY_OTHERS = {
     "analysis.hotspots", "jobs.submit", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
+    "train.torchrun",
 }  # fmt: skip
 
 
