@@ -74,8 +74,10 @@ def read_words(words: Sequence[str]) -> Words:
     """``CONFIG [options of sbatch] [-- options of jobs.sweep]``.
 
     Raises:
-        UserError: an option where it does not belong.
+        UserError: no sweep file, or an option where it does not belong.
     """
+    if not words:
+        raise UserError("no sweep file: slurm/submit.sh CONFIG")
     config, *rest = words
     at = rest.index("--") if "--" in rest else len(rest)
     of_sbatch, of_sweep = rest[:at], rest[at + 1 :]
@@ -96,15 +98,19 @@ def read_words(words: Sequence[str]) -> Words:
 
 
 def option(words: Sequence[str], *names: str) -> str | None:
-    """The value of an option among words: ``-p x``, ``-px``, ``--partition x`` or ``--partition=x``."""
+    """The value of an option among words: ``-p x``, ``-px``, ``--partition x`` or ``--partition=x``.
+
+    Of several the last, as for sbatch.
+    """
+    value = None
     for index, word in enumerate(words):
         if word in names:
-            return next(iter(words[index + 1 :]), None)
+            value = next(iter(words[index + 1 :]), None)
         for name in names:
             attached = name if len(name) == 2 else f"{name}="
-            if word.startswith(attached):
-                return word.removeprefix(attached)
-    return None
+            if word not in names and word.startswith(attached):
+                value = word.removeprefix(attached)
+    return value
 
 
 def possible_runs(execution: Execution, asked: sweep.Request) -> list[SweepRun]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submit import option
+from jobs.submit import option, read_words
+from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 
 SINFO = "main*|4|2|(null)"
@@ -171,7 +172,15 @@ def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, l
     assert answer.err.endswith("(2 nodes), see above; queued before: 1 (to remove: scancel 1)\n")
 
 
-@pytest.mark.parametrize("words", [["-p", "x"], ["-px"], ["--partition", "x"], ["--time=5", "--partition=x"]])
+@pytest.mark.parametrize(
+    "words",
+    [["-p", "x"], ["-px"], ["--partition", "x"], ["--time=5", "--partition=x"], ["-p", "y", "--partition=x"]],
+)
 def test_an_option_is_found_however_it_is_written(words):
     assert option(words, "-p", "--partition") == "x"
     assert option(["--time=5"], "-p", "--partition") is None
+
+
+def test_no_sweep_file_is_said():
+    with pytest.raises(UserError, match="no sweep file"):
+        read_words([])
