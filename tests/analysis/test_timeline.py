@@ -86,7 +86,7 @@ def test_the_critical_path_is_as_long_as_the_steps_and_in_order(perfetto, sweep)
     study = load(sweep)
     steps = paths_of(study, timeline.choose(study)).steps
     rows = perfetto.rows(
-        "select ts, dur, extract_arg(s.arg_set_id, 'debug.batch') from slice s "
+        "select ts, dur, extract_arg(s.arg_set_id, 'debug.step') from slice s "
         "where category = 'critical path' order by ts"
     )
     for step in steps:
