@@ -171,6 +171,8 @@ boot_node() { # NODE
     local pid number=${1#n}
     power_on "$1" head
     pid=$(machine_pid "$1")
+    # The kernel removes a dead node's cable in its own time: it may still be there.
+    on_bridge ip link del "veth$number" 2>/dev/null || true
     # From the network of the head, with the outside's process ids.
     on_bridge ip link add "veth$number" type veth peer name eth0 netns "$pid"
     on_bridge ip link set "veth$number" master bridge0 up
