@@ -117,8 +117,8 @@ def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, fi
     for directory in train_under("nsys", tmp_path / "run", first=first, ranks=ranks):
         errors = stage_errors(directory)
         # Where another process takes the core between two clock readings, that one reading is off; a wrong
-        # clock, or a mark of another batch, would move all of them.
-        assert max(min(one) for one in errors) < 0.01, errors
+        # clock, or a mark of another batch, would move all of them, by a whole stage or step.
+        assert max(min(one) for one in errors) < 0.05, errors
         assert pq.read_table(directory / "markers.parquet")["kind"].to_pylist().count("mark") == 6 - first
         report = directory / "raw" / "nsys.nsys-rep"
         assert recognise(report) == "nsys"
