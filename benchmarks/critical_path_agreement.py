@@ -20,8 +20,6 @@ at a time; so do we here. There is no bar, for the two define other things:
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,6 +30,7 @@ from analysis.measures.critical_path.paths import COLLECTIVES, StepPath, paths_o
 from analysis.results.load import load
 from benchmarks.kineto_agreement import DATA
 from benchmarks.kineto_agreement import RESULT as KINETO
+from benchmarks.peer import ask_peer
 from profiling.convert import convert
 from profiling.errors import UserError, run_command
 
@@ -104,24 +103,6 @@ def of_step(step: StepPath) -> dict[str, float]:
     return of
 
 
-def ask_peer(python: str, traces: Sequence[Path]) -> dict[str, Any]:
-    """What is on the peer's paths, and its versions.
-
-    Raises:
-        UserError: the peer is not there.
-    """
-    done = subprocess.run(
-        [python, "-c", PEER, *map(str, traces)],
-        env={**os.environ, "HTA_DISABLE_NS_ROUNDING": "1"},
-        capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT"):
-            answer: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-            return answer
-    raise UserError(f"{python} has no HolisticTraceAnalysis: {done.stderr.strip().splitlines()[-1:]}")
-
-
 def as_markdown(report: dict[str, Any]) -> str:
     """The report as a table for people."""
     versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
@@ -160,7 +141,7 @@ def main() -> int:
     absent = [str(path) for path in traces.values() if not path.is_file()]
     if absent:
         raise UserError(f"the traces are not on this machine: {', '.join(absent)}")
-    peer = ask_peer(given.peer_python, list(traces.values()))
+    peer = ask_peer(given.peer_python, PEER, *traces.values())
     compared = {}
     for name, path in traces.items():
         theirs = peer["traces"][str(path)]

@@ -14,8 +14,6 @@ asked for ours: times unrounded, the last step included. The results are what
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np
 
 from analysis.measures.anatomy.divide import activities_of, split
 from analysis.measures.batches.overlap import length, union
+from benchmarks.peer import ask_peer
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
 
@@ -118,24 +117,6 @@ def difference(mine: float, theirs: float) -> float:
     return abs(mine - theirs) / theirs if theirs else float(mine != 0)
 
 
-def ask_peer(python: str, names: list[str]) -> dict[str, Any]:
-    """The peer's times of all traces, and its versions.
-
-    Raises:
-        UserError: the peer is not there, or cannot read them.
-    """
-    environment = {**os.environ, "HTA_DISABLE_NS_ROUNDING": "1"}
-    done = subprocess.run(
-        [python, "-c", PEER, str(DATA), *names],
-        env=environment, capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT"):
-            answer: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-            return answer
-    raise UserError(f"{python} could not read the traces: {done.stderr.strip().splitlines()[-1:]}")
-
-
 def as_markdown(report: dict[str, Any]) -> str:
     """The report as a table for people."""
     versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
@@ -162,7 +143,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     names = traces()
-    peer = ask_peer(given.peer_python, names)
+    peer = ask_peer(given.peer_python, PEER, DATA, *names)
     compared = {}
     for name in names:
         theirs, mine = peer["traces"][name], ours(DATA / name)

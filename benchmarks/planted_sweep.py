@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from jobs import store
-from jobs.run import Run, format_id
+from jobs.run import Run
+from jobs.run_id import format_id
 from jobs.store import Manifest, RankReport
 from profiling import tables
 

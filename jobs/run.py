@@ -1,19 +1,15 @@
 """What is one configuration of a sweep?
 
 :class:`Run` is the one definition of every option: the flags of ``python -m train``, the keys of a sweep's
-YAML, the columns of the analysis and the documentation are its fields. A run's public id says the ten
-fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
-``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
+YAML, the columns of the analysis and the documentation are its fields. What a run is called:
+:mod:`jobs.run_id`.
 """
 
-import hashlib
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
-from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -388,114 +384,6 @@ def wrong_values(values: Mapping[str, Any]) -> list[str]:
         # Whether values go together shows only where all of a run's are known.
         return [problem.text for problem in problems_of(error, Run) if problem.place]
     return []
-
-
-# --- the run id ---------------------------------------------------------------------------------------
-
-_SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"
-_OUTSIDE = r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)"
-_ENDED = rf"{_OUTSIDE}(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"
-_ID = re.compile(
-    rf"run_(?P<repetition>\d+)_config_{_SIZED}"
-    r"_(?P<workers>\d+)_(?P<model>[a-z][a-z0-9_]*)_(?P<loader>[a-z-]+)_(?P<batch>\d+)"
-    rf"_(?P<grad>[a-z0-9]+)_(?P<compute>[a-z0-9]+){_ENDED}"
-)
-_PROGRAM_ID = re.compile(rf"run_(?P<repetition>\d+)_program_{_SIZED}{_ENDED}")
-_LONGEST_VALUE = 64  # bytes of a factor's value in an id; of a longer one, its beginning and a hash
-
-
-@dataclass(frozen=True)
-class RunId:
-    """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank).
-
-    Attributes:
-        factors: of a program's own, as text, for an id does not say whether a value is a number; None: the id
-            is of our own training loop.
-    """
-
-    fields: Mapping[str, Any]
-    repetition: int = 0
-    exit_code: int | None = None
-    rank: int | None = None
-    factors: Mapping[str, str] | None = None
-    run: Run = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "run", make_run(self.fields))
-
-    def __str__(self) -> str:
-        outside = tuple(name for name in self.fields if name not in ID_FIELDS)
-        if self.factors is None:
-            return format_id(self.run, self.repetition, self.exit_code, self.rank, outside)
-        run = self.run.model_copy(update={"program": "?", "factors": self.factors})
-        outside = (*(name for name in self.fields if name not in PROGRAM_ID_FIELDS), *self.factors)
-        return format_id(run, self.repetition, self.exit_code, self.rank, outside)
-
-
-def id_fields(run: Run) -> tuple[str, ...]:
-    """The fields that the id of a run always says."""
-    return PROGRAM_ID_FIELDS if run.program else ID_FIELDS
-
-
-def format_id(
-    run: Run,
-    repetition: int = 0,
-    exit_code: int | None = None,
-    rank: int | None = None,
-    outside: Iterable[str] = (),
-) -> str:
-    """The id of a run; without ``exit_code``, of one that has not ended.
-
-    Args:
-        outside: fields (and a program's own factors) beyond :func:`id_fields` to append, percent-encoded, as
-            ``+image_size=64``, because the sweep varies them.
-    """
-    kind = "program" if run.program else "config"
-    point = "_".join(str(getattr(run, name)) for name in id_fields(run))
-    extra = "".join(f"+{name}={_in_id(name, run)}" for name in sorted(outside))
-    ended = "" if exit_code is None else f"_ret_{exit_code}" + ("" if rank is None else f"_{rank}")
-    return f"run_{repetition}_{kind}_{point}{extra}{ended}"
-
-
-def parse_id(text: str) -> RunId:
-    """Take a run id apart (the reference's ids too).
-
-    Raises:
-        UserError: it is none, or says a value no run can have.
-    """
-    match = _ID.fullmatch(text) or _PROGRAM_ID.fullmatch(text)
-    if not match:
-        raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
-    of_program = match.re is _PROGRAM_ID
-    values = {
-        name: parse_value(name, match[name]) for name in (PROGRAM_ID_FIELDS if of_program else ID_FIELDS)
-    }
-    factors: dict[str, str] = {}
-    for pair in match["outside"].split("+")[1:]:
-        name, _, value = pair.partition("=")
-        if of_program and name not in (*STARTING, *FILLING, "program"):
-            factors[name] = unquote(value)
-        else:
-            values[name] = parse_value(name, unquote(value))
-    code, rank = match["exit_code"], match["rank"]
-    return RunId(
-        values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None,
-        factors if of_program else None,
-    )  # fmt: skip
-
-
-def _in_id(name: str, run: Run) -> str:
-    value = run.value(name)
-    text = _encode(value)
-    if name not in run.factors or len(text) <= _LONGEST_VALUE:
-        return text
-    digest = hashlib.sha256(as_text(value).encode()).hexdigest()[:8]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", as_text(value))[:40] + f"~{digest}"
-
-
-def _encode(value: Any) -> str:
-    # "_" separates the parts of an id, so it is encoded too.
-    return quote(as_text(value), safe="").replace("_", "%5F")
 
 
 def as_text(value: Any) -> str:

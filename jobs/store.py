@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from jobs.run import FACTOR, Run, format_id
+from jobs.run import FACTOR, Run
+from jobs.run_id import format_id
 from profiling.errors import UserError
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG = (

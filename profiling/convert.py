@@ -33,7 +33,7 @@ from profiling.traced_job import JOB
 from profiling.traces.grouping import Recorded
 from profiling.traces.jobs import Placed, place_jobs, together
 from profiling.traces.ranks import record_ranks
-from profiling.workers import open_workers
+from profiling.workers import Workers, open_workers
 
 _ENDINGS = re.compile(
     r"(\.(json|gz|gzip|parquet|csv|sqlite|sql|db|nsys-rep|xml|pt|trace|txt))+$", re.IGNORECASE
@@ -214,29 +214,15 @@ def convert(
     Raises:
         UserError: a path does not exist, or the only file cannot be converted.
     """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    paths = list(paths)
-    units = units_of(paths, name, out, batch_marker)
-    recorded: list[Recorded] = []
-    outcomes: list[Outcome] = []
+    units = units_of(list(paths), name, out, batch_marker)
     leads = True
     try:
         with open_workers([_size(unit.path) for unit in units], jobs) as workers:
             if workers is None:
                 leads = False  # whoever leads still moves what is to be removed here
                 return None
-            with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-                bar = progress.add_task("convert", total=len(units))
-                for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
-                    if outcome.error and len(units) == 1:
-                        raise UserError(outcome.error)
-                    recorded += outcome.ranks
-                    outcomes.append(outcome)
-                    progress.update(bar, advance=1, description=escape(unit.path.name))
+            outcomes = _convert_units(units, workers)
+        recorded = [one for outcome in outcomes for one in outcome.ranks]
         of_files = {unit.path: outcome.findings for unit, outcome in zip(units, outcomes, strict=True)}
         placed = place_jobs(recorded, out, of_files) if out is not None and recorded else []
     finally:
@@ -255,6 +241,28 @@ def convert(
         print(f"scaleprof: next: {line}", file=sys.stderr)
     failed = sum(bool(outcome.error) for outcome in outcomes)
     return len(outcomes) - failed, failed
+
+
+def _convert_units(units: Sequence[Unit], workers: Workers) -> list[Outcome]:
+    """Convert each, with a bar on a terminal.
+
+    Raises:
+        UserError: there is one only, and it cannot be converted.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    outcomes = []
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("convert", total=len(units))
+        for unit, outcome in zip(units, workers.map(convert_unit, units), strict=True):
+            if outcome.error and len(units) == 1:
+                raise UserError(outcome.error)
+            outcomes.append(outcome)
+            progress.update(bar, advance=1, description=escape(unit.path.name))
+    return outcomes
 
 
 def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]:

@@ -20,7 +20,7 @@ from analysis.results.log import Failure
 from analysis.results.study import Contents, Source, Study
 from analysis.results.unconverted import how_to_convert
 from jobs import store
-from jobs.run import parse_id
+from jobs.run_id import parse_id
 from jobs.store import Calibration, Manifest
 from profiling.clocks import AGREES
 from profiling.errors import UserError, did_you_mean

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs import store
-from jobs.run import Run, format_id
+from jobs.run import Run
+from jobs.run_id import format_id
 from jobs.store import Calibration, Manifest, RankReport
 from profiling import tables
 

@@ -14,7 +14,8 @@ from jobs import store
 from jobs.backends import has_horovod
 from jobs.by_hand import new_directory
 from jobs.flags import to_flags
-from jobs.run import make_run, parse_id
+from jobs.run import make_run
+from jobs.run_id import parse_id
 from jobs.store import Manifest
 from jobs.sweep_file import expand, read_sweep
 from tests.cluster.sweeps import leave_out_calibration

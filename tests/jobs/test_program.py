@@ -12,7 +12,8 @@ from jobs.failures import explain
 from jobs.launchers.local import Local
 from jobs.program import command_of, unknown_fields, why_it_cannot_start
 from jobs.progress import describe, last_batch
-from jobs.run import make_run, parse_id
+from jobs.run import make_run
+from jobs.run_id import parse_id
 from jobs.store import MANIFEST, Calibration, Manifest, RankReport, read_record, why_not_right, write_record
 from jobs.sweep_file import expand, parse_only, read_sweep, select
 from profiling import tables

@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
 from jobs.program import is_own
-from jobs.run import (
-    ID_FIELDS,
-    OUTSIDE_FIELDS,
-    ROLES,
-    Run,
-    fields_of,
-    format_id,
-    make_run,
-    parse_id,
-    parse_value,
-)
+from jobs.run import ID_FIELDS, OUTSIDE_FIELDS, ROLES, Run, fields_of, make_run, parse_value
+from jobs.run_id import format_id, parse_id
 from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool

@@ -228,13 +228,14 @@ static void enqueue(const char* name, void* st, int ranks, void (*act)(void*), C
     snprintf(kernel, 128, "ncclDevKernel_%s(ncclDevKernelArgsStorage<4096ul>)", name);
     fake_act(kernel, st, cost(bytes(&a), ranks), act, &a, sizeof a);
 }
+static int alone(Call* a, size_t b) {
+    if (a->c->n == 1) move(a->d, a->s, b);
+    return a->c->n == 1;
+}
 static void all_reduce(void* of) {
     Call* a = of;
     size_t b = bytes(a);
-    if (a->c->n == 1) {
-        move(a->d, a->s, b);
-        return;
-    }
+    if (alone(a, b)) return;
     share(a->c, a->s, b);
     char *sum = malloc(b), *other = malloc(b);
     fetch(a->c, 0, sum, b);
@@ -263,10 +264,7 @@ static void broadcast(void* of) {
 static void all_gather(void* of) {
     Call* a = of;
     size_t b = bytes(a);
-    if (a->c->n == 1) {
-        move(a->d, a->s, b);
-        return;
-    }
+    if (alone(a, b)) return;
     share(a->c, a->s, b);
     for (int r = 0; r < a->c->n; r++) fetch(a->c, r, (char*)a->d + r * b, b);
 }
