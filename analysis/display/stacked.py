@@ -31,7 +31,8 @@ def stacked(
     facts = points["facts"].tolist()
     grid = Grid(levels(facts, encoding.columns), levels(facts, encoding.rows))
     shown: set[str] = set()
-    traces, totals = [], []
+    traces: list[dict[str, Any]] = []
+    totals: list[dict[str, Any]] = []
     for panel in grid.panels():
         here = points[[_in_panel(one, encoding, panel) for one in facts]]
         parts = [part for part in colours if part in here and here[part].notna().any()]
