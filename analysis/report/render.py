@@ -167,8 +167,9 @@ def render(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    facts = Facts()
     figures = [
-        {"id": chart.id, "json": script_json(chart.figure)}
+        {"id": chart.id, "json": script_json(facts.in_figure(chart.figure))}
         for section in page.sections
         for chart in section.charts
     ]
@@ -179,19 +180,58 @@ def render(page: Page) -> str:
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
         figures=figures,
+        facts=facts,
     )
+
+
+class Facts:
+    """The facts of a page by number: its rows and charts name the same few hundred again and again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, facts: Mapping[str, Any]) -> int:
+        """The place of such facts in :meth:`json`."""
+        return self._numbers.setdefault(_harmless(json.dumps(facts)), len(self._numbers))
+
+    def json(self) -> str:
+        """All facts that were asked for, in the order of their numbers."""
+        return f"[{','.join(self._numbers)}]"
+
+    def in_figure(self, figure: Mapping[str, Any]) -> dict[str, Any]:
+        """A plotly figure that has numbers for facts, of its traces, their members and points."""
+        return {**figure, "data": [self._in_trace(trace) for trace in figure["data"]]}
+
+    def _in_trace(self, trace: Mapping[str, Any]) -> dict[str, Any]:
+        numbered = dict(trace)
+        if "customdata" in trace:
+            numbered["customdata"] = [self.number(facts) for facts in trace["customdata"]]
+        if meta := trace.get("meta"):
+            numbered["meta"] = self._in_meta(meta)
+        return numbered
+
+    def _in_meta(self, meta: Mapping[str, Any]) -> Any:
+        if "members" not in meta:
+            return self.number(meta)
+        members = [
+            self._in_trace({**member, "facts": self.number(member["facts"])}) for member in meta["members"]
+        ]
+        return {**meta, "members": members}
 
 
 def script_json(value: Any) -> str:
     """JSON that may stand inside a <script>: nothing in it can close the element or open a comment."""
-    text = json.dumps(_finite(value), allow_nan=False)
+    return _harmless(json.dumps(_finite(value), allow_nan=False, separators=(",", ":")))
+
+
+def _harmless(text: str) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _finite(value: Any) -> Any:
-    """The same with null, which a chart leaves out, for what is no number."""
+    """The same with null, which a chart leaves out, for what is no number; no more digits than one sees."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
