@@ -12,7 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from analysis.report.sentences import LOST, SCALES, TRY, Sentence
+from analysis.report.sentences import QUESTIONS, Sentence
 from analysis.report.small import Drawing
 from jobs.run import FACTOR
 
@@ -101,6 +101,7 @@ class Section:
 
     Attributes:
         finding: the answer in a sentence, which stands while the section is folded.
+        beside: sections of several results side by side, each below the name of its results.
     """
 
     id: str
@@ -110,6 +111,12 @@ class Section:
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
     finding: str = ""
+    beside: Sequence[tuple[str, "Section"]] = ()
+
+    @property
+    def every_chart(self) -> list[Chart]:
+        """Its charts, and those of the sections that it holds."""
+        return [*self.charts, *(chart for _, section in self.beside for chart in section.charts)]
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ class Page:
     @property
     def opening(self) -> list["Answer"]:
         """The first screen: the summary's sentences by the question that they answer."""
-        by_question: dict[str, list[Sentence]] = {question: [] for question in (SCALES, LOST, TRY, "")}
+        by_question: dict[str, list[Sentence]] = {question: [] for question in (*QUESTIONS, "")}
         for sentence in self.summary:
             by_question[sentence.question].append(sentence)
         return [
@@ -171,7 +178,7 @@ def render(page: Page) -> str:
     figures = [
         {"id": chart.id, "json": script_json(facts.in_figure(chart.figure))}
         for section in page.sections
-        for chart in section.charts
+        for chart in section.every_chart
     ]
     return environment.get_template("report.html.j2").render(
         **{name: getattr(page, name) for name in page.__dataclass_fields__},

@@ -145,7 +145,7 @@ def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
         {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
     ]
     context = SimpleNamespace(own=own, factors=["factors.lr", "compile"])
-    lr, compiled = build_module._filters(context)
+    lr, compiled = build_module.filters_of(context)
     assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
     assert list(compiled.choices) == ["false", "true"]
 

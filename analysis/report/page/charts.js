@@ -41,9 +41,10 @@ function picked(trace, filters) {
   const keep = trace.customdata.map((facts) => passes(facts, filters));
   const pick = (values) => (Array.isArray(values) ? values.filter((_, index) => keep[index]) : values);
   const left = { ...trace, x: pick(trace.x), y: pick(trace.y), text: pick(trace.text) };
-  if (trace.error_y) {
-    const { array, arrayminus } = trace.error_y;
-    left.error_y = { ...trace.error_y, array: pick(array), arrayminus: pick(arrayminus) };
+  for (const ends of ["error_x", "error_y"]) {
+    if (!trace[ends]) continue;
+    const { array, arrayminus } = trace[ends];
+    left[ends] = { ...trace[ends], array: pick(array), arrayminus: pick(arrayminus) };
   }
   return left;
 }
