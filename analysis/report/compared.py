@@ -21,6 +21,10 @@ from analysis.results.study import Study
 from profiling.errors import UserError
 
 _MOST_BARS = 5
+_OF_TRACES = {
+    traced_difference.SLOWER: "Worse", traced_difference.FASTER: "Better",
+    traced_difference.NOT_SHOWN: "No difference could be shown",
+}  # fmt: skip
 _NOT_THERE = "This report has no such section."
 
 
@@ -178,15 +182,20 @@ def _of_traces(a: Study, b: Study, names: tuple[str, str]) -> Page:
     rows = traced_difference.rows(a, b)
     if traced_difference.same_traces(rows):
         raise UserError("A and B are the same traces, so nothing can differ; compare two separate results")
-    said = traced_difference.sentence(rows)
+    said = _in_words(rows)
     contexts = Context(a, b), Context(b, a)
     view = as_view(traced_difference.part(rows, ""), "change-table", ())
     text = f"{traced_difference.CAPTION} What other runs would differ by is not known from one of each."
-    changed = Section(
-        "change", "What changed?", text, [_parts_chart(rows)], [view], finding=said.splitlines()[0]
-    )
+    changed = Section("change", "What changed?", text, [_parts_chart(rows)], [view], finding=said[0])
     page = _page(contexts, names, [changed])
-    return replace(page, summary=[Sentence(line, "change") for line in said.splitlines()] + _grown(rows))
+    return replace(page, summary=[*(Sentence(line, "change") for line in said), *_grown(rows)])
+
+
+def _in_words(rows: Rows) -> list[str]:
+    """Better or worse, a sentence for each pair of jobs."""
+    said = traced_difference.sentence(rows).splitlines()
+    verdicts = [_OF_TRACES[row["verdict"]] for row in rows if row["family"] == "batch"]
+    return [f"{verdict}: {line}" for verdict, line in zip(verdicts, said, strict=True)] if verdicts else said
 
 
 def _parts_chart(rows: Rows) -> Chart:

@@ -11,10 +11,13 @@ from analysis.report import changes
 from analysis.report.base import Context
 from analysis.report.build import SECTIONS
 from analysis.report.compared import build, names_of
-from analysis.report.render import Page, Section
+from analysis.report.render import Page, Section, render
 from analysis.results.load import load
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_sweep
+from tests.analysis.test_report_browser import Watched
+from tests.analysis.test_report_browser import browser as browser  # a fixture
+from tests.analysis.test_report_sizes import settled
 from tests.profiling.test_convert import trace
 
 BEFORE_MS = {1: 100.0, 2: 110.0}
@@ -164,6 +167,28 @@ def test_worse_mixed_no_difference_and_too_few_runs_are_said(tmp_path, factors, 
     assert page.summary[0].text.startswith(said), page.summary[0].text
     # Neither side was profiled, which its sections say.
     assert section(page, "changed-parts").text.startswith("Not available")
+
+
+@pytest.mark.long
+def test_one_filter_acts_on_both_sides_whose_axes_are_the_same(browser, page, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(render(page), encoding="utf-8")
+    watched = Watched(browser, file, "#scaling&loader=synthetic", opened=False)
+    watched.page.click("#table summary")
+    for side, configurations in (("a", 2), ("b", 2)):
+        assert watched.rows(f"{side}-table-0").count() == configurations
+    watched.drawn()
+    ranges = "document.getElementById('chart-{}-efficiency').layout.{}.range"
+    for axis in ("xaxis", "yaxis"):
+        of_a, of_b = (watched.page.evaluate(ranges.format(side, axis)) for side in "ab")
+        assert of_a == of_b and len(of_a) == 2
+    assert watched.lines("b-throughput") and watched.page.locator("#change summary").inner_text()
+    for width in (360, 768):
+        watched.page.set_viewport_size({"width": width, "height": 900})
+        settled(watched)
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.messages == []
+    watched.page.close()
 
 
 # --- which paths are compared -----------------------------------------------------------------------------

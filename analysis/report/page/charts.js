@@ -203,7 +203,25 @@ async function drawCharts() {
     drawChart(element, filters);
     await nextTask();
   }
-  if (mine === drawing) document.body.dataset.drawn = "true";
+  if (mine !== drawing) return;
+  matchAxes();
+  document.body.dataset.drawn = "true";
+}
+
+// Charts of two results side by side have the same axes.
+function matchAxes() {
+  for (const a of document.querySelectorAll("[id^='chart-a-']")) {
+    const b = document.getElementById(a.id.replace("chart-a-", "chart-b-"));
+    if (!a._fullLayout || !b?._fullLayout) continue;
+    const ranges = {};
+    for (const name of ["xaxis", "yaxis"]) {
+      const [one, other] = [a, b].map((chart) => chart._fullLayout[name]);
+      if (one?.type !== other?.type || !["linear", "log"].includes(one?.type)) continue;
+      const ends = [...one.range, ...other.range];
+      ranges[`${name}.range`] = [Math.min(...ends), Math.max(...ends)];
+    }
+    for (const chart of [a, b]) Plotly.relayout(chart, ranges);
+  }
 }
 
 const PAPER = 680; // the width of a sheet between its margins, A4 or letter
@@ -213,5 +231,6 @@ function drawForPaper() {
   if (!globalThis.Plotly) return;
   drawing += 1;
   for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen(), PAPER);
+  matchAxes();
   document.body.dataset.drawn = "true";
 }
