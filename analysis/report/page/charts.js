@@ -79,7 +79,7 @@ const PANEL_TITLE = 22;
 const MOST_LEGEND = 0.2; // of a chart's height
 
 // Legends on top, as many entries in a line as fit; the chart grows where they would take too much.
-function withLegends(layout, data, width) {
+function withLegends(layout, data, width, most = MOST_LEGEND) {
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -93,7 +93,7 @@ function withLegends(layout, data, width) {
     placed.push({ id, entry, above: lines });
     lines += Math.ceil(names.length / Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + 8))));
   }
-  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / MOST_LEGEND));
+  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / most));
   const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
   const fitted = {
     ...layout,
@@ -136,6 +136,28 @@ function drawChart(element, filters) {
   const layout = withLegends(figure.layout, data, element.clientWidth);
   element.style.height = `${layout.height}px`;
   Plotly.react(element, data, themed(layout), config);
+}
+
+// --- as an image --------------------------------------------------------------------------------------
+
+const FOR_PAPER = {
+  height: 0.72, // of the page's
+  legend: 0.4, // at most, of the height: a column is narrow, and its legend high
+  font: { size: 11, family: "Helvetica, Arial, sans-serif", color: "#000000" },
+};
+
+// All of a chart on white, for `analysis.report --figures` (analysis/display/images.py): SVG as text, PNG in
+// base64. Lower than on the page, where a chart has a screen's width.
+async function chartImage(id, format, width, scale) {
+  library ??= loadPlotly();
+  await library;
+  const figure = JSON.parse(document.getElementById(id).textContent);
+  const data = visibleData(figure.data, {});
+  const lower = { ...figure.layout, height: Math.round(FOR_PAPER.height * figure.layout.height) };
+  const layout = { ...themed(withLegends(lower, data, width, FOR_PAPER.legend)), font: FOR_PAPER.font };
+  Object.assign(layout, { width, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
+  const size = { format, width, height: layout.height, scale };
+  return Plotly.toImage({ data, layout, config: { staticPlot: true } }, { ...size, imageDataOnly: true });
 }
 
 // --- when ---------------------------------------------------------------------------------------------
