@@ -61,7 +61,8 @@ def bar_chart(
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
-    return Chart(id, figure, label, in_words(encoding, spread=""), wide=bool(encoding.columns))
+    caption = in_words(encoding, spread="error bars of the total")
+    return Chart(id, figure, label, caption, wide=bool(encoding.columns))
 
 
 def with_lines(points: Rows, x: str) -> Rows:
