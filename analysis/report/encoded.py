@@ -64,7 +64,8 @@ def bar_chart(
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
-    return Chart(id, figure, label, in_words(encoding, spread=""), bool(encoding.columns), runs)
+    caption = in_words(encoding, spread="error bars of the total")
+    return Chart(id, figure, label, caption, bool(encoding.columns), runs)
 
 
 def with_lines(points: Rows, x: str) -> Rows:

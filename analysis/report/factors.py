@@ -68,7 +68,8 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
         **plots.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
         "barmode": "overlay",
     }
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [row["factor"] for row in order]}
+    names = [plots.escaped(row["factor"]) for row in order]
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return {"data": traces, "layout": layout}
 
 
@@ -77,7 +78,7 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
         "type": "bar",
         "orientation": "h",
         "name": kind,
-        "y": [row["factor"] for row in rows],
+        "y": [plots.escaped(row["factor"]) for row in rows],
         "x": [row["omega_squared"] for row in rows],
         "marker": {"color": colour},
         "hovertemplate": "%{y}: %{x:.3f} of the variance<extra></extra>",

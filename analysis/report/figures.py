@@ -223,7 +223,9 @@ def _means(
             if any(at == x and y is not None for at, y in zip(member["x"], member["y"], strict=True))
         ]
         point = {**_factors(_common(here)), **_series(trace), names[0]: x, names[1]: mean}
-        yield {**point, **_interval(names[1], low, high), "configurations": len(here)}
+        # Of stacked bars only the total has a spread that is drawn.
+        ends = {} if trace.get("type") == "bar" else _interval(names[1], low, high)
+        yield {**point, **ends, "configurations": len(here)}
 
 
 def _cells(trace: Mapping[str, Any], names: tuple[str, str]) -> Iterator[Point]:

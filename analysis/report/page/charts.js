@@ -1,8 +1,13 @@
 "use strict";
 // Charts: what of a figure the filters leave, in the page's colours, with legends that fit its width.
 
-// The chart library is embedded compressed, so that the file stays small; the browser unpacks it.
+// The chart library is embedded compressed, so that the file stays small; the browser unpacks it. One that
+// cannot shows all but the charts, and says so.
 async function loadPlotly() {
+  if (!globalThis.DecompressionStream) {
+    document.body.classList.add("without-charts");
+    return;
+  }
   const packed = document.getElementById("plotly-gz").textContent.trim();
   const text = atob(packed);
   const bytes = new Uint8Array(text.length);
@@ -53,7 +58,7 @@ function summarised(trace, filters) {
     .map((member) => picked(member, filters))
     .filter((member) => member.x.length > 0);
   if (members.length === 0 || (members.length === 1 && band)) return null;
-  if (members.length === 1) return { ...trace, ...members[0] };
+  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0] };
   const at = new Map();
   for (const member of members) {
     member.x.forEach((x, index) => {
@@ -63,11 +68,15 @@ function summarised(trace, filters) {
   const x = [...at.keys()].sort((a, b) => a - b);
   const of = (summary) => x.map((one) => summary(at.get(one)));
   const lowest = of((values) => Math.min(...values));
-  if (band) {
-    const highest = of((values) => Math.max(...values));
-    return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
-  }
-  return { ...trace, x, y: of((values) => values.reduce((sum, one) => sum + one, 0) / values.length) };
+  const highest = of((values) => Math.max(...values));
+  if (band) return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
+  const mean = of((values) => values.reduce((sum, one) => sum + one, 0) / values.length);
+  if (!trace.error_y) return { ...trace, x, y: mean };
+  const ends = {
+    array: mean.map((one, index) => highest[index] - one),
+    arrayminus: mean.map((one, index) => one - lowest[index]),
+  };
+  return { ...trace, x, y: mean, error_y: { ...trace.error_y, ...ends } };
 }
 
 // --- how it looks -------------------------------------------------------------------------------------
@@ -127,7 +136,6 @@ function themed(layout) {
 function drawChart(element, filters) {
   const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
   const config = {
-    responsive: true,
     displaylogo: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d"],
     toImageButtonOptions: { format: "svg", filename: element.id },
@@ -175,6 +183,7 @@ async function drawCharts() {
   await nextTask();
   library ??= loadPlotly();
   await library;
+  if (!globalThis.Plotly) return;
   const filters = chosen();
   const inView = (element) => {
     const box = element.getBoundingClientRect();
