@@ -3,9 +3,10 @@
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from profiling.errors import UserError
 
@@ -71,7 +72,7 @@ async def _draw(page: Path, orders: Sequence[Order], image_format: str, scale: f
         return images
 
 
-def _value(answer: dict, id: str) -> str:
+def _value(answer: Mapping[str, Any], id: str) -> str:
     result = answer.get("result", {})
     if "exceptionDetails" in result or "value" not in result.get("result", {}):
         raise UserError(f"Chromium could not draw {id}: {json.dumps(answer)[:300]}")

@@ -55,7 +55,7 @@ def with_ends(row: Mapping[str, Any], name: str, decimals: int = 0, unit: str = 
     return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
 
 
-def runs_in_words(rows: Iterable[Mapping[str, Any]]) -> str:
+def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
     """``3 runs per configuration``, of rows of configurations; empty where they do not say."""
     counts = {int(count) for row in rows if pd.notna(count := row.get("runs", row.get("repetitions")))}
     if not counts:
