@@ -61,7 +61,7 @@ def _stragglers(context: Context) -> Content:
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
     figure = _figure(source, lateness, facts(source.fields, context.factors))
-    chart = Chart("lateness", figure, _label(lateness, most))
+    chart = Chart("lateness", figure, _label(lateness, most), runs="1 run")
     rows = [{**source.fields, **row} for row in shown.rows]
     part = Part("", rows, stragglers.shown(rows), stragglers.CAPTION)
     called_so = "" if name == source.id else f" ({name})"
