@@ -115,8 +115,8 @@ function withLegends(layout, data, width, heightOf = onPage) {
   };
   for (const { id, entry, above } of placed) {
     fitted[id] = {
-      ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container", yanchor: "top",
-      yref: "container", y: 1 - (above * ENTRY) / height,
+      ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container",
+      yanchor: "top", yref: "container", y: 1 - (above * ENTRY) / height,
     };
   }
   return fitted;
