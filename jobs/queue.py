@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,7 @@ from jobs.attempts import Attempts, save_attempts
 from jobs.claims import Owner
 from jobs.execution import Execution
 from jobs.failures import RETRIES, Failure, Kind
+from jobs.hangs import gather_stacks
 from jobs.launchers.base import Launcher, Process
 from jobs.outcome import make_manifest, speed_of
 from jobs.processes import EXIT_TIME_LIMIT, POLL_S, Limits, Running, TimeIsUp, stop_if_asked, stopped_in_order
@@ -145,7 +146,8 @@ class Queue:
         active.running.end()
         self._active.remove(active)
         if ended.kind in ("hang", "time limit"):
-            gather_stacks(active.directory)
+            odd = gather_stacks(active.directory, active.sweep_run.configuration.ranks)
+            ended = replace(ended, reason=ended.reason + odd)
         manifest = make_manifest(
             active.sweep_run.configuration, active.sweep_run.repetition, active.directory, ended,
             active.command, active.process.environment, active.started, self._execution.root,
@@ -229,12 +231,3 @@ class Queue:
             else:
                 continue
             del self._others[sweep_run]
-
-
-def gather_stacks(directory: Path) -> None:
-    """Put what ranks wrote of where they were when they were ended into the log, rank by rank."""
-    with (directory / store.LOG).open("a", encoding="utf-8") as log:
-        for path in sorted(directory.glob("rank_*")):
-            stacks = path / store.STACKS
-            text = stacks.read_text(errors="replace") if stacks.exists() else ""
-            log.write(f"\n{path.name} was here:\n{text or '(it wrote nothing)'}")

@@ -85,7 +85,9 @@ check_node() { # NODE
 }
 
 write_configuration() { # N CPUS
-    local i
+    local i binding=affinity
+    # Tasks cannot be bound to processors that this machine does not have.
+    (($2 <= $(nproc --all))) || binding=none
     {
         echo "127.0.0.1 localhost"
         echo "$NET.1 head"
@@ -108,7 +110,7 @@ SlurmctldLogFile=$HOME_DIR/log/slurmctld.log
 SlurmdLogFile=$HOME_DIR/log/slurmd-%n.log
 MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
+TaskPlugin=task/$binding
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres

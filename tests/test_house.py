@@ -25,7 +25,7 @@ MAY_IMPORT = {
         *(*("jobs.by_hand", "jobs.data_sets"), "jobs.gpus"),
         "profiling",
     ),
-    "analysis": ("jobs.run", "jobs.flags", "jobs.store", "profiling"),
+    "analysis": ("jobs.run", "jobs.run_id", "jobs.flags", "jobs.store", "profiling"),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
 # those above. Files beside them are commands, which import any layer and no other command; of profiling all
@@ -53,7 +53,7 @@ ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.watched", "jobs.store", 
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {
     *("torch", "torchvision", "pandas", "scipy", "rich", "plotly", "jinja2", "perfetto", "cxxfilt"),
-    *("argcomplete", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
+    *("argcomplete", "choreographer", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
 }
 # Modules of ours that functions of others import: those that would go round in a circle, or import torch.
 DEFERRED_OF_OURS = {

@@ -6,6 +6,9 @@ another job's rank 0 there, or some other program, goes on to the next.
 """
 
 import hashlib
+import json
+import random
+import resource
 import socket
 import sys
 import threading
@@ -17,16 +20,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
+from profiling.number_ranges import listed
 from train.world import World
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import Store, TCPStore
 
 # Below the range from which kernels take ports for outgoing connections (32768 on).
 FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
 MEETING_S = 300.0  # ranks of one job start within minutes
 _ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
-_AGAIN_S = 0.05
+# Between two rounds of questions: at first, and at most. A thousand ranks ask while rank 0 imports PyTorch.
+_AGAIN_S, _AGAIN_AT_MOST_S = 0.05, 1.0
+# Rank 0 names the ranks that have not come before the others give up: that line should be the first.
+_NAMES_THEM_S = 5.0
+_OTHER_FILES = 1024  # that a process may have open besides its connections
 
 
 def open_store(world: World, timeout: timedelta) -> "TCPStore":
@@ -37,14 +45,38 @@ def open_store(world: World, timeout: timedelta) -> "TCPStore":
     """
     from torch.distributed import TCPStore
 
+    allow_connections(world.size)
     name = job_name(world)
     deadline = time.monotonic() + timeout.total_seconds()
     if world.rank == 0:
         store = TCPStore("localhost", 0, None, True, timeout, wait_for_workers=False)
-        announce(name, store.port, world.size - 1, deadline)
+        announce(name, store.port, world.size - 1, deadline - _NAMES_THEM_S)
         return store
     port = ask(world.host, name, world.rank, deadline)
     return TCPStore(world.host, port, None, False, timeout, wait_for_workers=False)
+
+
+def allow_connections(ranks: int) -> None:
+    """Let this process have a connection to each of so many ranks, as far as the system allows.
+
+    The store has one from each rank, Gloo one to each; many systems give a process 1024 open files at first.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ranks + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def gather_at(store: "Store", world: World, value: str) -> list[str]:
+    """``value`` of every rank, in rank order: rank 0 collects them at ``store``, all others read that."""
+    store.set(str(world.rank), value)
+    if world.rank == 0:
+        values = [store.get(str(rank)).decode() for rank in range(world.size)]
+        store.set("all", json.dumps(values))
+    collected: list[str] = json.loads(store.get("all"))
+    return collected
 
 
 def tell(world: World, port: int) -> None:
@@ -56,12 +88,11 @@ def tell_all(world: World, port: int) -> None:
     """As rank 0, tell all other ranks of ``world`` a port of this node, and wait until all know it.
 
     Raises:
-        UserError: some did not ask.
+        UserError: some did not ask; the message names them.
     """
     name, others = job_name(world), world.size - 1
-    asked = _serve(_listen(candidates(name)), name, port, others, time.monotonic() + MEETING_S)
-    if asked < others:
-        raise UserError(f"{asked + 1} of {world.size} ranks have started within {MEETING_S:g} s")
+    if missing := _serve(_listen(candidates(name)), name, port, others, time.monotonic() + MEETING_S):
+        raise UserError(_not_here(missing, world.size, MEETING_S))
 
 
 def find(world: World) -> int:
@@ -87,11 +118,28 @@ def candidates(name: str) -> list[int]:
 
 
 def announce(name: str, port: int, others: int, deadline: float) -> int:
-    """As rank 0, tell ``port`` to all other ranks, in the background; returns the port of asking."""
-    server = _listen(candidates(name))
+    """As rank 0, tell ``port`` to all other ranks, in the background; returns the port of asking.
+
+    Ranks that have not asked by ``deadline`` (of time.monotonic) are named on stderr.
+    """
+    server, began = _listen(candidates(name)), time.monotonic()
     asked_at = server.getsockname()[1]  # the thread may soon have closed it
-    threading.Thread(target=_serve, args=(server, name, port, others, deadline), daemon=True).start()
+
+    def serve() -> None:
+        if missing := _serve(server, name, port, others, deadline):
+            # In one write: what it prints meets what the main thread prints.
+            sys.stderr.write(
+                f"scaleprof: error: {_not_here(missing, others + 1, time.monotonic() - began)}\n"
+            )
+
+    threading.Thread(target=serve, daemon=True).start()
     return asked_at
+
+
+def _not_here(missing: set[int], size: int, seconds: float) -> str:
+    one = len(missing) == 1
+    who = f"{'rank' if one else 'ranks'} {listed(missing)} of {size} {'has' if one else 'have'}"
+    return f"{who} not started within {seconds:.0f} s; the other ranks wait for {'it' if one else 'them'}"
 
 
 def _listen(ports: Sequence[int]) -> socket.socket:
@@ -101,21 +149,21 @@ def _listen(ports: Sequence[int]) -> socket.socket:
     raise UserError(f"none of the {len(ports)} ports from {ports[0]} on is free on {socket.gethostname()}")
 
 
-def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> int:
-    """Tell ``port`` to whoever asks for the job ``name``; how many of its ranks did."""
-    ranks: set[bytes] = set()
+def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> set[int]:
+    """Tell ``port`` to whoever asks for the job ``name``; which of its ranks 1 to ``others`` did not ask."""
+    missing = set(range(1, others + 1))
     with server:
-        while len(ranks) < others and (left := deadline - time.monotonic()) > 0:
+        while missing and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             with suppress(OSError):  # who goes away in the middle will ask again
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(_ANSWER_S)
                     job, _, rank = _line(connection).partition(b" ")
-                    if job == name.encode():
+                    if job == name.encode() and rank.isdigit():
                         connection.sendall(b"%d\n" % port)
-                        ranks.add(rank)
-    return len(ranks)
+                        missing.discard(int(rank))
+    return missing
 
 
 def ask(host: str, name: str, rank: int, deadline: float) -> int:
@@ -124,7 +172,7 @@ def ask(host: str, name: str, rank: int, deadline: float) -> int:
     Raises:
         UserError: nobody there knows the job before ``deadline`` (of time.monotonic).
     """
-    problem = "nothing answers"
+    problem, again_s = "nothing answers", _AGAIN_S
     while time.monotonic() < deadline:
         for port in candidates(name):
             try:
@@ -137,7 +185,8 @@ def ask(host: str, name: str, rank: int, deadline: float) -> int:
             if answer.isdigit():
                 return int(answer)
             problem = "other programs answer there"
-        time.sleep(_AGAIN_S)
+        time.sleep(again_s * random.uniform(0.5, 1.0))  # or all ranks would ask at the same moment
+        again_s = min(2 * again_s, _AGAIN_AT_MOST_S)
     raise UserError(
         f"rank {rank} did not find rank 0 on {host} ({problem}); has it ended, or can this node not "
         f"reach {host} over TCP? MASTER_ADDR and MASTER_PORT set another address"

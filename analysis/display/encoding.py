@@ -93,13 +93,12 @@ def in_words(encoding: Encoding, spread: str = "band") -> str:
     """The caption: ``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``
 
     Args:
-        spread: what shows the spread of what is averaged; empty: nothing does.
+        spread: what shows the spread of what is averaged.
     """
     channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
                 "Rows": encoding.rows}  # fmt: skip
     said = [f"{channel}: {factor.removeprefix(FACTOR)}." for channel, factor in channels.items() if factor]
     if encoding.averaged:
-        how = f" ({spread}: lowest and highest)" if spread else ""
         averaged = ", ".join(factor.removeprefix(FACTOR) for factor in encoding.averaged)
-        said.append(f"Mean over {averaged}{how}.")
+        said.append(f"Mean over {averaged} ({spread}: lowest and highest).")
     return " ".join(said)

@@ -104,10 +104,10 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": name,
+                "name": escaped(name),
                 "y": [_shortened(kernel) for kernel in of_class["short_name"]],
                 "x": plain_numbers(of_class["ms_per_batch"]),
-                "hovertext": of_class["short_name"].tolist(),
+                "hovertext": [escaped(kernel) for kernel in of_class["short_name"]],
                 "hovertemplate": "%{hovertext}<br>%{x:.3f} ms per step<extra></extra>",
                 "marker": {"color": PALETTE[index % len(PALETTE)]},
             }

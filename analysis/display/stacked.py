@@ -1,9 +1,10 @@
 """How do the parts of many configurations become bars? By number of ranks, in panels of the factors shown.
 
-A bar of several configurations is their mean. It keeps them in ``meta`` as ``members``, as lines do.
+A bar of several configurations is their mean, with the least and the greatest of their totals as error bars.
+It keeps them in ``meta`` as ``members``, as lines do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ from analysis.display.encoding import Encoding, levels
 from analysis.display.lines import Name, spread
 from analysis.display.panels import Grid, Panel
 from analysis.display.plots import Figure, beside_ticks, layout, plain_numbers
+
+_MARK = "#7F7F7F"  # of the totals
 
 
 def stacked(
@@ -28,14 +31,20 @@ def stacked(
     facts = points["facts"].tolist()
     grid = Grid(levels(facts, encoding.columns), levels(facts, encoding.rows))
     shown: set[str] = set()
-    traces = []
+    traces: list[dict[str, Any]] = []
+    totals: list[dict[str, Any]] = []
     for panel in grid.panels():
         here = points[[_in_panel(one, encoding, panel) for one in facts]]
-        for part, colour in colours.items():
-            if part in here and here[part].notna().any():
-                traces.append(_bars(here.dropna(subset=[part]), part, colour, of) | panel.axes)
-                traces[-1]["showlegend"] = part not in shown
-                shown.add(part)
+        parts = [part for part in colours if part in here and here[part].notna().any()]
+        # What one configuration has as a whole, another has in its parts: all count in each mean, so that
+        # the means of the parts add up to that of the totals.
+        here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))
+        for part in parts:
+            traces.append(_bars(here, part, colours[part], of) | panel.axes)
+            traces[-1]["showlegend"] = part not in shown
+            shown.add(part)
+        if here["ranks"].duplicated().any():
+            totals.append(_totals(here, parts, of) | panel.axes | {"showlegend": not totals})
     sizes = plain_numbers(sorted(points["ranks"].unique()))
     axis = {
         "title": beside_ticks("ranks"),
@@ -44,7 +53,7 @@ def stacked(
         "categoryarray": sizes,
     }
     whole = grid.layout(layout(title), axis, of, encoding, name)
-    return {"data": traces, "layout": {**whole, "barmode": "relative"}}
+    return {"data": [*traces, *totals], "layout": {**whole, "barmode": "relative"}}
 
 
 def _in_panel(facts: Mapping[str, Any], encoding: Encoding, panel: Panel) -> bool:
@@ -54,12 +63,7 @@ def _in_panel(facts: Mapping[str, Any], encoding: Encoding, panel: Panel) -> boo
 
 def _bars(points: pd.DataFrame, part: str, colour: str, of: str) -> dict[str, Any]:
     """A part's bars: for each number of ranks the mean of the configurations."""
-    members = [
-        {"facts": facts, "x": [ranks], "y": [value]}
-        for facts, ranks, value in zip(
-            points["facts"], plain_numbers(points["ranks"]), plain_numbers(points[part]), strict=True
-        )
-    ]
+    members = _members(points, points[part])
     x, mean, _, _ = spread(members)
     words = part.replace("_", " ")
     return {
@@ -71,3 +75,34 @@ def _bars(points: pd.DataFrame, part: str, colour: str, of: str) -> dict[str, An
         "marker": {"color": colour},
         "hovertemplate": f"%{{x}} ranks<br>{words}: %{{y:.2f}} {of}<extra></extra>",
     }
+
+
+def _totals(points: pd.DataFrame, parts: Sequence[str], of: str) -> dict[str, Any]:
+    """The mean of the configurations' totals, from the least to the greatest of them."""
+    members = _members(points, points[list(parts)].sum(axis=1))
+    x, mean, lowest, highest = spread(members)
+    ends = {"array": _differences(highest, mean), "arrayminus": _differences(mean, lowest)}
+    return {
+        "mode": "markers",
+        "name": "total, lowest to highest",
+        "x": x,
+        "y": mean,
+        "error_y": {"type": "data", "symmetric": False, **ends, "thickness": 1.5, "width": 5, "color": _MARK},
+        "meta": {"members": members},
+        "marker": {"symbol": "diamond", "size": 7, "color": _MARK},
+        "hovertemplate": f"%{{x}} ranks<br>total: %{{y:.2f}} {of}<extra></extra>",
+    }
+
+
+def _differences(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [high - low for high, low in zip(above, below, strict=True)]
+
+
+def _members(points: pd.DataFrame, values: pd.Series) -> list[dict[str, Any]]:
+    """Each configuration's value, with what the filters look at."""
+    return [
+        {"facts": facts, "x": [ranks], "y": [value]}
+        for facts, ranks, value in zip(
+            points["facts"], plain_numbers(points["ranks"]), plain_numbers(values), strict=True
+        )
+    ]

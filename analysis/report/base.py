@@ -34,6 +34,8 @@ class Context:
         lines: the factors that may tell lines of a chart apart: not the batch size of a GPU where that of the
             job is constant.
         series: those of ``lines`` that tell one line against ranks from another: not the number of ranks.
+        curves: ``series``, and the ranks per node where a number of ranks was measured on several numbers of
+            nodes: no line has two points at one number of ranks.
 
     Raises:
         UserError: nothing in the study can be reported.
@@ -53,6 +55,9 @@ class Context:
         jobs = {row["batch"] * row["world_size"] for row in self.own if row["scaling"] == "strong"}
         self.lines = [name for name in self.factors if name != "batch" or len(jobs) != 1]
         self.series = [name for name in self.lines if name not in _SIZE]
+        at = [tuple(str(row.get(name)) for name in (*self.series, "world_size")) for row in self.own]
+        repeated = len(set(at)) < len(at) and "gpus_per_node" in self.lines
+        self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
         self._results: dict[Callable[..., Any], Any] = {}
 
     def once(self, compute: Callable[["Context"], T]) -> T:

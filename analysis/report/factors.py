@@ -40,11 +40,12 @@ def _factors(context: Context) -> Content:
         text = _not_told(together) if together else _TOO_FEW
         return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
+    runs = sum(len(cell.responses) for cell in cells)
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
     text = _text(finite, what, together)
     return Content(
         text,
-        [Chart("factors", effect_bars(finite, what), label)],
+        [Chart("factors", effect_bars(finite, what), label, runs=f"{runs} runs")],
         [as_view(part, "factor-table", ())],
         finding=first_sentence(text),
     )
@@ -67,7 +68,8 @@ def effect_bars(rows: Rows, what: str) -> plots.Figure:
         **plots.bars(f"What explains {what}", "share of the variance (omega squared)", len(order)),
         "barmode": "overlay",
     }
-    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [row["factor"] for row in order]}
+    names = [plots.escaped(row["factor"]) for row in order]
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": names}
     return {"data": traces, "layout": layout}
 
 
@@ -76,7 +78,7 @@ def _bars(rows: Rows, kind: str, colour: str) -> dict[str, Any]:
         "type": "bar",
         "orientation": "h",
         "name": kind,
-        "y": [row["factor"] for row in rows],
+        "y": [plots.escaped(row["factor"]) for row in rows],
         "x": [row["omega_squared"] for row in rows],
         "marker": {"color": colour},
         "hovertemplate": "%{y}: %{x:.3f} of the variance<extra></extra>",

@@ -13,6 +13,7 @@ from analysis.measures.kernels import rows as kernels
 from analysis.measures.kernels.hotspot_runs import TOOLS
 from analysis.measures.kernels.of_run import BY
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.same_program import programs
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.per_point import labels_of
@@ -44,7 +45,8 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per step by kernel")
+    figure = plots.kernels(top, f"Top kernels: {names[shown]}")
+    chart = Chart("kernels", figure, "Time per step by kernel", runs="1 run")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run
@@ -183,7 +185,8 @@ def _utilization(context: Context) -> Content:
         "the share of multiprocessors with a block and the achieved occupancy (definitions of PyTorch's "
         "TensorBoard plugin). Speedup is relative to one GPU of the same configuration."
     )
-    view = as_view(Part("", rows, utilization.shown(rows)), "utilization-table", context.factors)
+    some, others = notable_gpus(rows, "analysis.utilization --format csv")
+    view = as_view(Part("", some, utilization.shown(rows), others), "utilization-table", context.factors)
     busy = [row["gpu_utilization_pct"] for row in rows if row.get("gpu_utilization_pct") is not None]
     finding = f"A kernel runs in {min(busy):.0f} to {max(busy):.0f} % of the time." if busy else ""
     return Content(text, tables=[view], notes=utilization.notes_of(rows), finding=finding)

@@ -22,7 +22,7 @@ def drawings(context: Context) -> dict[str, small.Drawing]:
 def _scaling(context: Context) -> small.Drawing | None:
     """The best and the worst configuration on the most ranks."""
     rows = context.own or context.others
-    fields = context.series if context.own else [
+    fields = context.curves if context.own else [
         name for name in varied(rows) if name not in ("nodes", "world_size")
     ]  # fmt: skip
     curves: dict[str, dict[float, float]] = {}

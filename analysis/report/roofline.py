@@ -47,8 +47,9 @@ def _roofline(context: Context) -> Content:
     name = called(source.fields, context.factors)
     chart = Chart(
         "roofline",
-        figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, f"Roofline: {name}"),
+        figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}")),
         "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
+        runs="1 run",
     )
     by_class = [
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None
@@ -137,10 +138,10 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
     return {
         "x": at,
         "y": [roof.at(intensity) / 1e9 for intensity in at],
-        "name": name,
+        "name": plots.escaped(name),
         "mode": "lines",
         "line": {"color": "#7F7F7F", "width": 2, "dash": "solid" if number == 0 else "dash"},
-        "hovertemplate": f"{name}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+        "hovertemplate": f"{plots.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
     }
 
 
@@ -149,7 +150,7 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
     return {
         "x": of_class["intensity_flop_per_byte"].tolist(),
         "y": (of_class["flops_per_s"] / 1e9).tolist(),
-        "name": name,
+        "name": plots.escaped(name),
         "mode": "markers",
         "hovertext": [plots.escaped(text) for text in of_class["hint"]],
         "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",

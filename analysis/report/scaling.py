@@ -27,7 +27,7 @@ _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": "#000000"}
 def _scaling(context: Context) -> Content:
     """Throughput and efficiency against ranks."""
     own = context.own
-    points = _against_ranks(own, context.series)
+    points = _against_ranks(own, context.curves)
     charts = [
         line_chart(context, "throughput", points, THROUGHPUT, "Images/s by number of ranks"),
         line_chart(context, "efficiency", points, EFFICIENCY, "Scaling efficiency by number of ranks"),

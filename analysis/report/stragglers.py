@@ -69,10 +69,11 @@ def _stragglers(context: Context) -> Content:
     source, lateness, most = shown.source, shown.lateness, shown.source.ranks
     name = called(source.fields, context.factors)
     figure = _figure(shown, facts(source.fields, context.factors))
-    chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most))
+    chart = Chart("lateness", figure, _label(lateness, most), caption=_caption(most), runs="1 run")
     every = [{"id": source.id, **source.fields, **row} for row in shown.rows]
-    rows, others = notable_ranks(every, "analysis.stragglers --format csv")
-    part = Part("", rows, stragglers.shown(every), " ".join(filter(None, [others, stragglers.CAPTION])))
+    rows, not_shown = notable_ranks(every, "analysis.stragglers --format csv")
+    caption = " ".join([*([not_shown] if not_shown else []), stragglers.CAPTION])
+    part = Part("", rows, stragglers.shown(every), caption)
     called_so = "" if name == source.id else f" ({name})"
     others = f", one of {len(judged)} on {most} ranks" if len(judged) > 1 else f", on {most} ranks"
     text = (

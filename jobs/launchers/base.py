@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -106,6 +106,11 @@ class OnNodes(Launcher):
 
     def refreshed(self) -> Self:
         return self.without(self.allocation.lost()) if self.allocation else self
+
+
+def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:
+    """A node of ``allocation`` like ``machine``, with at least the cores that the job has there."""
+    return replace(machine, cores=max(machine.cores, allocation.cpus)) if allocation else machine
 
 
 def why_node_cannot(

@@ -18,6 +18,7 @@ from jobs.allocation import Allocation, read_allocation
 from jobs.launchers.base import (
     OnNodes,
     Process,
+    in_allocation,
     in_container,
     network_environment,
     thread_environment,
@@ -167,7 +168,8 @@ class Mpirun(OnNodes):
         if run.nodes > max(1, len(nodes)):
             return f"{run.nodes} nodes requested, but {what}"
         outside = self.site.container is None
-        return why_node_cannot(run, self.machine, sees_data=outside, sees_programs=outside)
+        machine = in_allocation(self.machine, None if self.hosts else self.allocation)
+        return why_node_cannot(run, machine, sees_data=outside, sees_programs=outside)
 
     def _nodes(self) -> tuple[tuple[str, ...], str]:
         """The nodes there are, and the words for how many these are."""

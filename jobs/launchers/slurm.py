@@ -12,6 +12,7 @@ from jobs.cluster import Partition, partition
 from jobs.launchers.base import (
     OnNodes,
     Process,
+    in_allocation,
     in_container,
     network_environment,
     thread_environment,
@@ -89,7 +90,7 @@ class Slurm(OnNodes):
         outside = self.site.container is None
         return why_node_cannot(
             run,
-            self.machine,
+            in_allocation(self.machine, self.allocation),
             f"a node of the partition {self.partition.name}" if self.partition else "this machine",
             sees_data=outside,
             sees_programs=outside and not (self.partition and self.site.modules),

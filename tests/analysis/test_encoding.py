@@ -213,15 +213,36 @@ def test_bars_of_many_configurations_are_means_by_ranks_in_panels():
     colours = {"load": "#111111", "absent": "#222222", "update": "#333333"}
     encoding = Encoding(columns="loader", averaged=("workers",))
     figure = stacked(points, encoding, colours, "Stages", "ms", lambda name, level: level)
-    load, update, *others = figure["data"]
-    assert [trace["name"] for trace in figure["data"]] == ["load", "update"] * 2
+    *bars, total, _ = figure["data"]
+    load, update, *others = bars
+    assert [trace["name"] for trace in bars] == ["load", "update"] * 2
     assert (load["x"], load["y"]) == ([1, 4], [10.0, 40.0])
     assert update["y"] == pytest.approx([14 / 3, 14 / 3])  # of 2, 4 and 8 workers
     assert [member["y"] for member in update["meta"]["members"][:2]] == [[2.0], [2.0]]
-    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False]
+    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False, True, False]
+    # From 2 to 8 workers, of which the mean is 14/3.
+    assert total["y"] == pytest.approx([10 + 14 / 3, 40 + 14 / 3])
+    assert total["error_y"]["array"] == pytest.approx([8 - 14 / 3] * 2)
+    assert total["error_y"]["arrayminus"] == pytest.approx([14 / 3 - 2] * 2)
     assert {trace["xaxis"] for trace in others} == {"x2"}
     assert figure["layout"]["xaxis"]["categoryarray"] == [1, 4]
     Figure(figure)
+
+
+def test_means_of_parts_that_some_configurations_split_add_up_to_the_mean_of_the_totals():
+    """One configuration's idle time is split, another's is not known any closer."""
+    known = [{"idle_other": 2.0, "idle_host_bound": 6.0}, {"idle": 4.0}, {}]
+    points = pd.DataFrame([
+        {"ranks": 2, "compute": 10.0 if parts else None, **parts, "facts": {"batch": number}}
+        for number, parts in enumerate(known)
+    ])  # fmt: skip
+    encoding = Encoding(averaged=("batch",))
+    *parts, total = stacked(points, encoding, plots.PART_COLOURS, "", "ms", lambda *_: "")["data"]
+    means = {trace["name"]: trace["y"] for trace in parts}
+    assert means == {"compute": [10.0], "idle host bound": [3.0], "idle other": [1.0], "idle": [2.0]}
+    assert total["y"] == [sum(y for (y,) in means.values())] == [16.0]
+    assert (total["error_y"]["array"], total["error_y"]["arrayminus"]) == ([2.0], [2.0])
+    assert [len(trace["meta"]["members"]) for trace in (*parts, total)] == [2] * 5
 
 
 # --- of a sweep -----------------------------------------------------------------------------------------

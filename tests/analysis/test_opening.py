@@ -9,7 +9,7 @@ from analysis.report.build import build
 from analysis.report.render import Page
 from analysis.report.sentences import LOST, SCALES, TRY, Sentence, first_sentence
 from analysis.results.load import load
-from tests.analysis.synthetic import run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,23 @@ def test_the_drawings_show_the_figures_of_the_sections(page):
     assert drop == pytest.approx(20 / (100 - 100 / 1.1), rel=0.1)
     lost = str(answers[LOST].drawing.svg)
     assert "idle host bound" in lost and "points" in lost
+
+
+def test_a_number_of_ranks_on_several_numbers_of_nodes_is_a_point_of_a_line_each(tmp_path):
+    """1 x 4 and 2 x 2 are four ranks both."""
+    ms = {(1, 1): 100.0, (1, 2): 105.0, (1, 4): 110.0, (2, 2): 160.0, (4, 1): 200.0}
+    for (nodes, gpus), batch_ms in ms.items():
+        run = run_of(nodes=nodes, gpus_per_node=gpus)
+        write_sweep(tmp_path, [run], Truth(batch_ms={run.world_size: batch_ms}), calibration=False)
+    page = build(load(tmp_path))
+    svg = str(page.opening[0].drawing.svg)
+    assert "4 per node" in svg and "1 per node" in svg  # the best and the worst on 4 ranks
+    (section,) = [section for section in page.sections if section.id == "scaling"]
+    lines = {trace["name"]: trace for trace in section.charts[1].figure["data"] if trace["name"] != "ideal"}
+    assert {name: line["x"] for name, line in lines.items()} == {
+        "1 per node": [1, 4], "2 per node": [1, 2, 4], "4 per node": [1, 4],
+    }  # fmt: skip
+    assert lines["2 per node"]["y"] == pytest.approx([100, 100 / 1.05, 100 / 1.6], abs=1)
 
 
 def test_every_section_has_a_finding_of_one_paragraph(page):

@@ -275,7 +275,7 @@ def test_the_address_keeps_section_and_filters(browser, report):
     watched.page.select_option("select[data-filter=gpus_per_node]", "2")
     assert watched.page.url.endswith("#table&loader=pytorch&gpus_per_node=2")
     watched.page.select_option("select[data-filter=loader]", "")
-    watched.page.click("nav a[href='#cost']")
+    watched.page.click("nav a[href^='#cost']")
     assert watched.page.url.endswith("#cost&gpus_per_node=2")
     watched.page.go_back()
     assert watched.page.url.endswith("#table&gpus_per_node=2")

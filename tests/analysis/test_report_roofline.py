@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from analysis.display import plots
+from analysis.measures.kernels.roofline import Roof
 from analysis.report import factors, kernels, roofline
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -50,6 +53,17 @@ def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
     assert line["y"][0] / line["x"][0] == pytest.approx(1555)
     layout = section.charts[0].figure["layout"] if section else {}
     assert layout["xaxis"]["type"] == layout["yaxis"]["type"] == "log"
+
+
+def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer() -> None:
+    kernel = {"kernel": "k", "class": "<b>c</b>", "direction": "fprop", "hint": "<i>k</i>",
+              "ms_per_batch": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
+    roof = Roof(1e12, 1e12)
+    drawn = str(roofline.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
+    top = pd.DataFrame([kernel | {"short_name": "<i>k</i>"}])
+    drawn += str(plots.kernels(top, "")["data"])
+    assert drawn.count("&lt;b&gt;device") == 2 and drawn.count("&lt;b&gt;c") == 2
+    assert "<b>" not in drawn and "<i>" not in drawn
 
 
 def test_points_are_as_large_as_their_time(tmp_path: Path) -> None:

@@ -106,6 +106,13 @@ def test_what_the_user_has_set_stays():
     assert process.environment["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
+@pytest.mark.parametrize("launcher", [Slurm(Site(), replace(FOUR, cpus=32), CPU_NODE), mpirun("MPICH",
+    allocation=replace(FOUR, cpus=32))])  # fmt: skip
+def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
+    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 32})) is None
+    assert launcher.cannot(make_run({"nodes": 4, "gpus_per_node": 33})) is not None
+
+
 def test_nodes_left_out_are_not_asked_for():
     left = FOUR.less({"n1", "n3"})
     argv = Slurm(Site(), left, CPU_NODE).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv

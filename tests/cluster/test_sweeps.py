@@ -95,7 +95,7 @@ def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
     ((name, failed),) = [(name, each) for name, each in sweep.manifests().items() if not each.done]
     assert failed.failure == "hang" and "no batch for 8 s" in failed.reason
     log = (sweep.results / name / "log.txt").read_text()
-    stacks = log.partition("rank_0001 was here:")[2]
+    stacks = log.partition("rank 1 was here:")[2]
     assert "in misbehave" in stacks and "most recent call first" in stacks
 
 

@@ -148,7 +148,7 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
     assert reason in failed[0].reason
     assert [m.run.loader for m in manifests(work).values() if m.done] == ["synthetic"]
     (log,) = (tmp_path / "s").glob(f"run_*_ret_{code}/log.txt")
-    assert ("in main" in log.read_text().partition("rank_0001 was here:")[2]) is (misbehave == "hang")
+    assert ("in main" in log.read_text().partition("ranks 0-1 were here:")[2]) is (misbehave == "hang")
     said = capsys.readouterr().err
     assert reason in said and f"_ret_{code}/log.txt" in said.replace("\n", "")
 

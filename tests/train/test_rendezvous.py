@@ -1,14 +1,27 @@
 """Ranks of a job meet on a port that nobody agreed on, whatever else listens on that host."""
 
+import resource
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 
 from profiling.errors import UserError
-from train.rendezvous import CANDIDATES, announce, ask, candidates, job_name, open_store
+from train import rendezvous
+from train.rendezvous import (
+    CANDIDATES,
+    allow_connections,
+    announce,
+    ask,
+    candidates,
+    gather_at,
+    job_name,
+    open_store,
+    tell_all,
+)
 from train.world import World
 
 
@@ -83,3 +96,58 @@ def test_a_jobs_name_depends_on_its_launcher_and_size():
     names = {job_name(w) for w in (world, World(1, 2, 0, 1, host="n1", job="7/0"))}
     assert len(names) == 1
     assert job_name(World(0, 2, 0, 1, host="n1", job="7/1")) not in names
+
+
+def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
+    world = World(0, 4, 0, 4, host="127.0.0.1", job="late")
+    monkeypatch.setattr(rendezvous, "MEETING_S", 1.0)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ask, "127.0.0.1", job_name(world), 2, soon())
+        with pytest.raises(UserError, match="ranks 1, 3 of 4 have not started within 1 s"):
+            tell_all(world, 4711)
+    announce("later", 4711, 1, soon(0.1))
+    said = ""
+    while not said:
+        said = capfd.readouterr().err
+    assert said == "scaleprof: error: rank 1 of 2 has not started within 0 s; the other ranks wait for it\n"
+
+
+def test_who_waits_long_for_rank_0_asks_seldom(monkeypatch):
+    now = [0.0]
+    clock = Mock(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(rendezvous, "time", clock)
+    refuse = Mock(side_effect=ConnectionRefusedError("refused"))
+    monkeypatch.setattr(rendezvous.socket, "create_connection", refuse)
+    with pytest.raises(UserError, match="did not find rank 0"):
+        ask("n1", "x", 1, 60.0)
+    assert refuse.call_count < 60 * 2 * CANDIDATES + 10 * CANDIDATES
+
+
+def test_all_ranks_read_what_rank_0_has_collected_once():
+    """Each of P ranks reading all others' values would be P squared questions at one store."""
+    values: dict[str, bytes] = {}
+    store = Mock(
+        set=Mock(side_effect=lambda key, value: values.__setitem__(key, value.encode())),
+        get=Mock(side_effect=lambda key: values[key]),
+    )
+    worlds = [World(rank, 3) for rank in (2, 1, 0)]
+    for world in worlds[:2]:
+        store.set(str(world.rank), f"of {world.rank}")
+    assert gather_at(store, worlds[2], "of 0") == ["of 0", "of 1", "of 2"]
+    store.get.reset_mock()
+    assert gather_at(store, worlds[0], "of 2") == ["of 0", "of 1", "of 2"]
+    assert store.get.call_count == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [((1024, 4096), (2048, 4096)), ((256, 512), (512, 512)), ((4096, 4096), None), ((-1, -1), None),
+     ((1024, -1), (2048, -1))],
+)  # fmt: skip
+def test_a_process_may_have_a_connection_to_each_of_a_thousand_ranks(monkeypatch, limits, wanted):
+    assert resource.RLIM_INFINITY == -1
+    set_to = Mock()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", set_to)
+    allow_connections(1024)
+    assert [call.args[1] for call in set_to.call_args_list] == ([] if wanted is None else [wanted])

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jobs.run import Run
 from profiling.errors import UserError
-from train.backends.gpus import check_gpus, exchange, gather_at, gpu_of
-from train.rendezvous import open_store
+from train.backends.gpus import check_gpus, exchange, gpu_of
+from train.rendezvous import gather_at, open_store
 from train.studies.memory import is_out_of_memory
 from train.world import World, check_interface, gloo_interface
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from profiling.errors import UserError
+from train.rendezvous import gather_at
 from train.world import World
 
 if TYPE_CHECKING:
@@ -40,16 +41,6 @@ def gpu_of(device: "torch.device") -> Gpu:
 def exchange(store: "Store", world: World, mine: Gpu) -> list[Gpu]:
     """Every rank's GPU, in rank order; waits for all ranks, as long as the store does."""
     return [Gpu(**json.loads(text)) for text in gather_at(store, world, json.dumps(asdict(mine)))]
-
-
-def gather_at(store: "Store", world: World, value: str) -> list[str]:
-    """``value`` of every rank, in rank order: rank 0 collects them at ``store``, all others read that."""
-    store.set(str(world.rank), value)
-    if world.rank == 0:
-        values = [store.get(str(rank)).decode() for rank in range(world.size)]
-        store.set("all", json.dumps(values))
-    collected: list[str] = json.loads(store.get("all"))
-    return collected
 
 
 def check_gpus(gpus: Sequence[Gpu]) -> None:

@@ -1,8 +1,13 @@
 "use strict";
 // Charts: what of a figure the filters leave, in the page's colours, with legends that fit its width.
 
-// The chart library is embedded compressed, so that the file stays small; the browser unpacks it.
+// The chart library is embedded compressed, so that the file stays small; the browser unpacks it. One that
+// cannot shows all but the charts, and says so.
 async function loadPlotly() {
+  if (!globalThis.DecompressionStream) {
+    document.body.classList.add("without-charts");
+    return;
+  }
   const packed = document.getElementById("plotly-gz").textContent.trim();
   const text = atob(packed);
   const bytes = new Uint8Array(text.length);
@@ -53,7 +58,7 @@ function summarised(trace, filters) {
     .map((member) => picked(member, filters))
     .filter((member) => member.x.length > 0);
   if (members.length === 0 || (members.length === 1 && band)) return null;
-  if (members.length === 1) return { ...trace, ...members[0] };
+  if (members.length === 1) return { ...trace, error_y: undefined, ...members[0] };
   const at = new Map();
   for (const member of members) {
     member.x.forEach((x, index) => {
@@ -63,11 +68,15 @@ function summarised(trace, filters) {
   const x = [...at.keys()].sort((a, b) => a - b);
   const of = (summary) => x.map((one) => summary(at.get(one)));
   const lowest = of((values) => Math.min(...values));
-  if (band) {
-    const highest = of((values) => Math.max(...values));
-    return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
-  }
-  return { ...trace, x, y: of((values) => values.reduce((sum, one) => sum + one, 0) / values.length) };
+  const highest = of((values) => Math.max(...values));
+  if (band) return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
+  const mean = of((values) => values.reduce((sum, one) => sum + one, 0) / values.length);
+  if (!trace.error_y) return { ...trace, x, y: mean };
+  const ends = {
+    array: mean.map((one, index) => highest[index] - one),
+    arrayminus: mean.map((one, index) => one - lowest[index]),
+  };
+  return { ...trace, x, y: mean, error_y: { ...trace.error_y, ...ends } };
 }
 
 // --- how it looks -------------------------------------------------------------------------------------
@@ -79,7 +88,7 @@ const PANEL_TITLE = 22;
 const MOST_LEGEND = 0.2; // of a chart's height
 
 // Legends on top, as many entries in a line as fit; the chart grows where they would take too much.
-function withLegends(layout, data, width) {
+function withLegends(layout, data, width, most = MOST_LEGEND) {
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -93,7 +102,7 @@ function withLegends(layout, data, width) {
     placed.push({ id, entry, above: lines });
     lines += Math.ceil(names.length / Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + 8))));
   }
-  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / MOST_LEGEND));
+  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / most));
   const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
   const fitted = {
     ...layout,
@@ -127,7 +136,6 @@ function themed(layout) {
 function drawChart(element, filters) {
   const figure = JSON.parse(document.getElementById(element.dataset.figure).textContent);
   const config = {
-    responsive: true,
     displaylogo: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d"],
     toImageButtonOptions: { format: "svg", filename: element.id },
@@ -136,6 +144,28 @@ function drawChart(element, filters) {
   const layout = withLegends(figure.layout, data, element.clientWidth);
   element.style.height = `${layout.height}px`;
   Plotly.react(element, data, themed(layout), config);
+}
+
+// --- as an image --------------------------------------------------------------------------------------
+
+const FOR_PAPER = {
+  height: 0.72, // of the page's
+  legend: 0.4, // at most, of the height: a column is narrow, and its legend high
+  font: { size: 11, family: "Helvetica, Arial, sans-serif", color: "#000000" },
+};
+
+// All of a chart on white, for `analysis.report --figures` (analysis/display/images.py): SVG as text, PNG in
+// base64. Lower than on the page, where a chart has a screen's width.
+async function chartImage(id, format, width, scale) {
+  library ??= loadPlotly();
+  await library;
+  const figure = JSON.parse(document.getElementById(id).textContent);
+  const data = visibleData(figure.data, {});
+  const lower = { ...figure.layout, height: Math.round(FOR_PAPER.height * figure.layout.height) };
+  const layout = { ...themed(withLegends(lower, data, width, FOR_PAPER.legend)), font: FOR_PAPER.font };
+  Object.assign(layout, { width, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
+  const size = { format, width, height: layout.height, scale };
+  return Plotly.toImage({ data, layout, config: { staticPlot: true } }, { ...size, imageDataOnly: true });
 }
 
 // --- when ---------------------------------------------------------------------------------------------
@@ -153,6 +183,7 @@ async function drawCharts() {
   await nextTask();
   library ??= loadPlotly();
   await library;
+  if (!globalThis.Plotly) return;
   const filters = chosen();
   const inView = (element) => {
     const box = element.getBoundingClientRect();

@@ -43,6 +43,7 @@ function chooseFromAddress() {
 // Sentences and charts of all configurations say so as soon as the rest of the page is of some of them.
 function applyFilters() {
   document.body.classList.toggle("filtered", Object.keys(chosen()).length > 0);
+  addressLinks();
   filterRows();
   drawCharts();
 }

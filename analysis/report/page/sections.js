@@ -17,10 +17,19 @@ function openAll() {
   drawCharts();
 }
 
-// A link to a section keeps the filters in the address.
+const links = () => [...document.querySelectorAll("nav a, .summary a")];
+const sectionOf = (link) => link.hash.slice(1).split("&")[0];
+
+// A link to a section keeps the filters in the address, in another tab too.
+function addressLinks() {
+  for (const link of links()) link.hash = address(sectionOf(link));
+}
+
+// A click opens the section here; with Ctrl and the like it is the browser's: another tab, another window.
 function followLink(event) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  const section = event.currentTarget.getAttribute("href").slice(1);
+  const section = sectionOf(event.currentTarget);
   history.pushState(null, "", address(section));
   openSection(section);
 }

@@ -12,11 +12,12 @@ function listen() {
     history.replaceState(null, "", address(readAddress().section));
     applyFilters();
   });
-  on("nav a, .summary a", "click", followLink);
+  for (const link of links()) link.addEventListener("click", followLink);
   on("main details", "toggle", drawCharts);
   on("#open-all", "click", openAll);
   addEventListener("hashchange", followAddress);
   addEventListener("popstate", followAddress);
+  addEventListener("resize", drawCharts);
   addEventListener("beforeprint", openForPrint);
   addEventListener("afterprint", closeAfterPrint);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);

@@ -3,10 +3,11 @@
 It imports nothing of the project's, so that many of them start fast; its batches it copies from $TEMPLATES
 (tests/cluster/sweeps.py).
 
-With WAIT_FOR it begins once that file is there.
+With WAIT_FOR it begins once that file is there. With MEET it meets the other ranks first, and at the end all
+tell each other their parameters (train/meeting.py).
 
 MISBEHAVE is "DEED NODES RANK [FILE]": that rank, in runs on so many nodes, does it in the middle of its
-batches; with a file only as long as that is not there (and makes it).
+batches, "stay-away" at its start; with a file only as long as that is not there (and makes it).
 """
 
 import faulthandler
@@ -28,9 +29,9 @@ def flag(name: str, default: str) -> str:
     return values[-1] if values else default
 
 
-def misbehave(nodes: int, rank: int) -> None:
+def misbehave(nodes: int, rank: int, starting: bool = False) -> None:
     deed, on_nodes, who, *once = (os.environ.get("MISBEHAVE") or "nothing 0 0").split()
-    if (nodes, rank) != (int(on_nodes), int(who)):
+    if (nodes, rank) != (int(on_nodes), int(who)) or starting is not (deed == "stay-away"):
         return
     if once:
         if Path(once[0]).exists():
@@ -38,7 +39,7 @@ def misbehave(nodes: int, rank: int) -> None:
         Path(once[0]).touch()
     if deed == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if deed == "hang":
+    if deed in ("hang", "stay-away"):
         time.sleep(3600)
     if deed == "refuse":
         sys.exit("scaleprof: error: no data folder nowhere; give --data")
@@ -46,22 +47,31 @@ def misbehave(nodes: int, rank: int) -> None:
 
 def train(nodes: int, ranks: int, batches: int, directory: Path) -> None:
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["SLURM_PROCID"])
+    misbehave(nodes, rank, starting=True)
     directory = directory / f"rank_{rank:04d}"
     directory.mkdir(parents=True, exist_ok=True)
     faulthandler.register(signal.SIGUSR1, file=(directory / "stacks.txt").open("w"))
     while (awaited := os.environ.get("WAIT_FOR")) and not Path(awaited).exists():
         time.sleep(BATCH_S)
+    digests = {"same"}
+    if meets := os.environ.get("MEET"):
+        from train.meeting import meet
+
+        gather = meet()
     for batch in range(batches):
         if batch == batches // 2:
             misbehave(nodes, rank)
         time.sleep(BATCH_S)
         if rank == 0:
             print(f"batch {batch + 1}/{batches} loss 1.0", flush=True)
+    if meets:
+        gather("")
+        digests = set(gather("same"))
     shutil.copyfile(Path(os.environ["TEMPLATES"]) / f"{rank}.parquet", directory / "batches.parquet")
     report = {
         "rank": rank, "world_size": nodes * ranks, "hostname": socket.gethostname(), "device": "cpu",
         "backend": "scripted", "batches_done": batches, "images_done": 2 * batches, "losses_finite": True,
-        "parameter_digest": "same",
+        "parameter_digest": " ".join(digests),
     }  # fmt: skip
     (directory / "rank.json").write_text(json.dumps(report))
 

@@ -1,0 +1,67 @@
+"""Where were the ranks of a run that hung? Their stacks in its log, and the few that are not with the others.
+
+Ranks write their stacks when they are asked to (:mod:`profiling.stacks`). Of a thousand ranks nearly all wait
+in the same place: each place stands once in the log, with the ranks that were there.
+"""
+
+import re
+from pathlib import Path
+
+from jobs import store
+from profiling import tables
+from profiling.number_ranges import listed
+
+_THREAD = re.compile(r"0x[0-9a-f]+")
+_NOTHING, _ENDED, _NOT_STARTED = "(no stacks were written)\n", "(ended)\n", "(not started)\n"
+_MOST_NAMED = 8  # ranks that are named as being elsewhere than the others
+
+
+def gather_stacks(directory: Path, ranks: int) -> str:
+    """Put what ranks wrote of where they were into the log of a run, each place once.
+
+    Returns:
+        Which ranks were not where the others waited, to be added to a reason: ``; rank 7 has not started``.
+        "" if there is no such place, or many were elsewhere.
+    """
+    places = ranks_by_place(directory, ranks)
+    with (directory / store.LOG).open("a", encoding="utf-8") as log:
+        for place, there in sorted(places.items(), key=lambda item: len(item[1])):
+            log.write(f"\n{_ranks(there, most=len(there))} {_was(there)} here:\n{place}")
+    return "".join(f"; {one}" for one in _elsewhere(places, ranks))
+
+
+def ranks_by_place(directory: Path, ranks: int) -> dict[str, list[int]]:
+    """The ranks of a run by what each wrote of where it was."""
+    places: dict[str, list[int]] = {}
+    for rank in range(ranks):
+        folder = tables.rank_directory(directory, rank)
+        try:
+            stacks = (folder / store.STACKS).read_text(errors="replace")
+            place = _THREAD.sub("0x...", stacks) or _NOTHING
+        except FileNotFoundError:  # a rank that ends takes it away
+            place = _ENDED if (folder / store.RANK_REPORT).exists() else _NOT_STARTED
+        places.setdefault(place, []).append(rank)
+    return places
+
+
+def _elsewhere(places: dict[str, list[int]], ranks: int) -> list[str]:
+    most = max(map(len, places.values()))
+    others = {place: there for place, there in places.items() if len(there) < most}
+    if 2 * most <= ranks or sum(map(len, others.values())) > _MOST_NAMED:
+        return []
+    absent = others.pop(_NOT_STARTED, [])
+    lost = [rank for there in others.values() for rank in there]
+    lines = [f"{_ranks(absent)} {_has(absent)} not started"] if absent else []
+    return lines + ([f"{_ranks(lost)} {_was(lost)} not where the other ranks waited"] if lost else [])
+
+
+def _ranks(ranks: list[int], most: int = _MOST_NAMED) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, most)}"
+
+
+def _was(ranks: list[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"
+
+
+def _has(ranks: list[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
