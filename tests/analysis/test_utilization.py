@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling import utilization
+from analysis.measures.scaling.notable_gpus import notable_gpus
 from analysis.measures.scaling.utilization import Kernels
 from analysis.report.build import build
 from analysis.results.load import load
