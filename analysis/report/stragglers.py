@@ -139,9 +139,7 @@ def _ranks_of_a_row(ranks: int) -> int:
     return -(-ranks // MOST_ROWS)
 
 
-def in_groups(
-    values: np.ndarray, names: Sequence[str], apart: Sequence[int]
-) -> tuple[np.ndarray, list[str]]:
+def in_groups(values: np.ndarray, names: Sequence[str], apart: Sequence[int]) -> tuple[np.ndarray, list[str]]:
     """Values (ranks, columns) in :data:`MOST_ROWS` rows of neighbouring ranks, and what the rows are called.
 
     A row has the highest value of its ranks in each column: a late rank is not lost among others.
