@@ -6,7 +6,6 @@ one, if they are late independently.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 
 import numpy as np
 
@@ -34,30 +33,33 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
         resampled = estimates.block_resamples(own, of_others, RESAMPLES)
         return np.concatenate([[of_others(own)], resampled]) - middle
     generator = np.random.default_rng(estimates.SEED)
-    medians = [_median_of_all(own - middle, late, others)]
+    order = np.argsort(own, kind="stable")
+    times, place = own[order] - middle, np.argsort(order)
+    medians = [_median_of_all(times, np.arange(1, len(own) + 1), late, others)]
     for _ in range(RESAMPLES):
-        drawn = own[generator.integers(0, len(own), len(own))] - middle
-        medians.append(_median_of_all(drawn, generator.choice(late, late.shape[1], axis=1), others))
+        drawn = place[generator.integers(0, len(own), len(own))]
+        come = np.cumsum(np.bincount(drawn, minlength=len(own)))
+        resampled = generator.choice(late, late.shape[1], axis=1)
+        medians.append(_median_of_all(times, come, resampled, others))
     return np.array(medians)
 
 
-def _median_of_all(own: np.ndarray, late: np.ndarray, others: int) -> float:
-    """The least time by which all have come in half of the batches."""
-    of_each = [np.sort(own), *np.sort(late, axis=1)]
-    power = [others] + [1] * len(late)
+def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others: int) -> float:
+    """The least time by which all have come in half of the batches.
 
-    def come(times: np.ndarray) -> np.ndarray:
-        """In which share of the batches all have come by then."""
-        share = np.ones(len(times))
-        for values, count in zip(of_each, power, strict=True):
-            share *= (np.searchsorted(values, times, side="right") / len(values)) ** count
-        return share
+    Args:
+        times, come: sorted times of ordinary ranks, and how many of their batches have come by each.
+    """
+    of_late = np.sort(late, axis=1)
 
-    # It is one of the times at which a rank comes. More and more have come, so that halving finds it; all
-    # of the thousands of times of a thousand ranks need not be gone through.
-    return min(float(values[_first(values, come)]) for values in of_each if come(values[-1:])[0] >= _HALF)
+    def all_come(time: float) -> bool:
+        own = np.searchsorted(times, time, side="right")
+        share = (come[own - 1] / come[-1] if own else 0.0) ** others
+        for one in of_late:
+            share *= np.searchsorted(one, time, side="right") / len(one)
+        return bool(share >= _HALF)
 
-
-def _first(times: np.ndarray, come: Callable[[np.ndarray], np.ndarray]) -> int:
-    """The place of the first of sorted times by which all have come in half of the batches."""
-    return bisect_left(range(len(times)), True, key=lambda at: bool(come(times[at : at + 1])[0] >= _HALF))
+    # It is one of the times at which a rank comes. More and more have come, so that halving finds it: all of
+    # the thousands of times of a thousand ranks need not be gone through.
+    candidates = [times, *of_late]
+    return min(float(one[bisect_left(one, True, key=all_come)]) for one in candidates if all_come(one[-1]))
