@@ -147,12 +147,15 @@ def in_groups(values: np.ndarray, names: Sequence[str], apart: Sequence[int]) ->
 
     Args:
         names: of the ranks.
-        apart: ranks that have a row of their own besides, above all others.
+        apart: ranks that have a row of their own, above all others, and do not count in their neighbours'
+            (which is NaN where no other rank shares it).
     """
     size = _ranks_of_a_row(len(values))
     starts = np.arange(0, len(values), size)
     ends = np.minimum(starts + size, len(values)) - 1
-    rows = np.concatenate([values[list(apart)], np.maximum.reduceat(values, starts, axis=0)])
+    others = values.astype(float)
+    others[list(apart)] = np.nan
+    rows = np.concatenate([values[list(apart)], np.fmax.reduceat(others, starts, axis=0)])
     spans = [
         f"{first} to {last}" if first < last else str(first) for first, last in zip(starts, ends, strict=True)
     ]
