@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.parquet as pq
 
-from analysis.measures.anatomy.traces import RunTrace, trace_of
+from analysis.measures.anatomy.traces import RankTrace, RunTrace, trace_of
 from analysis.measures.critical_path.activities import COMMUNICATION, WAIT, Activities
 from analysis.measures.critical_path.edges import (
     GAPS,
@@ -145,24 +145,28 @@ def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     All that a step's critical path leads through: from rank to rank it goes by way of the one that entered a
     collective last. If there is room, others, as many of each part of the ranks.
     """
-    last: Counter[int] = Counter()
-    for one in trace.matched.shared if trace.matched else ():
-        inside = np.isin(trace.ranks[one.members[0]].calls.batch_index[one.calls[0]], steps)
-        entered = one.of(trace.matched.start_ns)[:, inside] if trace.matched else np.empty((0, 0))
-        last.update(one.members[place] for place in entered.argmax(axis=0).tolist())
-    clocks = trace.matched.ahead if trace.matched else [Ahead()] * len(trace.ranks)
+    matched, last = trace.matched, Counter[int]()
+    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks) if matched is None else matched.ahead
+    for one in () if matched is None else matched.shared:
+        inside = np.isin(trace.calls[one.members[0]].batch_index[one.calls[0]], steps)
+        entered = one.of(matched.start_ns)[:, inside]
+        last.update(one.members[row] for row in entered.argmax(axis=0).tolist())
     for step in steps:
-        edges = {
-            place: clock.remove(rank.edges_ns[rank.batch_index == step])
-            for place, (rank, clock) in enumerate(zip(trace.ranks, clocks, strict=True))
-        }
-        edges = {place: of_step for place, of_step in edges.items() if len(of_step)}
-        last.update(max(edges, key=lambda place: int(edges[place][0, edge])) for edge in (0, -1) if edges)
+        recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
+        edges = [_edges(trace.ranks[place], clocks[place], step) for place in recorded]
+        if edges:
+            last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
     chosen = [place for place, _ in last.most_common(MOST_RANKS)]
     rest = np.setdiff1d(np.arange(len(trace.ranks)), chosen)
     room = min(MOST_RANKS - len(chosen), len(rest))
     spread = rest[np.linspace(0, len(rest) - 1, room).round().astype(int)]
     return sorted([*chosen, *spread.tolist()])
+
+
+def _edges(rank: RankTrace, clock: Ahead, step: int) -> tuple[int, int]:
+    """When a rank began and ended a step, on the clock that it is set to."""
+    edges = clock.remove(rank.edges_ns[rank.batch_index == step][0])
+    return int(edges[0]), int(edges[-1])
 
 
 def _groups(
