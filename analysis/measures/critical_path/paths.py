@@ -145,12 +145,14 @@ def looked_at_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     All that a step's critical path leads through: from rank to rank it goes by way of the one that entered a
     collective last. If there is room, others, as many of each part of the ranks.
     """
-    matched, last = trace.matched, Counter[int]()
-    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks) if matched is None else matched.ahead
-    for one in () if matched is None else matched.shared:
-        inside = np.isin(trace.calls[one.members[0]].batch_index[one.calls[0]], steps)
-        entered = one.of(matched.start_ns)[:, inside]
-        last.update(one.members[row] for row in entered.argmax(axis=0).tolist())
+    last: Counter[int] = Counter()
+    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks)
+    if (matched := trace.matched) is not None:
+        clocks = matched.ahead
+        for one in matched.shared:
+            inside = np.isin(trace.calls[one.members[0]].batch_index[one.calls[0]], steps)
+            entered = one.of(matched.start_ns)[:, inside]
+            last.update(one.members[row] for row in entered.argmax(axis=0).tolist())
     for step in steps:
         recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
         edges = [_edges(trace.ranks[place], clocks[place], step) for place in recorded]
