@@ -1,6 +1,8 @@
 """Of many GPUs, which does a table show?"""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from analysis.display.metrics import Rows
 
@@ -32,7 +34,7 @@ def notable_gpus(rows: Rows, all_by: str) -> tuple[Rows, str]:
     return [row for row in rows if id(row) in kept], f"{line}{of_rest}."
 
 
-def _busy(row: dict) -> float:
+def _busy(row: Mapping[str, Any]) -> float:
     """The share of time in which kernels run, in percent; what is not known is sorted last."""
-    share = row["gpu_utilization_pct"]
+    share = row.get("gpu_utilization_pct")
     return math.inf if share is None else float(share)
