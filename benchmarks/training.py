@@ -70,9 +70,9 @@ class ObservedClock:
     def start(self) -> None:
         self._clock.start()
 
-    def tick(self) -> int:
+    def tick(self) -> None:
         self._call()
-        return self._clock.tick()
+        self._clock.tick()
 
     def settle(self) -> None:
         self._clock.settle()
