@@ -151,7 +151,8 @@ def of_shares(rows: Rows, factors: Sequence[str] = ()) -> Content:
     points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
     with_batch = points[points["batch"].notna()]
     label = "Share of communication and of copies, by batch size"
-    charts = [Chart("activities", plots.shares(with_batch), label)] if len(with_batch) else []
+    runs = f"{sum(row['runs'] for row in rows if row['batch'] is not None)} runs"
+    charts = [Chart("activities", plots.shares(with_batch), label, runs=runs)] if len(with_batch) else []
     shown = filled(columns(SHARES), rows)
     text = (
         "Share of the summed time of GPU activities (on a CPU: of operators), by per-GPU batch size. Solid "

@@ -35,6 +35,7 @@ def _critical_path(context: Context) -> Content:
         "critical-path",
         plots.parts(points, _COLOURS, title, of="ms per step"),
         "Milliseconds per step of each part of the critical path, by what would be saved without it",
+        runs="1 run",
     )
     text = (
         f"The longest chain of a step of {source.id} (the largest profiled run; mean of {len(paths.steps)} "

@@ -10,6 +10,7 @@ from analysis.display.metrics import Rows
 from analysis.display.stacked import stacked
 from analysis.report.base import Context
 from analysis.report.render import Chart
+from analysis.report.sentences import runs_in_words
 from analysis.report.views import called
 
 MOST_BARS = 16  # that a chart names one by one
@@ -30,7 +31,8 @@ def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, label:
         for point in points
     ]
     figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
-    return Chart(id, figure, label, in_words(encoding), wide=bool(encoding.columns))
+    wide, runs = bool(encoding.columns), runs_in_words(points)
+    return Chart(id, figure, label, in_words(encoding), wide, runs)
 
 
 def bar_chart(
@@ -49,10 +51,11 @@ def bar_chart(
         points: as :func:`plots.parts` has them, with the fields of the runs.
         label: what it shows, for those who do not see it.
     """
+    runs = runs_in_words(points.to_dict("records"))
     # Of a trace the nodes are not known.
     sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
     if len(points) <= MOST_BARS or not sized:
-        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label)
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of), label, runs=runs)
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
     encoding = encode_bars(facts, context.by_effect(factors))
@@ -62,7 +65,7 @@ def bar_chart(
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
     caption = in_words(encoding, spread="error bars of the total")
-    return Chart(id, figure, label, caption, wide=bool(encoding.columns))
+    return Chart(id, figure, label, caption, bool(encoding.columns), runs)
 
 
 def with_lines(points: Rows, x: str) -> Rows:

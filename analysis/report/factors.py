@@ -40,11 +40,12 @@ def _factors(context: Context) -> Content:
         text = _not_told(together) if together else _TOO_FEW
         return Content(text, finding=first_sentence(text))
     label = "Share of the variance that each factor explains, largest first"
+    runs = sum(len(cell.responses) for cell in cells)
     part = Part("", rows, factors.shown(), factors.caption(cells, rows))
     text = _text(finite, what, together)
     return Content(
         text,
-        [Chart("factors", effect_bars(finite, what), label)],
+        [Chart("factors", effect_bars(finite, what), label, runs=f"{runs} runs")],
         [as_view(part, "factor-table", ())],
         finding=first_sentence(text),
     )

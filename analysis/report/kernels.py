@@ -44,7 +44,8 @@ def _top(context: Context) -> Content:
     top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
     every: Rows = [{**by_id[run].fields, "repetition": by_id[run].repetition} for run in of_run]
     names = dict(zip(of_run, labels_of(every, context.factors), strict=True))
-    chart = Chart("kernels", plots.kernels(top, f"Top kernels: {names[shown]}"), "Time per step by kernel")
+    figure = plots.kernels(top, f"Top kernels: {names[shown]}")
+    chart = Chart("kernels", figure, "Time per step by kernel", runs="1 run")
     of_table = [
         {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
         for run in of_run

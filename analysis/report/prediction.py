@@ -18,7 +18,7 @@ from analysis.prediction.simulate_rows import SIMULATION
 from analysis.report.base import Content, Context, SectionKind
 from analysis.report.forecast import to_try
 from analysis.report.render import Chart
-from analysis.report.sentences import ranks_in_words
+from analysis.report.sentences import ranks_in_words, runs_in_words
 from analysis.report.views import as_view, called, facts
 from jobs.run import own_names
 from profiling.errors import UserError
@@ -61,12 +61,13 @@ def _prediction(context: Context) -> Content:
     shown = best or _widest(simulated or rows)
     name = called(shown, [factor for factor in factors if factor in (*CONFIGURATION, *own_names(shown))])
     rate = digits(shown["images_per_s"], 3)
-    figure = plots.predictions(_points(rows, own, shown, factors), f"Measured and predicted: {name}")
+    measured = [row for row in own if same_configuration(row, shown)]
+    figure = plots.predictions(_points(rows, measured, shown, factors), f"Measured and predicted: {name}")
     label = f"Measured and predicted images/s, by number of ranks: {name}"
     part = Part("", rows, predictions.shown(rows), predictions.caption(rows, in_words=False))
     return Content(
         " ".join(sentence for sentence in sentences if sentence),
-        [Chart("prediction", figure, label)],
+        [Chart("prediction", figure, label, runs=runs_in_words(measured))],
         [as_view(part, "prediction-table", factors)],
         finding="" if best else f"Predicted on {ranks_in_words(shown['ranks'])}: {rate} images/s ({name}).",
     )
@@ -82,12 +83,9 @@ def _widest(rows: Rows) -> dict[str, Any]:
     return max(rows, key=lambda row: (row["ranks"], not row["what_if"], row["images_per_s"]))
 
 
-def _points(rows: Rows, own: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
+def _points(rows: Rows, measured: Rows, shown: Mapping[str, Any], factors: Sequence[str]) -> pd.DataFrame:
     """The chart's points: a line of what was measured, one a method, one a what-if."""
-    points = []
-    for row in own:
-        if same_configuration(row, shown):
-            points.append({**row, "label": "measured"})
+    points = [{**row, "label": "measured"} for row in measured]
     for row in rows:
         if same_configuration(row, shown):
             name = f"simulated with {row['what_if']}" if row["what_if"] else _NAMES[row["method"]]

@@ -76,6 +76,7 @@ class Chart:
     Attributes:
         caption: below it: which factors its colours, lines and panels show.
         wide: it takes the page's width.
+        runs: how many it shows, in words; empty: not known of it alone.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Chart:
     label: str
     caption: str = ""
     wide: bool = False
+    runs: str = ""
 
     @property
     def filterable(self) -> bool:

@@ -49,6 +49,7 @@ def _roofline(context: Context) -> Content:
         "roofline",
         figure(_points(placed[:TOP], named_roofs[0][1]), named_roofs, plots.escaped(f"Roofline: {name}")),
         "FLOP rate of kernels against arithmetic intensity, with the device's roofs",
+        runs="1 run",
     )
     by_class = [
         row for row in kernels_of(study, source, by=("class",)) if row["intensity_flop_per_byte"] is not None

@@ -1,11 +1,12 @@
 """What is a sentence of the verdict? And figures as sentences have them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 # What the opening answers, in this order; a sentence of no question comes last.
 SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
@@ -52,6 +53,16 @@ def with_ends(row: Mapping[str, Any], name: str, decimals: int = 0, unit: str = 
     low, high = number(row, f"{name}_low"), number(row, f"{name}_high")
     text = f"{row[name]:.{decimals}f}{unit}"
     return f"{text} [{low:.{decimals}f}, {high:.{decimals}f}]" if np.isfinite([low, high]).all() else text
+
+
+def runs_in_words(rows: Iterable[Mapping[Any, Any]]) -> str:
+    """``3 runs per configuration``, of rows of configurations; empty where they do not say."""
+    counts = {int(count) for row in rows if pd.notna(count := row.get("runs", row.get("repetitions")))}
+    if not counts:
+        return ""
+    least, most = min(counts), max(counts)
+    number = f"{least} to {most}" if least < most else str(most)
+    return f"{number} run{'s' if most > 1 else ''} per configuration"
 
 
 def ranks_in_words(count: int) -> str:

@@ -131,7 +131,12 @@ def _scaling(context: Context) -> Content:
     import pandas as pd
 
     figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step, by number of ranks")
-    chart = Chart("traced-scaling", figure, "Milliseconds per step in each part, by number of ranks")
+    chart = Chart(
+        "traced-scaling",
+        figure,
+        "Milliseconds per step in each part, by number of ranks",
+        runs=f"{len(bars)} jobs",
+    )
     return Content(found.assumed.replace("\n", " "), [chart], views)
 
 
