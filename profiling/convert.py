@@ -232,7 +232,8 @@ def convert(
     of_tables = [line for outcome in outcomes if not outcome.ranks for line in outcome.findings]
     lines = [*_complaints(units, outcomes), *together(of_tables), *_of_jobs(placed)]
     if out is not None and tables:
-        lines.append(f"{len(tables)} results hold sums of whole runs, not the traces of a job: tables only")
+        files = "1 file holds" if len(tables) == 1 else f"{len(tables)} files hold"
+        lines.append(f"{files} totals of whole runs: converted to tables, which analysis does not read")
     for line in lines:
         print(f"scaleprof: {line}", file=sys.stderr)
     for directory in (*tables, *(one.directory for one in placed)):
@@ -270,8 +271,8 @@ def _complaints(units: Sequence[Unit], outcomes: Sequence[Outcome]) -> list[str]
     unknown = [unit.path for unit, outcome in zip(units, outcomes, strict=True) if outcome.unrecognised]
     lines = [outcome.error for outcome in outcomes if outcome.error and not outcome.unrecognised]
     if len(unknown) > 1:
-        endings = sorted({path.suffix or path.name for path in unknown})
-        shown = ", ".join(endings[:_MOST_ENDINGS]) + (", ..." if len(endings) > _MOST_ENDINGS else "")
+        names = [path.name for path in unknown]
+        shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
         return [*lines, f"{len(unknown)} files are in an unrecognised format: {shown}; {_supported()}"]
     return [*lines, *(outcome.error for outcome in outcomes if outcome.unrecognised)]
 
@@ -303,7 +304,7 @@ def _next(placed: Sequence[Placed], tables: Sequence[Path], out: Path | None) ->
     return command + ("" if out else "; with --out DIR traces become results that every command takes")
 
 
-_MOST_ENDINGS = 6  # that are named
+_MOST_NAMED = 6
 _ACTIVITIES = ("kernels", "intervals")  # tables that analysis.activities reads
 
 

@@ -288,7 +288,7 @@ def test_nobody_is_named_in_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "says"), [(TOO_FEW, "too few steps to tell"), (CHANCE, "this may be chance")]
+    ("verdict", "says"), [(TOO_FEW, "Too few steps to tell"), (CHANCE, "which may be chance")]
 )
 def test_who_is_late_but_not_named_is_said_to_be_late(verdict, says):
     row = {"id": "run", "node": "a", "batch_ms": 100.0, "judged_batches": 5, "verdict": NO}
