@@ -17,7 +17,7 @@ from analysis.report.base import Content, Context, SectionKind
 from analysis.report.render import Chart
 from analysis.report.sentences import Sentence
 from analysis.report.stragglers import late_runs, rows_of
-from analysis.report.views import as_view
+from analysis.report.views import as_view, called
 from analysis.results.study import Source
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
@@ -123,7 +123,7 @@ def _scaling(context: Context) -> Content:
     sizes = [row["world_size"] for row in found.scales]
     bars = [
         {
-            "label": f"P = {size}" if sizes.count(size) == 1 else f"P = {size}, {row['job']}", "facts": {},
+            "label": called(row, ("world_size", *(["job"] if sizes.count(size) > 1 else []))), "facts": {},
             **{f"{name}_ms": value for name, value in _parts(row).items()},
         }
         for size, row in zip(sizes, found.scales, strict=True)
