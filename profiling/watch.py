@@ -169,7 +169,7 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         steps = watch.stop()
     if steps is None:
         with said_by_rank_0(me.rank):
-            nothing = f"no results: {_why_nothing()}"
+            nothing = f"no results: {_why_nothing(code)}"
             if not code:
                 raise Nothing(nothing)
             if me.rank == 0:  # the program has said why it failed
@@ -265,9 +265,11 @@ def _of_program(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _why_nothing() -> str:
+def _why_nothing(code: int) -> str:
     if "torch" not in sys.modules:
         return "the program did not import torch"
+    if code:
+        return "the program failed before its first step"
     return (
         "the program loaded, computed and optimised nothing in this process. If it starts its ranks itself, "
         "start it by torchrun, srun or mpirun; loops that PyTorch does not see: profiling.markers"
