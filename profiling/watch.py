@@ -168,12 +168,11 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         code, reason = _run(program)
         steps = watch.stop()
     if steps is None:
-        with said_by_rank_0(me.rank):
-            nothing = f"no results: {_why_nothing(code)}"
-            if not code:
-                raise Nothing(nothing)
-            if me.rank == 0:  # the program has said why it failed
-                _say(nothing)
+        if not code:
+            with said_by_rank_0(me.rank):
+                raise Nothing(f"no results: {_why_nothing()}")
+        if me.rank == 0:
+            _say(f"no results: {reason}, before its first step")
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
@@ -265,11 +264,9 @@ def _of_program(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _why_nothing(code: int) -> str:
+def _why_nothing() -> str:
     if "torch" not in sys.modules:
         return "the program did not import torch"
-    if code:
-        return "the program failed before its first step"
     return (
         "the program loaded, computed and optimised nothing in this process. If it starts its ranks itself, "
         "start it by torchrun, srun or mpirun; loops that PyTorch does not see: profiling.markers"

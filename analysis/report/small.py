@@ -45,8 +45,9 @@ def lines(series: Sequence[Line], unit: str, label: str) -> Drawing:
     parts = [_axis(top, unit, height)]
     for x in counts:
         across = at(x, 0).split(",")[0]
-        parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{:g}</text>').format(
-            across, _HEIGHT - 6, x
+        anchor = "end" if x == counts[-1] > counts[0] else "middle"  # so that four digits are not cut off
+        parts.append(Markup('<text x="{}" y="{}" text-anchor="{}">{:g}</text>').format(
+            across, _HEIGHT - 6, anchor, x
         ))  # fmt: skip
     for place, (name, points) in enumerate(series):
         colour, dash = PALETTE[place], "6 4" if place else ""

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,6 +59,23 @@ def page(planted) -> Page:
 def sweep(planted, tmp_path):
     """The same, the test's own to change."""
     return Path(shutil.copytree(planted, tmp_path / "planted"))
+
+
+def test_each_table_of_a_rank_is_read_a_few_times_however_many_questions_ask(planted, monkeypatch):
+    counts = Counter()
+    read = tables.read
+
+    def counted(directory, name, columns=None):
+        counts[directory, name] += 1
+        return read(directory, name, columns)
+
+    monkeypatch.setattr(tables, "read", counted)
+    build(load(planted))
+    # Of profiled runs, whose rank 0 tells more than others. Of the rest, steps and the first step are read.
+    most = {"kernels": 3, "batches": 7}
+    for (rank, name), count in counts.items():
+        assert count <= (2 if "_none_" in rank.parent.name else most.get(name, 1)), (rank, name)
+    assert {rank.parent for rank, _ in counts} == set(planted.glob("run_*"))
 
 
 def section_of(page: Page, name: str):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from jobs import model_names as of_sweeps
 from profiling.errors import UserError
 from train.models import (
     CLASSES,
@@ -84,6 +85,10 @@ def test_a_near_miss_is_named(name, near):
 def test_only_classification_models_may_be_named():
     assert {"resnet50", "resnet18", "vgg16", "alexnet", "vit_b_16"} <= set(model_names())
     assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
+
+
+def test_a_sweep_knows_them_without_importing_torchvision():
+    assert of_sweeps.model_names() == sorted(model_names())
 
 
 def test_images_that_a_model_cannot_take_are_explained():

@@ -237,8 +237,11 @@ def _start(study: Study, runs: Sequence[Kept]) -> dict[str, Any]:
 
 
 def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int, float]:
-    """How long each rank's first batch took, s."""
-    durations = {}
+    """How long each rank's first batch took, s; a study reads it once."""
+    kept: dict[str, dict[int, float]] = study.kept("first batches")
+    if source.id in kept:
+        return kept[source.id]
+    durations = kept[source.id] = {}
     for report in manifest.ranks:
         try:
             batches = tables.read(
@@ -259,8 +262,11 @@ def _first_batches(study: Study, source: Source, manifest: Manifest) -> dict[int
 def _of_ranks(study: Study, runs: Sequence[Kept], on: str) -> Rows:
     first = [_first_batches(study, *run) for run in runs]
     rows: Rows = []
-    for rank in sorted({report.rank for _, manifest in runs for report in manifest.ranks}):
-        reports = [report for _, manifest in runs for report in manifest.ranks if report.rank == rank]
+    of_rank: dict[int, list[RankReport]] = {}
+    for _, manifest in runs:
+        for report in manifest.ranks:
+            of_rank.setdefault(report.rank, []).append(report)
+    for rank, reports in sorted(of_rank.items()):
         took = [batches[rank] for batches in first if rank in batches]
         told = [report.device_energy_j for report in reports]
         row = {
