@@ -8,6 +8,7 @@ import pytest
 
 from analysis.measures.anatomy import communication
 from analysis.measures.anatomy import rows as anatomy
+from analysis.measures.anatomy.divide import PARTS
 from analysis.measures.batches import rows as batches
 from analysis.measures.kernels import rows as kernels
 from analysis.measures.lateness import stragglers
@@ -411,8 +412,36 @@ def test_what_is_the_longest_on_a_page_of_unlike_jobs_is_of_all_of_them_and_name
     for id in ("anatomy", "critical-path", "kernels"):
         assert "two)." in findings[id], findings[id]
         assert "most ranks" not in findings[id]
-    assert findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
+    assert (
+        findings["kernels"].startswith("Longest: ampere_bf16") and "5.00 ms per step" in findings["kernels"]
+    )
     said = [one.text for one in opening(load(two.parent))]
     for start in ("Collective with the most exposed time", "Largest class of the model's kernels"):
         (sentence,) = (text for text in said if text.startswith(start))
         assert sentence.endswith(" (two)."), sentence
+
+
+def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(late, scaled):
+    planted, path = late
+    found = traced.answer(load(path))
+    (row,) = found.rows
+    assert row["mean_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
+    assert row["mean_ms"] == pytest.approx(sum(row[f"{part}_ms"] for part in PARTS))
+    shown = {column.header.replace("\n", " ") for column in traced.part(found).columns}
+    assert {"step mean", "compute", "exposed comm.", "exposed loader", "other copies", "idle"} <= shown
+    assert "where steps or ranks differ" in traced.part(found).caption
+    alone = traced.answer(load_named([f"1={scaled[1][1]}"]))
+    assert "where steps differ" in traced.part(alone).caption
+
+
+def test_a_comparison_of_different_jobs_says_so_and_tests_nothing_of_a_few_steps(unlike, pair):
+    two, four = unlike
+    done = run("compare", two, four)
+    said = " ".join(done.out.split())
+    assert "not tested: 6 steps are too few; largest change" in said
+    assert "difference shown" not in said
+    assert (
+        "a (two) and b (four) are different jobs: they differ in number of ranks (2, 4) and kernels (" in said
+    )
+    _, _, before, after = pair
+    assert "different jobs" not in run("compare", before, after).out
