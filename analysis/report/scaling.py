@@ -101,10 +101,8 @@ def _loss(context: Context) -> Content:
         "% minus the scaling efficiency."
     )
     if not attributable:
-        text = (
-            "The parts of the loss are not available: no configuration has profiled runs both of "
-            "itself and of its baseline."
-        )
+        notes = dict.fromkeys(row["loss_note"] for row in part.rows if row["loss_note"])
+        text = f"The parts of the loss are not available: {next(iter(notes), 'no profiled runs')}."
     charts = [_loss_chart(context, attributable)] if attributable else []
     return Content(text, charts, [as_view(part, "loss-table", varied(context.own))])
 
