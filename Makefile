@@ -7,8 +7,20 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: setup $(VENV) demo test test-wide gpu-fake test-gpu-fake check docs format horovod clean
+.PHONY: setup $(VENV) demo test test-wide gpu-fake test-gpu-fake check docs format horovod clean help
 .DEFAULT_GOAL := demo
+
+help:
+	@echo "make setup      install into $(VENV)"
+	@echo "make demo       install, run a small study, write $(REPORT)"
+	@echo "make test       install what the tests need, and run them; a part: make test ARGS=tests/analysis"
+	@echo "make check      lint, format and types"
+	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
+	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
+	@echo "make test-wide  the tests of 64 and 1,024 ranks on virtual nodes (18 GB of memory)"
+	@echo "make docs       generate docs/columns.md and the tables in the docs"
+	@echo "make format     format the code"
+	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
 
 setup $(VENV): $(VENV)/.ready
 	@echo "scaleprof is installed: $(BIN)/scaleprof lists its commands"
@@ -47,7 +59,8 @@ else
 	$(BIN)/python -m pytest -n auto
 endif
 
-# 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import.
+# 64 ranks on 32 virtual nodes: 18 GB of memory, and 7 minutes on two cores, nearly all of them PyTorch's import. Then
+# six times 1,024 ranks that train nothing on 64 nodes: 11 minutes of processor time.
 test-wide: $(VENV)/.test-ready
 	$(BIN)/python -m pytest tests/cluster -m wide
 

@@ -80,8 +80,8 @@ def rows(study: Study, by: Sequence[str] = ()) -> Rows:
         answer += of_run(paths, by)
     if not answer:
         raise study.nothing(
-            f"{study.path} holds no attributed step with timed kernels: this needs a profiled run "
-            "(profile: torch)"
+            f"{study.path} holds no attributed step with timed kernels: this needs a run with profile: "
+            "torch, or a trace with steps and launches"
         )
     return answer
 
@@ -183,7 +183,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
         text += f"\n{left_out} shorter ones are not shown: --format csv has all."
     if not list(by):
         text += (
-            f"\nSaved: what {'it' if of == RECORDING else 'the step'} would be shorter by if the part took "
-            "no time and all else as recorded; savings do not add up."
+            f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took no "
+            "time and all else stayed as it is; savings do not add up."
         )
     return text
