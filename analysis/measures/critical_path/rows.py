@@ -183,7 +183,7 @@ def caption(by: Iterable[str] = (), left_out: int = 0, of: str = A_STEP) -> str:
         text += f"\n{left_out} shorter ones are not shown: --format csv has all."
     if not list(by):
         text += (
-            f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took no "
-            "time and all else stayed as it is; savings do not add up."
+            f"\nSaved: how much shorter {'it' if of == RECORDING else 'the step'} would be if this part took "
+            "no time and all else stayed as it is; savings do not add up."
         )
     return text
