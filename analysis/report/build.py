@@ -128,7 +128,8 @@ def _subtitle(study: Study) -> str:
         counts = {"PyProf kernel tables": len(study.sources), "TAU tables": len(study.tau_intervals)}
         kinds = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
         return f"{kinds}; unreadable: {bad}"
-    counted = f"{len(study.sources)} runs used" + (f", {in_counts(failed)}" if failed else "")
+    used = len(study.sources)
+    counted = f"{used} run{'s' if used != 1 else ''} used" + (f", {in_counts(failed)}" if failed else "")
     started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
     devices = sorted({_device(manifest) for manifest in manifests})
     return f"{counted}; {', '.join(devices)}; started {started} UTC"

@@ -80,7 +80,10 @@ def _table(context: Context) -> Content:
     )
     best = max(context.own, key=lambda row: row["images_per_s"])
     rate = f"{digits(best['images_per_s'], 3)} images/s on {ranks_in_words(best['world_size'])}"
-    finding = f"{len(context.own)} configurations; the fastest reaches {rate}."
+    count = len(context.own)
+    finding = (
+        f"{count} configurations; the fastest reaches {rate}." if count > 1 else f"1 configuration: {rate}."
+    )
     return Content(text, tables=views, finding=finding)
 
 
