@@ -99,6 +99,7 @@ def test_a_caption_says_what_is_shown_in_which_unit_of_how_many_runs(no_browser)
     assert "y axis: images/s" in text
     assert "3 runs per configuration" in text
     assert "95 % confidence intervals" in text
+    assert "" not in text.rstrip("\n").split("\n")
     assert "1 run per configuration" in (folder / "anatomy.txt").read_text()
     assert "1 run." in (folder / "kernels.txt").read_text()
 
