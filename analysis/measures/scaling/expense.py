@@ -1,6 +1,6 @@
 """What did it cost: memory, energy, start-up, node-hours?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -73,6 +73,7 @@ RANK_METRICS = (
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _NOT_SHOWN = ("metered_on", "hostname", "least_memory_gb", "energy_note")
 _OLD = "the ranks recorded none (they ran with an older release)"
+_OWN_PROGRAM = "profiling.watch does not record it"
 Kept = tuple[Source, Manifest]
 
 
@@ -194,7 +195,7 @@ def _energy(runs: Sequence[Kept]) -> dict[str, Any]:
             # With backend dp a rank drives several GPUs.
             boards = runs[0][0].gpus_per_rank if name == "device" else 1
             row |= _rates(name, joules, reports, meters, boards)
-    row["energy_note"] = "; ".join(_why_not(reports))
+    row["energy_note"] = "; ".join(_why_not(manifest for _, manifest in runs))
     return row
 
 
@@ -218,10 +219,12 @@ def _joules(report: RankReport, name: str) -> float | None:
     return report.device_energy_j if name == "device" else report.processors_energy_j
 
 
-def _why_not(reports: Sequence[RankReport]) -> list[str]:
-    said = dict.fromkeys(why for report in reports for why in report.unmetered)
-    if any(not report.metered_s for report in reports):
-        said[_OLD] = None
+def _why_not(manifests: Iterable[Manifest]) -> list[str]:
+    said: dict[str, None] = {}
+    for manifest in manifests:
+        said |= dict.fromkeys(why for report in manifest.ranks for why in report.unmetered)
+        if any(not report.metered_s for report in manifest.ranks):
+            said[_OWN_PROGRAM if manifest.run.program else _OLD] = None
     return list(said)
 
 
