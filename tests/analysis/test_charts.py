@@ -23,7 +23,7 @@ LOSS = {"compute": "compute", "exposed transfer": "of it: transfer", "exposed wa
         "idle host bound": "of idle: host-bound", "unattributed": "unattributed"}  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=[1, 3])
 def sections(request, tmp_path_factory) -> dict[str, Section]:
     """Of a sweep of 1 and 2 ranks and two batch sizes, each run so often, unprofiled and profiled."""
     folder = tmp_path_factory.mktemp("charts")
