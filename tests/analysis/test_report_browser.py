@@ -114,14 +114,6 @@ def seen(browser, report):
     opened.page.close()
 
 
-@pytest.fixture
-def watched(browser, report):
-    """A page of the test's own, to use."""
-    opened = Watched(browser, report)
-    yield opened
-    opened.page.close()
-
-
 def test_it_loads_without_a_message_and_without_the_network(seen, report):
     assert seen.messages == []
     # blob: and data: are the page's own.
@@ -149,7 +141,10 @@ def test_a_kernels_name_stays_text(seen):
     assert not any("dialog" in message for message in seen.messages)
 
 
-def test_a_filter_narrows_charts_and_tables(watched):
+def test_a_filter_narrows_charts_and_tables(browser, report):
+    watched = Watched(browser, report, "#scaling", opened=False)
+    for section in ("table", "kernels"):
+        watched.page.click(f"#{section} summary")
     before = watched.rows("kernel-table").count()
     watched.page.select_option("select[data-filter=loader]", "pytorch")
     assert 0 < watched.rows("kernel-table").count() < before
@@ -157,6 +152,7 @@ def test_a_filter_narrows_charts_and_tables(watched):
     assert shown and all("pytorch" in row for row in shown)
     watched.drawn()
     assert "synthetic" not in watched.lines("throughput")
+    watched.page.close()
 
 
 def test_the_kernel_table_searches(browser, report):
@@ -329,11 +325,12 @@ def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
-def coloured(request, browser, report):
-    """A page in each of the two schemes, to look at."""
-    opened = Watched(browser, report, color_scheme=request.param)
+def coloured(request, browser, report, seen):
+    """A page in each of the two schemes, to look at; that of other tests is light."""
+    opened = seen if request.param == "light" else Watched(browser, report, color_scheme=request.param)
     yield request.param, opened.page
-    opened.page.close()
+    if opened is not seen:
+        opened.page.close()
 
 
 def test_axe_finds_nothing_that_keeps_anyone_out(coloured):
