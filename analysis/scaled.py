@@ -6,7 +6,8 @@
     python -m analysis.scaled DIR --scaling strong                  fixed global batch size (default: the kind
                                                                     for which more configurations have a
                                                                     baseline)
-    python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     converted traces of several world sizes
+    python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     watched runs, or converted traces, of a
+                                                                    program on several numbers of ranks
 
 One row per configuration and world size.
 """
@@ -39,7 +40,10 @@ def main(words: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--explain", action="store_true", help="show the effect of each correction, and why")
     parser.add_argument(
-        "more", nargs="*", metavar="P=DIR", help="converted traces, each with the number of ranks of its job"
+        "more",
+        nargs="*",
+        metavar="P=DIR",
+        help="watched runs or converted traces, with their number of ranks",
     )
     parser.set_defaults(most_notes=MOST_NOTES)
     arguments = parser.parse_args(words)

@@ -42,9 +42,9 @@ class HostCost:
     def start(self) -> None:
         self._clock.start()
 
-    def tick(self) -> int:
+    def tick(self) -> None:
         self.used_ns.append(time.process_time_ns())
-        return self._clock.tick()
+        self._clock.tick()
 
     def settle(self) -> None:
         self._clock.settle()

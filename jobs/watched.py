@@ -21,7 +21,7 @@ from jobs.run import LONGEST_PROGRAM, Run, make_run, wrong_values
 from jobs.store import Manifest, RankReport
 from profiling import tables
 from profiling.errors import UserError
-from profiling.identity import Identity
+from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import device_used_bytes, peak_memory_bytes, torch_versions
 from profiling.watching.facts import ModelFacts
 
@@ -37,9 +37,7 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
     """
     ranks = f"{me.size}rank{'s' if me.size > 1 else ''}"
     if me.size == me.local_size:
-        # What started all ranks of a node started them as its children; one alone is its own.
-        process = psutil.Process() if me.size == 1 else psutil.Process().parent()
-        assert process is not None
+        process = psutil.Process() if me.size == 1 else _launcher_of(me, environment)
         when = datetime.fromtimestamp(process.create_time())
         return f"{program}-{ranks}-{when:%Y%m%d-%H%M%S}-{process.pid}"
     for names in _JOBS:
@@ -47,6 +45,23 @@ def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:
             job = ".".join(environment[name] for name in names)
             return f"{program}-{ranks}-{re.sub(r'[^A-Za-z0-9.-]', '-', job)}"
     raise UserError("ranks on several nodes need a folder that all of them see: give --out DIR")
+
+
+def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process:
+    """The process that started all ranks of this node: the first ancestor that is no part of this rank.
+
+    Between the two may be a shell, which has the rank's variables as we do (``mpirun bash -c ...``).
+    """
+    name, value = rank_on_node(environment, me.launcher)
+    process = psutil.Process()
+    while (parent := process.parent()) is not None:
+        process = parent
+        try:
+            if process.environ().get(name) != value:
+                break
+        except psutil.Error:  # another user's: Slurm's daemon
+            break
+    return process
 
 
 def run_of(report: RankReport, me: Identity, program: Sequence[str], profile: str) -> tuple[Run, list[str]]:

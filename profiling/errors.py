@@ -8,7 +8,9 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 # What is wrong with the place to write to, not with the program.
@@ -26,6 +28,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1  # done, but points failed or a comparison regressed
 EXIT_WRONG_USE = 2  # wrong use or input
 EXIT_INTERRUPTED = 130  # Ctrl-C, as shells have it
+RANK_0_FIRST_S = 5.0
 
 
 class UserError(Exception):
@@ -66,6 +69,19 @@ _TYPO, _ALIKE = 0.85, 0.6
 
 def _words(name: str) -> set[str]:
     return set(filter(None, re.split(r"[-_]+", name.lower())))
+
+
+@contextmanager
+def said_by_rank_0(rank: int) -> Iterator[None]:
+    """An error that every rank finds alike is said once, by rank 0; the others end with its exit code."""
+    try:
+        yield
+    except UserError as error:
+        if rank == 0:
+            raise
+        # A launcher ends all ranks when the first has failed: that should be the one that says why.
+        time.sleep(RANK_0_FIRST_S)
+        sys.exit(error.exit_code)
 
 
 def run_command(main: Callable[[], int | None]) -> None:

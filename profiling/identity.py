@@ -63,6 +63,13 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     return Identity()
 
 
+def rank_on_node(environment: Mapping[str, str], launcher: str) -> tuple[str, str]:
+    """The variable by which a launcher tells the ranks of a node apart, or else all ranks, and its value."""
+    rank, _, local_rank, _ = _LAUNCHERS[launcher]
+    name = local_rank if local_rank in environment else rank
+    return name, environment[name]
+
+
 def _is_task(environment: Mapping[str, str]) -> bool:
     """Whether this process is a task of srun, and not what mpirun started through one (a daemon per node)."""
     # An interactive allocation describes its shell too; that is no launched rank.

@@ -64,11 +64,14 @@ class Markers:
 
     def __init__(self, emitters: Sequence[Emitter]) -> None:
         self._emitters = emitters
+        torch = [emitter for emitter in emitters if isinstance(emitter, TorchRanges)]
+        self._always = len(torch) < len(emitters)
+        self._switched = [emitter.is_on for emitter in torch]
         self.forward, self.backward, self.update = (Range(name, emitters) for name in STAGES)
 
     def are_heard(self) -> bool:
         """Whether a collector records now; PyTorch's profiler is switched on and off."""
-        return any(not isinstance(emitter, TorchRanges) or emitter.is_on() for emitter in self._emitters)
+        return self._always or any(is_on() for is_on in self._switched)
 
     def begin(self) -> None:
         """Say that the first batch begins; each other one does where the one before ends."""

@@ -29,7 +29,15 @@ from jobs.store import RANK_REPORT, STACKS, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
-from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, did_you_mean, run_command
+from profiling.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    UserError,
+    did_you_mean,
+    run_command,
+    said_by_rank_0,
+)
 from profiling.identity import Identity, read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tools import STARTED, Options, open_capture
@@ -124,12 +132,15 @@ def wanted_of(given: argparse.Namespace) -> Wanted:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; see the module's docstring."""
-    given, program = parse(arguments)
-    program.check()
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("this Python has no PyTorch, and only PyTorch programs can be watched")
     me = read_identity(os.environ)
-    out, mine = _prepare(given, program, me)
+    with said_by_rank_0(me.rank):
+        given, program = parse(arguments)
+    with said_by_rank_0(me.local_rank):  # each node has files and a Python of its own
+        program.check()
+        if importlib.util.find_spec("torch") is None:
+            raise UserError("this Python has no PyTorch, and only PyTorch programs can be watched")
+    with said_by_rank_0(me.rank):
+        out, mine = _prepare(given, program, me)
     started = datetime.now(UTC)
     wanted = wanted_of(given)
     if mine and wraps(given.profile):
@@ -157,11 +168,12 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         code, reason = _run(program)
         steps = watch.stop()
     if steps is None:
-        nothing = f"no results: {_why_nothing()}"
-        if not code:
-            raise Nothing(nothing)
-        if me.rank == 0:  # the program has said why it failed
-            _say(nothing)
+        with said_by_rank_0(me.rank):
+            nothing = f"no results: {_why_nothing()}"
+            if not code:
+                raise Nothing(nothing)
+            if me.rank == 0:  # the program has said why it failed
+                _say(nothing)
         return Ended(code)
     findings = [*capture.write(), *findings_of(watch, steps)]
     tables.write(tables.as_table("batches", batch_columns(steps, me.rank, wanted)), directory, "batches")
@@ -201,7 +213,7 @@ def _progress(batches: int) -> Callable[[int], None]:
         now = time.monotonic()
         if now - last >= _SAY_EVERY_S or steps == batches:
             last = now
-            print(f"\rbatch {steps}/{batches}", flush=True)
+            print(f"\rbatch {min(steps, batches)}/{batches}", flush=True)
 
     return progress
 

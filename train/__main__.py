@@ -24,11 +24,11 @@ from jobs.backends import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run, make_run
 from jobs.store import STACKS
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, said_by_rank_0
 from profiling.identity import read_identity
 from profiling.stacks import write_stacks_at_signal
 from profiling.tables import rank_directory
-from train.ending import leave_at_once, run_and_leave, said_by_rank_0
+from train.ending import leave_at_once, run_and_leave
 from train.world import World, read_world
 
 

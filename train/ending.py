@@ -3,15 +3,11 @@
 import atexit
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NoReturn
 
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-
-RANK_0_FIRST_S = 5.0
+from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 
 
 def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
@@ -24,19 +20,6 @@ def leave_at_once(code: int = EXIT_DONE) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-@contextmanager
-def said_by_rank_0(rank: int) -> Iterator[None]:
-    """An error that every rank finds alike is said once, by rank 0; the others end with its exit code."""
-    try:
-        yield
-    except UserError as error:
-        if rank == 0:
-            raise
-        # A launcher ends all ranks when the first has failed: that should be the one that says why.
-        time.sleep(RANK_0_FIRST_S)
-        sys.exit(error.exit_code)
 
 
 def run_and_leave(main: Callable[[], int | None]) -> None:

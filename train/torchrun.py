@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling.arguments import Help, Parser
-from profiling.errors import UserError, run_command
+from profiling.errors import UserError, run_command, said_by_rank_0
 from profiling.identity import read_identity
 from train import rendezvous
-from train.ending import said_by_rank_0
 from train.world import World, check_interface, gloo_interface, read_world
 
 ROOT = Path(__file__).resolve().parents[1]

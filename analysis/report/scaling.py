@@ -14,6 +14,7 @@ from analysis.measures.anatomy.divide import EVERY, finest
 from analysis.measures.scaling import figures
 from analysis.published import scaled_parts
 from analysis.report.base import Content, Context, SectionKind
+from analysis.report.by_rank import chart_by_rank
 from analysis.report.encoded import bar_chart, line_chart
 from analysis.report.per_point import knowing, labels_of, merged, named
 from analysis.report.render import Chart
@@ -163,7 +164,8 @@ def _anatomy(context: Context) -> Content:
     ids = {"anatomy-table": whole, "anatomy-within": within}
     views = [as_view(part, id, context.factors) for id, part in ids.items()]
     named_parts = {name.replace("_", " "): f"{name}_ms" for name in plots.PART_COLOURS}
-    return Content(text, [chart], views, finding=_longest(_bars(rows), named_parts, "part"))
+    charts = [one for one in (chart, chart_by_rank(context)) if one]
+    return Content(text, charts, views, finding=_longest(_bars(rows), named_parts, "part"))
 
 
 def _longest(rows: Rows, names: Mapping[str, str], what: str) -> str:

@@ -19,6 +19,7 @@ from profiling.errors import UserError
 
 # Blue for less, orange for more: told apart in any colour vision, and by lightness from the middle.
 DIVERGING = ((0.0, "#0072B2"), (0.5, "#F2F2F2"), (1.0, "#D55E00"))
+_FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more batches, neighbours share one, by their median
 
 
@@ -150,4 +151,6 @@ def heat_map(
     shape |= {"height": 152 + 12 * max(len(names), 8)}
     shape["yaxis"] |= {"title": {"text": "rank"}, "type": "category"}
     shape["xaxis"] |= {"rangemode": "normal"}  # from the first batch that tells, not from 0
+    if len(columns) <= _FEW_COLUMNS:
+        shape["xaxis"] |= {"tickvals": list(columns)}  # plotly's own would be fractions of a step
     return {"data": [trace], "layout": shape}

@@ -74,11 +74,13 @@ _SIZED = re.compile(r"^(\d{1,7})=(.+)$")
 
 
 def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
-    """The results in one folder; or the traces in several, each named with its number of ranks: ``4=DIR``.
+    """The results in one folder; or those in several, each named with its number of ranks: ``4=DIR``.
+
+    All are then of one program: runs of it (:mod:`profiling.watch`), or the traces of a job per folder.
 
     Raises:
-        UserError: as :func:`load`; or several folders are not named so, or one holds the traces of no job or
-            of several, or of a job that says another number of ranks.
+        UserError: as :func:`load`; or several folders are not named so, one holds neither runs nor the traces
+            of one job, or what is in it says another number of ranks.
     """
     sized = [_SIZED.match(path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
@@ -97,27 +99,47 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
 
 
 def _add_sized(contents: Contents, ranks: int, path: Path) -> None:
-    """The traces of one job in a folder, whose number of ranks the user says."""
+    """What a folder holds of a program on the number of ranks that the user says."""
     found = load(path)
+    runs = found.of_kind("run")
+    sources = [_sized_run(source, ranks, path) for source in runs] or [_sized_trace(found, ranks, path)]
+    for source in sources:
+        if {source.kind} != {other.kind for other in [*contents.sources, source]}:
+            raise UserError(f"{path} holds {source.kind}s, the folders before it {contents.sources[0].kind}s")
+        named = _named(contents, source, ranks, path)
+        contents.sources.append(named)
+        for note in found.log.notes:
+            if note.run in (source.id, None):
+                contents.note(note.text, named if note.run else None)
+    contents.log.failed += found.failed
+
+
+def _sized_run(source: Source, ranks: int, path: Path) -> Source:
+    if source.world_size != ranks:
+        raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
+    return source
+
+
+def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
     traces = found.of_kind("trace")
     if len(traces) != 1 or traces[0].job is None:
-        held = f"the traces of {len(traces)} jobs" if traces else "no converted traces"
+        held = f"the traces of {len(traces)} jobs" if traces else "no runs and no converted traces"
         raise UserError(f"{path} holds {held}: name the folder of one as {ranks}=DIR")
-    source, job = traces[0], traces[0].job
+    job = traces[0].job
+    if not job.world_size_from and job.world_size not in (None, ranks):
+        raise UserError(f"{ranks}={path}: its traces say that the job has {job.world_size} ranks")
+    return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
+
+
+def _named(contents: Contents, source: Source, ranks: int, path: Path) -> Source:
+    """A source under a name of its own; runs get the command of the first, being of one program."""
     taken = any(other.id == source.id for other in contents.sources)
     name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
     name = f"{name} ({ranks})" if any(other.id == name for other in contents.sources) else name
-    if not job.world_size_from and job.world_size not in (None, ranks):
-        raise UserError(f"{ranks}={path}: its traces say that the job has {job.world_size} ranks")
-    named = replace(
-        source,
-        id=name,
-        fields={**source.fields, "job": name},
-        job=job.model_copy(update={"world_size": ranks}),
-    )
-    contents.sources.append(named)
-    for note in found.log.notes:
-        contents.note(note.text, named)
+    if source.kind == "trace":
+        return replace(source, id=name, fields={**source.fields, "job": name})
+    program = (contents.sources or [source])[0].fields.get("program")
+    return replace(source, id=name, fields={**source.fields, "program": program})
 
 
 def no_result(study: Study) -> str:

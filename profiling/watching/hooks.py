@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from profiling.watching.modules import MOST_SEARCHES, Modules
+from profiling.watching.modules import MOST_SEARCHES, Modules, parameters_of
 from profiling.watching.segments import BACKWARD, LOAD, PAUSE, UNKNOWN, UPDATE, Recorder
 
 _SEQUENCES = (list, tuple)
@@ -46,7 +46,7 @@ class Hooks:
         self._thread = threading.main_thread().ident
         self._loaders: Any = weakref.WeakKeyDictionary()
         self._optimizers: Any = weakref.WeakKeyDictionary()
-        self._updates: list[bool] = []  # those under way; whether each is the outermost
+        self._last: tuple[Any, int] = (lambda: None, 0)  # the optimizer that stepped last, and its number
         self._updated = False  # whether an optimizer took a step since the gradient scaler was asked for one
         self._is_compiling: Callable[[], bool] = lambda: False
         # On a GPU: events of ours would become a part of the graph that is being captured.
@@ -64,8 +64,7 @@ class Hooks:
         self._hook_loaders(dataloader._BaseDataLoaderIter, torch.Tensor)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         self._hook_scaler(torch.amp.GradScaler)
-        optimizer.register_optimizer_step_pre_hook(self._before_update)
-        optimizer.register_optimizer_step_post_hook(self._after_update)
+        self._hook_optimizers(optimizer.Optimizer)
 
     def stop(self) -> None:
         """Record nothing from now on."""
@@ -80,6 +79,13 @@ class Hooks:
         if self.is_capturing is not None and self.is_capturing():
             return None
         return self._recorder
+
+    def awaits_optimizer(self) -> bool:
+        """Whether the program has an optimizer that has not stepped, for parameters of its own."""
+        stepped = {id(one) for optimizer in self._optimizers for one in parameters_of(optimizer)}
+        others = [{id(one) for one in parameters_of(optimizer)} for optimizer in self.modules.optimizers]
+        # A wrapper of an optimizer has its parameters.
+        return any(parameters and not parameters & stepped for parameters in others)
 
     # --- loaders --------------------------------------------------------------------------------------
 
@@ -151,28 +157,42 @@ class Hooks:
             self._updated = False
             recorder.enter(UPDATE, self._number_of_optimizer(optimizer))
             try:
-                return step(this, optimizer, *arguments, **named)
-            finally:
-                self.seen.skipped += not self._updated
-                self._leave_update(recorder)
+                result = step(this, optimizer, *arguments, **named)
+            except BaseException:
+                recorder.leave(whole=False)
+                raise
+            self.seen.skipped += not self._updated
+            self._leave_update(recorder)
+            return result
 
         scaler.step = stepped
 
-    def _before_update(self, optimizer: Any, *_: Any) -> None:
-        recorder = None if self._is_compiling() else self.recorder()
-        if recorder is None:
-            return
-        self._updated = True
-        # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
-        outermost = not recorder.open[UPDATE]
-        self._updates.append(outermost)
-        if outermost:
-            recorder.enter(UPDATE, self._number_of_optimizer(optimizer))
+    def _hook_optimizers(self, optimizer: Any) -> None:
+        # Not by PyTorch's hooks around a step: none of them is called after a step that has failed.
+        hooked = optimizer.profile_hook_step
+        optimizer.profile_hook_step = staticmethod(lambda step: self._around_update(hooked(step)))
 
-    def _after_update(self, *_: Any) -> None:
-        recorder = None if self._is_compiling() else self.recorder()
-        if recorder is not None and self._updates and self._updates.pop():
+    def _around_update(self, step: Callable) -> Callable:
+        @wraps(step)
+        def stepped(optimizer: Any, *arguments: Any, **named: Any) -> Any:
+            recorder = None if self._is_compiling() else self.recorder()
+            if recorder is None:
+                return step(optimizer, *arguments, **named)
+            self._updated = True
+            # Horovod's optimizer calls the one that it wraps, a gradient scaler calls any.
+            if recorder.open[UPDATE]:
+                return step(optimizer, *arguments, **named)
+            recorder.enter(UPDATE, self._number_of_optimizer(optimizer))
+            try:
+                result = step(optimizer, *arguments, **named)
+            except BaseException:
+                # No update was made: what it took is of the step that goes on.
+                recorder.leave(whole=False)
+                raise
             self._leave_update(recorder)
+            return result
+
+        return stepped
 
     def _leave_update(self, recorder: Recorder) -> None:
         modules = self.modules
@@ -186,10 +206,13 @@ class Hooks:
             recorder.leave()
 
     def _number_of_optimizer(self, optimizer: Any) -> int:
-        number: int | None = self._optimizers.get(optimizer)
-        if number is None:
-            number = self._optimizers[optimizer] = len(self.seen.optimizers)
-            self.seen.optimizers.append(type(optimizer).__name__)
+        last, number = self._last
+        if last() is not optimizer:
+            if optimizer not in self._optimizers:
+                self._optimizers[optimizer] = len(self.seen.optimizers)
+                self.seen.optimizers.append(type(optimizer).__name__)
+            number = self._optimizers[optimizer]
+            self._last = weakref.ref(optimizer), number
         return number
 
 
@@ -200,7 +223,7 @@ def samples_in(data: Any, tensor: type) -> int:
         tensor: the class of tensors.
     """
     if isinstance(data, tensor):
-        return len(data) if data.ndim else UNKNOWN  # type: ignore[arg-type, attr-defined]
+        return data.size(0) if data.ndim else UNKNOWN  # type: ignore[attr-defined, no-any-return]
     if isinstance(data, _SEQUENCES):
         parts: Any = data
     else:

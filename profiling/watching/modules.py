@@ -44,7 +44,8 @@ class Modules:
     """
 
     recorder: Callable[[], Recorder | None]
-    has_optimizer: bool = False  # whether there was one when modules were searched for
+    # Those that there were when modules were searched for.
+    optimizers: "weakref.WeakSet[torch.optim.Optimizer]" = field(default_factory=weakref.WeakSet)
     ever_called: bool = False  # whether any was, with gradients
     called: bool = False  # the same since someone set it to False
     fruitless: int = 0  # searches after which none was called
@@ -56,6 +57,10 @@ class Modules:
         """The one of most parameters that is there."""
         there = [one for one in (wrapped.module() for wrapped in self._wrapped) if one is not None]
         return max(there, key=lambda one: sum(p.numel() for p in one.parameters()), default=None)
+
+    def updates(self) -> int:
+        """A number that grows whenever an optimizer's parameters are changed, by whomever."""
+        return sum(parameter._version for one in self.optimizers for parameter in parameters_of(one))
 
     @property
     def trained(self) -> int:
@@ -70,7 +75,7 @@ class Modules:
         import torch
 
         everything = gc.get_objects()
-        self.has_optimizer |= any(issubclass(type(one), torch.optim.Optimizer) for one in everything)
+        self.optimizers.update(one for one in everything if issubclass(type(one), torch.optim.Optimizer))
         modules = [one for one in everything if issubclass(type(one), torch.nn.Module) and _is_trained(one)]
         # What is compiled would be compiled again.
         within = {id(inner) for one in modules if _is_compiled(one) for inner in list(one.modules())[1:]}
@@ -127,6 +132,12 @@ class Modules:
         call.compiled = before  # type: ignore[attr-defined]  # for whoever asks whether it is
         # Not by setattr: an OptimizedModule would hand it on to the module within.
         module.__dict__[_CALL] = call
+
+
+def parameters_of(optimizer: "torch.optim.Optimizer") -> "list[torch.nn.Parameter]":
+    """All that an optimizer updates; a library's own may keep none."""
+    groups = getattr(optimizer, "param_groups", [])
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _is_compiled(module: "torch.nn.Module") -> bool:

@@ -18,7 +18,10 @@ from profiling.step_clock import Clock
 LOAD, FORWARD, BACKWARD, UPDATE, EVALUATION, STEP, PAUSE = KINDS = range(7)
 UNKNOWN = -1
 _RANGES = (FORWARD, BACKWARD, UPDATE)  # what collectors are told of
-_MAY_END = (UPDATE, STEP, BACKWARD)  # with these a step may end
+_ENDING = (UPDATE, STEP)  # with these a step may end, whatever the program is
+# What began is noted as one number: who, and in its last bits which kind.
+_KIND_BITS = 3
+_KIND = (1 << _KIND_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,17 @@ class Segments:
 class Recorder:
     """Records segments as they begin and end, on one clock, and tells the collectors of the stages.
 
+    While the program runs, each begin and each end is a tick of the clock and a number in a log, and no more:
+    what the segments were is worked out from these afterwards.
+
     Attributes:
         begins: is called before each segment, with its kind; None: not any more.
         open: of each kind, how many segments are under way, interrupted or not.
         heard: whether the collectors are told.
 
     Args:
-        ended: is called after each segment that ended whole, with its kind and who it was of.
+        ended: is called after each update and explicit step, and, while there is ``begins``, each backward
+            pass, if it ended whole, with its kind and who it was of.
     """
 
     def __init__(
@@ -66,25 +73,20 @@ class Recorder:
         self._clock, self._tick, self._ended = clock, clock.tick, ended
         ranges = {FORWARD: markers.forward, BACKWARD: markers.backward, UPDATE: markers.update}
         self._ranges = [ranges.get(kind) for kind in KINDS]
-        self._kind, self._whole = array("b"), array("b")
-        self._who, self._samples = array("i"), array("i")
-        self._begin, self._end = array("q"), array("q")
-        self._stack: list[list[int]] = []  # kind, who, the tick at which its present piece began
-
-    def __len__(self) -> int:
-        return len(self._kind)
+        self._log = array("q")  # of each tick what began (not negative), or how the last one ended
+        self._note = self._log.append
+        self._stack: list[int] = []  # what began and is under way
 
     def enter(self, kind: int, who: int = 0) -> None:
         """A segment begins; what is under way is interrupted."""
         if self.begins is not None:
             self.begins(kind)
-        stack = self._stack
-        if stack and self.heard and (outer := self._ranges[stack[-1][0]]) is not None:
+        stack, code = self._stack, who << _KIND_BITS | kind
+        if stack and self.heard and (outer := self._ranges[stack[-1] & _KIND]) is not None:
             outer.__exit__(None, None, None)
-        tick = self._tick()
-        if stack:
-            self._add(stack[-1], tick, False, UNKNOWN)
-        stack.append([kind, who, tick])
+        self._tick()
+        self._note(code)
+        stack.append(code)
         self.open[kind] += 1
         if self.heard and (own := self._ranges[kind]) is not None:
             own.__enter__()
@@ -92,42 +94,50 @@ class Recorder:
     def leave(self, samples: int = UNKNOWN, whole: bool = True) -> None:
         """The segment that began last ends; what it interrupted goes on."""
         stack = self._stack
-        one = stack.pop()
-        kind = one[0]
+        code = stack.pop()
+        kind = code & _KIND
         if self.heard and (own := self._ranges[kind]) is not None:
             own.__exit__(None, None, None)
-        tick = self._tick()
+        self._tick()
+        self._note(~(samples - UNKNOWN << 1 | whole))
         self.open[kind] -= 1
-        self._add(one, tick, whole, samples)
-        if stack:
-            outer = stack[-1]
-            outer[2] = tick
-            if self.heard and (others := self._ranges[outer[0]]) is not None:
-                others.__enter__()
-        if whole and kind in _MAY_END:
-            self._ended(kind, one[1])
+        if stack and self.heard and (outer := self._ranges[stack[-1] & _KIND]) is not None:
+            outer.__enter__()
+        if whole and (kind in _ENDING or (kind == BACKWARD and self.begins is not None)):
+            self._ended(kind, code >> _KIND_BITS)
 
     def hear(self, heard: bool) -> None:
         """From the next segment on tell the collectors, or do not; not while a range is open."""
         if not any(self.open[kind] for kind in _RANGES):
             self.heard = heard
 
-    def _add(self, one: list[int], tick: int, whole: bool, samples: int) -> None:
-        self._kind.append(one[0])
-        self._who.append(one[1])
-        self._begin.append(one[2])
-        self._end.append(tick)
-        self._whole.append(whole)
-        self._samples.append(samples)
-
     def segments(self) -> Segments:
         """All of them; the clock is read for the last time."""
-        instants_ns = self._clock.instants_ns()
-        return Segments(
-            kind=np.asarray(self._kind, dtype=np.int8),
-            who=np.asarray(self._who, dtype=np.int32),
-            begin_ns=instants_ns[np.asarray(self._begin, dtype=np.int64)],
-            end_ns=instants_ns[np.asarray(self._end, dtype=np.int64)],
-            whole=np.asarray(self._whole, dtype=bool),
-            samples=np.asarray(self._samples, dtype=np.int32),
-        )
+        return _pieces(np.asarray(self._log, dtype=np.int64), self._clock.instants_ns())
+
+
+def _pieces(log: np.ndarray, instants_ns: np.ndarray) -> Segments:
+    """The segments of a log.
+
+    Args:
+        log: of each tick, as :meth:`Recorder.enter` and :meth:`Recorder.leave` note it.
+        instants_ns: of the same ticks.
+    """
+    begins = log >= 0
+    depth = np.cumsum(np.where(begins, 1, -1))  # segments that are under way after each tick
+    place, of = np.arange(len(log)), np.zeros(len(log), dtype=np.int64)
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        began = np.maximum.accumulate(np.where(begins & (depth == level), place, UNKNOWN))
+        of = np.where(depth == level, began, of)
+    # From each tick to the next lies a piece of the innermost segment; the last tick has no next one.
+    pieces = np.flatnonzero(depth[:-1] > 0)
+    code, until = log[of[pieces]], log[pieces + 1]
+    ended = ~until  # where it is not negative
+    return Segments(
+        kind=(code & _KIND).astype(np.int8),
+        who=(code >> _KIND_BITS).astype(np.int32),
+        begin_ns=instants_ns[pieces],
+        end_ns=instants_ns[pieces + 1],
+        whole=(until < 0) & (ended & 1 > 0),
+        samples=np.where(until < 0, (ended >> 1) + UNKNOWN, UNKNOWN).astype(np.int32),
+    )

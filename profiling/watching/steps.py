@@ -60,6 +60,18 @@ class Steps:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def first(self, count: int) -> "Steps":
+        """The first ``count`` of them, or all if they are fewer."""
+        return Steps(
+            start_ns=self.start_ns[:count],
+            end_ns=self.end_ns[:count],
+            stages_ns={kind: times_ns[:count] for kind, times_ns in self.stages_ns.items()},
+            samples=self.samples[:count],
+            passes=self.passes[:count],
+            paused=self.paused[:count],
+            by=self.by,
+        )
+
 
 class Ends:
     """Says while a program runs which segment ends a step: the same as :func:`ends_of` says afterwards.
@@ -73,8 +85,10 @@ class Ends:
         self._counts: Counter[int] = Counter()
         self._ending = UNKNOWN
         self._marked = 0
-        self._passes = 0  # runs of backward passes, before any optimizer's step
-        self._in_backward = False
+        # Before any optimizer's step:
+        self.has_backward = False
+        self._passes = 0  # runs of backward passes, or loads where there is no backward pass
+        self._in_pass = False  # whether one of these is under way
 
     @property
     def steps(self) -> int:
@@ -83,11 +97,18 @@ class Ends:
             return self._marked or self._counts[self._ending] // self._per_step
         return self._passes
 
+    @property
+    def may_change(self) -> bool:
+        """Whether an optimizer that steps from now on for the first time ends the steps."""
+        return 0 < self._counts[self._ending] < LATE
+
     def begins(self, kind: int) -> bool:
         """A segment begins; whether a step without an optimizer has ended before it."""
         if self._marked or self._counts or kind not in (LOAD, FORWARD):
             return False
-        was, self._in_backward = self._in_backward, False
+        if kind == FORWARD and not self.has_backward:
+            return False
+        was, self._in_pass = self._in_pass, not self.has_backward
         self._passes += was
         return was
 
@@ -96,7 +117,10 @@ class Ends:
         if kind == STEP:
             self._marked += 1
             return True
-        self._in_backward = self._in_backward or kind == BACKWARD
+        if kind == BACKWARD:
+            if not self.has_backward:  # what was loaded before is of no other step
+                self._passes = 0
+            self.has_backward = self._in_pass = True
         if kind != UPDATE or self._marked:
             return False
         if who not in self._counts and self._counts.get(self._ending, 0) < LATE:

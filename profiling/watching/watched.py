@@ -27,6 +27,9 @@ from profiling.watching.segments import (
 )
 from profiling.watching.steps import BY_OPTIMIZER, Ends, Steps, steps_of
 
+# Backward passes after which a program that has an optimizer is not waited for to call it.
+MOST_ACCUMULATED = 512
+
 
 class Enough(SystemExit):
     """The program has done as many steps as were asked for; it ends as by ``sys.exit(0)``."""
@@ -97,6 +100,8 @@ class Watch:
         self.hooks = Hooks(self._open)
         hear_program(_Explicit(self.hooks))
         self.startup_ns = 0
+        self._unseen = False  # whether parameters are updated, and no optimizer's step was seen
+        self._looked = (0, 0)  # how many optimizers and updates there were when it was last asked
         self._switched = 0  # the last step that was told to the profiler
         # Of the model, while it is there: it may be gone, as the process group, when the program has ended.
         self.model_facts = ModelFacts()
@@ -119,11 +124,23 @@ class Watch:
 
     def _begins(self, kind: int) -> None:
         assert self._recorder is not None
-        # A program that has an optimizer may accumulate gradients for long before its first step.
-        if self.hooks.modules.has_optimizer or self.hooks.seen.optimizers:
+        if self.hooks.seen.optimizers:
             self._recorder.begins = None
-        elif self._on and self._ends.begins(kind):
+        elif self._on and self._ends.begins(kind) and self._are_steps():
             self._step_ended()
+
+    def _are_steps(self) -> bool:
+        """Whether what ends without an optimizer's step is a step.
+
+        A program that has an optimizer may accumulate gradients for long before its first step, and may load
+        all its data before it begins. But if its parameters change, the updates are there and not seen.
+        """
+        if not self.hooks.modules.optimizers:
+            return self._ends.has_backward
+        optimizers, updates = len(self.hooks.modules.optimizers), self.hooks.modules.updates()
+        self._unseen |= self._looked[0] == optimizers and self._looked[1] != updates
+        self._looked = optimizers, updates
+        return self._unseen or (self._ends.has_backward and self._ends.steps >= MOST_ACCUMULATED)
 
     def _ended(self, kind: int, who: int) -> None:
         assert self._recorder is not None
@@ -142,7 +159,7 @@ class Watch:
         # Modules that are called in none of the first steps are looked for once more.
         if steps <= MOST_SEARCHES:
             self.model_facts = facts_of(self.hooks.modules.largest)
-        if self.wanted.batches and steps >= self.wanted.batches:
+        if self.wanted.batches and steps >= self.wanted.batches and not self._may_end_later():
             raise Enough
         # Not twice: a step that ended with one optimizer ends once more where a second then follows it.
         if self.wanted.recordings and steps > self._switched:
@@ -150,6 +167,10 @@ class Watch:
         # Asked once a step: what nobody hears would cost as much as all the rest.
         if self._markers.are_heard() != self._recorder.heard:
             self._recorder.hear(not self._recorder.heard)
+
+    def _may_end_later(self) -> bool:
+        """Whether an optimizer may follow that ends the steps, and has not stepped yet."""
+        return self._ends.may_change and self.hooks.awaits_optimizer()
 
     def _switch(self, index: int) -> None:
         """Step ``index`` is about to begin: begin or end a recording; the time is of no step."""
@@ -167,6 +188,8 @@ class Watch:
         if self._recorder is None:
             return None
         steps = steps_of(self._recorder.segments(), self.wanted.per_step)
+        if self.wanted.batches:
+            steps = steps.first(self.wanted.batches)
         return steps if len(steps) else None
 
 

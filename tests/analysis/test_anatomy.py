@@ -6,6 +6,8 @@ import pytest
 from analysis.measures.anatomy import rows as anatomy
 from analysis.measures.anatomy.divide import PARTS, STAGES, WITHIN
 from analysis.report.base import Context
+from analysis.report.by_rank import chart_by_rank, foremost
+from analysis.report.figures import points
 from analysis.report.scaling import ANATOMY
 from analysis.results.load import load
 from profiling import tables
@@ -151,3 +153,33 @@ def test_a_damaged_run_costs_no_other(tmp_path):
 def test_an_unknown_level_names_the_nearest(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")])
     assert "stage" in one_line_error(run("analysis.anatomy", tmp_path, "--by", "stages"))
+
+
+def test_the_report_shows_the_parts_of_each_rank(tmp_path):
+    """As bars that add up to the rank's recorded step, which analysis.anatomy --by rank has."""
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 4)])
+    chart = chart_by_rank(Context(load(tmp_path)))
+    assert chart is not None
+    totals: dict[int, float] = {}
+    for point in points(chart.figure):
+        totals[int(point["rank"])] = totals.get(int(point["rank"]), 0.0) + point["ms per step"]
+    wanted = {
+        int(row["rank"]): float(row["wall_ms"])
+        for row in run("analysis.anatomy", tmp_path, "--by", "rank", "--format", "csv").csv
+        if row["gpus_per_node"] == "4"
+    }
+    assert totals == pytest.approx(wanted, rel=1e-3)
+    assert len(totals) == 4
+
+
+def test_of_one_rank_there_are_no_bars_by_rank(tmp_path):
+    write_sweep(tmp_path, [run_of(gpus_per_node=1, profile="torch")])
+    assert chart_by_rank(Context(load(tmp_path))) is None
+
+
+def test_of_many_ranks_those_that_communicate_longest_and_shortest_have_bars():
+    rows = [{"rank": rank, "exposed_communication_ms": float((37 * rank) % 1000)} for rank in range(1000)]
+    shown = foremost(rows)
+    times = sorted(row["exposed_communication_ms"] for row in shown)
+    assert times == [*map(float, range(64)), *map(float, range(936, 1000))]
+    assert [row["rank"] for row in shown] == sorted(row["rank"] for row in shown)

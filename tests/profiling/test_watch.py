@@ -21,14 +21,16 @@ from profiling.watching.facts import ModelFacts
 from profiling.watching.hooks import Hooks
 from profiling.watching.segments import UPDATE
 from profiling.watching.watched import Wanted, Watch
-from tests.profiling.watching import PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
+from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
 
 
 def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
     out = tmp_path / "run"
-    printed = watch("--out", out, PROGRAMS / "ddp.py", "--batch-size", 4, "--epochs", 2, ranks=2)
+    printed = watch(
+        "--out", out, PROGRAMS / "ddp.py", "--batch-size", 4, "--epochs", 2, launcher=ON_TWO_RANKS
+    )
     assert printed.count("cleaned up") == 2 and "16 steps on 2 ranks" in printed
     manifest = manifest_of(out)
     assert manifest.done and manifest.run.ranks == 2 and manifest.run.batch == 4
@@ -62,18 +64,18 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
 
 
-def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path):
+def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
     out, done = tmp_path / "run", tmp_path / "done"
     program = (PROGRAMS / "ddp.py", "--done", done)
-    printed = watch("--out", out, "--batches", 5, "--samples", 7, *program, ranks=2)
+    printed = forks.watch("--out", out, "--batches", 5, "--samples", 7, *program, ranks=2)
     assert printed.count("cleaned up") == 2 and not done.exists()
     assert len(batches_of(out)) == len(batches_of(out, 1)) == 5
     assert batches_of(out).images.tolist() == [7] * 5
 
 
-def test_the_torch_profiler_records_the_later_half(tmp_path):
+def test_the_torch_profiler_records_the_later_half(tmp_path, forks):
     out = tmp_path / "run"
-    watch("--out", out, "--batches", 8, "--profile", "torch", PROGRAMS / "ddp.py")
+    forks.watch("--out", out, "--batches", 8, "--profile", "torch", PROGRAMS / "ddp.py")
     rows = batches_of(out)
     assert rows.attributed.tolist() == [False] * 4 + [True] * 4
     kernels = tables.read(tables.rank_directory(out, 0), "kernels").to_pandas()
@@ -96,9 +98,9 @@ def test_a_profiler_that_watches_from_outside(tmp_path):
     assert any(one.startswith("nsys: its clock and step timings agree") for one in manifest.findings)
 
 
-def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path):
+def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_path, forks):
     out = tmp_path / "run"
-    printed = watch("--out", out, PROGRAMS / "ddp.py", "--fail", code=1)
+    printed = forks.watch("--out", out, PROGRAMS / "ddp.py", "--fail", code=1)
     assert "ValueError: no more data" in printed and "profiling/watch" not in printed.split("ValueError")[0]
     manifest = manifest_of(out)
     assert manifest.exit_code == 1
@@ -106,7 +108,7 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
-def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path):
+def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_group(tmp_path, forks):
     script = tmp_path / "fails.py"
     script.write_text(
         "import atexit, torch, torch.distributed as dist\n"
@@ -117,7 +119,7 @@ def test_a_rank_that_has_failed_does_not_wait_for_the_others_to_leave_their_grou
         "torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
         "raise RuntimeError('rank 0 is lost')\n"
     )
-    assert "still joined: True" in watch("--out", tmp_path / "run", script, code=1)
+    assert "still joined: True" in forks.watch("--out", tmp_path / "run", script, code=1)
 
 
 def test_a_program_without_pytorch_is_run_and_said_to_be_one(tmp_path):
@@ -162,7 +164,7 @@ def test_results_are_not_overwritten_unasked(tmp_path):
         main(["--out", str(out), str(PROGRAMS / "ddp.py")])
 
 
-def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, monkeypatch):
+def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, forks, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "goes.py").write_text(
@@ -172,7 +174,7 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, monk
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for _ in range(3): model(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
     )
-    watch("--out", "run", "goes.py", folder=tmp_path)
+    forks.watch("--out", "run", "goes.py", folder=tmp_path)
     assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
 
 

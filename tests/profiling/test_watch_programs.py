@@ -34,16 +34,16 @@ def passes(out: Path) -> str:
         (["--scaler"], 12, "2 updates were skipped by the gradient scaler; they count as steps"),
     ],
 )
-def test_accumulated_gradients_and_skipped_updates(tmp_path, arguments, steps, said):
-    printed = watch("--out", tmp_path / "run", PROGRAMS / "accumulation.py", *arguments)
+def test_accumulated_gradients_and_skipped_updates(tmp_path, forks, arguments, steps, said):
+    printed = forks.watch("--out", tmp_path / "run", PROGRAMS / "accumulation.py", *arguments)
     assert said in printed and passes(tmp_path / "run").startswith("4 backward passes per step")
     rows = batches_of(tmp_path / "run")
     assert len(rows) == steps and rows.images.sum() == 96
     assert (rows[STAGES] > 0).all(axis=None)
 
 
-def test_two_optimizers_of_a_gan(tmp_path):
-    printed = watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "gan.py")
+def test_two_optimizers_of_a_gan(tmp_path, forks):
+    printed = forks.watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "gan.py")
     assert "2 optimizers (RMSprop, Adam): a step ends with the one that steps last" in printed
     assert "no PyTorch data loader: load is 0" in printed and "samples per step are unknown" in printed
     rows = batches_of(tmp_path / "run")
@@ -52,8 +52,8 @@ def test_two_optimizers_of_a_gan(tmp_path):
     assert manifest_of(tmp_path / "run").fields["batch"] is None
 
 
-def test_a_model_divided_by_fully_shard(tmp_path):
-    watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "fsdp2.py", ranks=2)
+def test_a_model_divided_by_fully_shard(tmp_path, forks):
+    forks.watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "fsdp2.py", ranks=2)
     for rank in (0, 1):
         rows = batches_of(tmp_path / "run", rank)
         assert len(rows) == 6 and (rows[STAGES] > 0).all(axis=None) and (rows.images == 4).all()
@@ -67,16 +67,17 @@ def test_horovod_under_mpirun(tmp_path):
         pytest.skip("no Horovod, or no mpirun beside this Python (make horovod)")
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     launcher = [str(mpirun), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH"]
-    watch("--out", tmp_path / "run", PROGRAMS / "with_horovod.py", ranks=2, launcher=launcher)
+    program = PROGRAMS / "with_horovod.py"
+    watch("--out", tmp_path / "run", program, launcher=[*launcher, sys.executable])
     assert report_of(tmp_path / "run").backend == "horovod"
     for rank in (0, 1):
         rows = batches_of(tmp_path / "run", rank)
         assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
 
 
-def test_hugging_faces_trainer(tmp_path):
+def test_hugging_faces_trainer(tmp_path, forks):
     need("transformers")
-    watch("--out", tmp_path / "run", PROGRAMS / "with_trainer.py", tmp_path / "output")
+    forks.watch("--out", tmp_path / "run", PROGRAMS / "with_trainer.py", tmp_path / "output")
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
     # Evaluations after the fourth and the eighth step; each step has two batches of two.
@@ -85,19 +86,19 @@ def test_hugging_faces_trainer(tmp_path):
     assert manifest_of(tmp_path / "run").run.model == "gpt2lmheadmodel"
 
 
-def test_accelerate(tmp_path):
+def test_accelerate(tmp_path, forks):
     need("accelerate")
-    watch("--out", tmp_path / "run", PROGRAMS / "with_accelerate.py")
+    forks.watch("--out", tmp_path / "run", PROGRAMS / "with_accelerate.py")
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 10 and (rows[STAGES] > 0).all(axis=None)
     # It loads a batch ahead.
     assert rows.images.sum() == 120 and passes(tmp_path / "run").startswith("3 backward passes per step")
 
 
-def test_lightning_on_two_ranks(tmp_path):
+def test_lightning_on_two_ranks(tmp_path, forks):
     need("lightning")
     program = (PROGRAMS / "with_lightning.py", tmp_path / "output", 2, "ddp")
-    watch("--out", tmp_path / "run", "--batches", 15, *program, ranks=2)
+    forks.watch("--out", tmp_path / "run", "--batches", 15, *program, ranks=2)
     for rank in (0, 1):
         rows = batches_of(tmp_path / "run", rank)
         assert len(rows) == 15 and (rows[STAGES] > 0).all(axis=None)
@@ -105,17 +106,17 @@ def test_lightning_on_two_ranks(tmp_path):
     assert gaps(tmp_path / "run") == [9] and report_of(tmp_path / "run").backend == "ddp/gloo"
 
 
-def test_timms_training_script(tmp_path):
+def test_timms_training_script(tmp_path, forks):
     need("timm")
-    watch("--out", tmp_path / "run", PROGRAMS / "with_timm.py")
+    forks.watch("--out", tmp_path / "run", PROGRAMS / "with_timm.py")
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 16 and (rows[STAGES] > 0).all(axis=None)
     assert gaps(tmp_path / "run") == [7] and rows.images.tolist() == [4] * 16
     assert manifest_of(tmp_path / "run").run.workers == 1
 
 
-def test_a_loop_that_hides_everything_and_marks_its_stages(tmp_path):
-    printed = watch("--out", tmp_path / "run", "--batches", 8, "--samples", 8, PROGRAMS / "marked.py")
+def test_a_loop_that_hides_everything_and_marks_its_stages(tmp_path, forks):
+    printed = forks.watch("--out", tmp_path / "run", "--batches", 8, "--samples", 8, PROGRAMS / "marked.py")
     assert "a step ends with explicit markers" in printed and "trained" not in printed
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 8 and (rows[STAGES] > 0).all(axis=None)
@@ -129,15 +130,15 @@ def test_the_same_program_runs_without_scaleprof(tmp_path):
     assert ended.stdout == "trained\n"
 
 
-def test_a_program_without_an_optimizer(tmp_path):
-    printed = watch("--out", tmp_path / "run", "--batches", 5, PROGRAMS / "bare.py")
+def test_a_program_without_an_optimizer(tmp_path, forks):
+    printed = forks.watch("--out", tmp_path / "run", "--batches", 5, PROGRAMS / "bare.py")
     assert "no optimizer's step was seen: a step ends with the backward pass" in printed
     assert len(batches_of(tmp_path / "run")) == 5
 
 
 @pytest.mark.parametrize(("how", "seen"), [("module", True), ("in-place", True), ("function", False)])
-def test_compiled_models_are_compiled_as_without_us(tmp_path, how, seen):
-    printed = watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)
+def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler, how, seen):
+    printed = forks_before_the_compiler.watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)
     assert "1 graphs compiled" in printed
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 10 and (rows.backward_ns > 0).all() and (rows.load_ns > 0).all()

@@ -1,7 +1,8 @@
 """A small data set, made once, what tests of loaders do with it, and the command in this process."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from jobs.run import Run, make_run
 from profiling.errors import run_command
+from tests.forked import Parent
 from train import __main__ as command
 from train import data
 
@@ -35,6 +37,13 @@ def run_of(folder: Path, loader: str = "pytorch", data_format: str = "images", *
     """A tiny run over a data set."""
     tiny = {"workers": 0, "batch": 4, "image_size": 32, "batches": 6, "device": "cpu"}
     return make_run({**tiny, "loader": loader, "data": str(folder), "data_format": data_format, **other})
+
+
+@pytest.fixture(scope="session")
+def ready() -> Iterator[Parent]:
+    """A process that has imported all that ranks import, from which they fork."""
+    with Parent(["tests.train.imported"], os.environ) as parent:
+        yield parent
 
 
 @pytest.fixture

@@ -1,40 +1,67 @@
 """A rank that does several runs by its command, one after the other: a process costs more than a tiny run.
 
-Started in place of ``python -m train``, with a file of each run's flags and directory.
+It takes the place of ``python -m train``, with a file of each run's flags and directory.
 """
 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jobs.execution import ROOT
 from jobs.flags import to_flags
+from jobs.launchers.base import Process
 from jobs.launchers.local import Local
 from jobs.processes import Ended, Limits, run_processes
 from jobs.run import Run
+from tests.forked import Parent
 from train import __main__ as command
 
 RUNS, LOG = "runs.json", "log.txt"
+LIMIT_S = 600
 
 
-def by_one_pair(
-    runs: Mapping[str, Run], folder: Path, on_tick: Callable[[], None] = lambda: None
-) -> tuple[dict[str, Path], Ended]:
-    """Have two ranks, started as a sweep on this machine starts them, do all runs of two ranks.
-
-    Returns:
-        each run's directory, by its name, and how the ranks ended; ``folder/log.txt`` has what they printed.
-    """
+def prepare(runs: Mapping[str, Run], folder: Path) -> tuple[dict[str, Path], list[Process]]:
+    """Each run's directory, by its name, and two ranks that do them all, as a sweep would start them."""
     outs = {name: folder / name for name in runs}
     for out in outs.values():
         out.mkdir()
     flags = [[to_flags(run), str(outs[name])] for name, run in runs.items()]
     (folder / RUNS).write_text(json.dumps(flags))
     rank = [sys.executable, "-m", "tests.train.many_runs", str(folder / RUNS)]
-    processes = Local().processes(next(iter(runs.values())), rank, folder)
-    return outs, run_processes(processes, folder / LOG, Limits(600), ROOT, on_tick)
+    return outs, Local().processes(next(iter(runs.values())), rank, folder)
+
+
+def by_one_pair(
+    runs: Mapping[str, Run], folder: Path, on_tick: Callable[[], None]
+) -> tuple[dict[str, Path], Ended]:
+    """Have two ranks do all runs of two ranks.
+
+    Returns:
+        each run's directory, by its name, and how the ranks ended; ``folder/log.txt`` has what they printed.
+    """
+    outs, processes = prepare(runs, folder)
+    return outs, run_processes(processes, folder / LOG, Limits(LIMIT_S), ROOT, on_tick)
+
+
+def by_forked_pair(runs: Mapping[str, Run], folder: Path, ready: Parent) -> dict[str, Path]:
+    """The same of processes that are forked, and that must succeed; each run's directory."""
+    outs, processes = prepare(runs, folder)
+    codes = fork(processes, folder / LOG, ready)
+    assert codes == [0, 0], (folder / LOG).read_text()
+    return outs
+
+
+def fork(processes: Sequence[Process], log: Path, ready: Parent) -> list[int]:
+    """The exit codes of ``python -m MODULE ARGUMENTS``, forked; ``log`` has what they printed."""
+    children = []
+    for process in processes:
+        python, dash_m, *words = process.argv
+        assert (python, dash_m) == (sys.executable, "-m")
+        environment = {**os.environ, **process.environment}
+        children.append(ready.start(log, *words, environment=environment))
+    return [child.wait(LIMIT_S)[0] for child in children]
 
 
 def main() -> int:

@@ -1,16 +1,15 @@
 """What the machine can do at best: positive rates, the time they may take, the same work on every rank."""
 
-import subprocess
+import os
 import sys
 
 import pytest
 import torch
 
-from jobs.execution import ROOT
 from jobs.launchers.local import Local
-from jobs.processes import Limits, run_processes
 from jobs.run import make_run
 from jobs.store import Calibration, read_record
+from tests.train.many_runs import LIMIT_S, fork
 from train import calibrate
 from train.world import World
 
@@ -71,12 +70,11 @@ def test_rates_of_this_machine(small, precision):
     assert calibrate.copy_rate(CPU, 0.02) > 1e6
 
 
-def test_two_ranks_as_a_sweep_starts_them(tmp_path):
+def test_two_ranks_as_a_sweep_starts_them(tmp_path, ready):
     run = make_run({"gpus_per_node": 2, "device": "cpu"})
     out, log = tmp_path / "calibration.json", tmp_path / "log.txt"
     command = [sys.executable, "-m", "train.calibrate", "--out", str(out), "--device", "cpu"]
-    ended = run_processes(Local().processes(run, command, tmp_path), log, Limits(600), ROOT)
-    assert ended.exit_code == 0, log.read_text()
+    assert fork(Local().processes(run, command, tmp_path), log, ready) == [0, 0], log.read_text()
     found = read_record(out, Calibration)
     assert set(found.gemm_flops_per_s) == set(found.copy_bytes_per_s) == {1, 2}
     assert set(found.allreduce_bus_bytes_per_s) == {2}
@@ -85,10 +83,10 @@ def test_two_ranks_as_a_sweep_starts_them(tmp_path):
     assert found.device == "cpu" and found.precision == "fp32" and found.seconds > 0
 
 
-def test_wrong_use_is_one_line(tmp_path):
-    command = [sys.executable, "-m", "train.calibrate", "--out", str(tmp_path / "x"), "--device", "gpu"]
+def test_wrong_use_is_one_line(tmp_path, ready):
+    words = ["train.calibrate", "--out", tmp_path / "x", "--device", "gpu"]
     if torch.cuda.is_available():
-        command += ["--precision", "fp99"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("scaleprof: error: ") and not (tmp_path / "x").exists()
+        words += ["--precision", "fp99"]
+    code, printed = ready.start(tmp_path / "log.txt", *words, environment=os.environ).wait(LIMIT_S)
+    assert code == 2 and len(printed.splitlines()) == 1
+    assert printed.startswith("scaleprof: error: ") and not (tmp_path / "x").exists()

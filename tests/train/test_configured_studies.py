@@ -9,9 +9,8 @@ import yaml
 
 from jobs.flags import to_flags
 from jobs.sweep_file import expand, read_sweep
-from tests.analysis.commands import ROOT, run, run_as_user
-from tests.cluster.sweeps import leave_out_calibration
-from tests.train.many_runs import LOG, by_one_pair
+from tests.analysis.commands import ROOT, run
+from tests.train.many_runs import by_forked_pair
 
 pytestmark = pytest.mark.long
 
@@ -31,31 +30,25 @@ def sized_down(name: str, folder: Path, **sizes: Any) -> Path:
     return file
 
 
-def swept(file: Path) -> Path:
-    """The results of a sweep's profiled runs."""
-    results = file.parent / "results" / file.stem
-    results.mkdir(parents=True)
-    leave_out_calibration(results)
-    done = run_as_user("jobs.sweep", file, "--out", results.parent, "--only", "profile=torch")
-    assert done.code == 0, done.err
-    return results
+@pytest.fixture
+def trained(train_here, ready) -> Callable[[Path], Path]:
+    """Does a sweep's profiled runs by hand, those of one rank in this process; their results."""
+
+    def train(file: Path) -> Path:
+        results, sweep_runs = file.parent / "results", expand(read_sweep(file))[0]
+        results.mkdir()
+        runs = {one.id: one.configuration for one in sweep_runs if one.configuration.profile == "torch"}
+        for name in [name for name in runs if runs[name].ranks == 1]:
+            code, _, said = train_here(*to_flags(runs[name]), "--out", str(results / name))
+            assert code == 0, said
+        by_forked_pair({name: run for name, run in runs.items() if run.ranks == 2}, results, ready)
+        return results
+
+    return train
 
 
-def trained(file: Path, train_here: Callable[..., tuple[int, str, str]]) -> Path:
-    """The same, of runs by hand: those of one rank in this process, the others by one pair of processes."""
-    results, sweep_runs = file.parent / "results", expand(read_sweep(file))[0]
-    results.mkdir()
-    runs = {one.id: one.configuration for one in sweep_runs if one.configuration.profile == "torch"}
-    for name in [name for name in runs if runs[name].ranks == 1]:
-        code, _, said = train_here(*to_flags(runs[name]), "--out", str(results / name))
-        assert code == 0, said
-    _, ended = by_one_pair({name: runs[name] for name in runs if runs[name].ranks == 2}, results)
-    assert ended.exit_code == 0, (results / LOG).read_text()
-    return results
-
-
-def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
-    directory = swept(sized_down("vgg16", tmp_path, model="squeezenet1_1", batch=2, batches=[32, 16]))
+def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path, trained):
+    directory = trained(sized_down("vgg16", tmp_path, model="squeezenet1_1", batch=2, batches=[32, 16]))
     ran = run("analysis.utilization", directory, "--format", "csv")
     assert ran.code == 0, ran.err
     assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("1", "0"), ("2", "0"), ("2", "1")]
@@ -70,9 +63,9 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path):
     assert all(row["sm_efficiency_pct"] == "" and "a CPU has no" in row["unknown"] for row in ran.csv)
 
 
-def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, train_here):
+def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, trained):
     sizes = {"gpus_per_node": [1, 2], "batch": 2, "batches": 6, "model": "squeezenet1_1"}
-    directory = trained(sized_down("alexnet", tmp_path, **sizes), train_here)
+    directory = trained(sized_down("alexnet", tmp_path, **sizes))
     chart = tmp_path / "shares.html"
     ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")
     assert ran.code == 0, ran.err

@@ -13,7 +13,7 @@ from jobs.execution import ROOT
 from jobs.flags import to_flags
 from jobs.run import make_run
 from profiling import tables
-from tests.train.many_runs import LOG, by_one_pair
+from tests.train.many_runs import by_forked_pair
 from train import __main__ as command
 
 pytestmark = pytest.mark.long
@@ -60,14 +60,11 @@ BY_GLOO = {
 
 
 @pytest.fixture(scope="module")
-def by_gloo(data_set, tmp_path_factory) -> dict[str, Path]:
+def by_gloo(data_set, tmp_path_factory, ready) -> dict[str, Path]:
     """What two ranks left for each of BY_GLOO that this machine can do, all from one pair of processes."""
     wanted = [name for name in BY_GLOO if "horovod" not in name or has_horovod()]
     runs = {name: make_run({**TINY, **BY_GLOO[name], "data": str(data_set)}) for name in wanted}
-    folder = tmp_path_factory.mktemp("gloo")
-    outs, ended = by_one_pair(runs, folder)
-    assert ended.exit_code == 0, (folder / LOG).read_text()
-    return outs
+    return by_forked_pair(runs, tmp_path_factory.mktemp("gloo"), ready)
 
 
 def test_horovod_over_gloo_has_the_losses_of_ddp(by_gloo):

@@ -87,8 +87,11 @@ const LETTER = 6.6;
 const PANEL_TITLE = 22;
 const MOST_LEGEND = 0.2; // of a chart's height
 
-// Legends on top, as many entries in a line as fit; the chart grows where they would take too much.
-function withLegends(layout, data, width, most = MOST_LEGEND) {
+// A chart of the page grows where legends would take too much of it.
+const onPage = (layout, legends) => Math.max(layout.height, Math.ceil(legends / MOST_LEGEND));
+
+// Legends on top, as many entries in a line as fit.
+function withLegends(layout, data, width, heightOf = onPage) {
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -102,7 +105,7 @@ function withLegends(layout, data, width, most = MOST_LEGEND) {
     placed.push({ id, entry, above: lines });
     lines += Math.ceil(names.length / Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + 8))));
   }
-  const height = Math.max(layout.height, Math.ceil((lines * ENTRY) / most));
+  const height = heightOf(layout, lines * ENTRY);
   const panels = (layout.annotations ?? []).some((one) => one.yanchor === "bottom") ? PANEL_TITLE : 0;
   const fitted = {
     ...layout,
@@ -112,8 +115,8 @@ function withLegends(layout, data, width, most = MOST_LEGEND) {
   };
   for (const { id, entry, above } of placed) {
     fitted[id] = {
-      ...layout.legend, orientation: "h", entrywidth: entry, x: 0, xref: "container", yanchor: "top",
-      yref: "container", y: 1 - (above * ENTRY) / height,
+      ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container",
+      yanchor: "top", yref: "container", y: 1 - (above * ENTRY) / height,
     };
   }
   return fitted;
@@ -148,21 +151,23 @@ function drawChart(element, filters) {
 
 // --- as an image --------------------------------------------------------------------------------------
 
-const FOR_PAPER = {
-  height: 0.72, // of the page's
-  legend: 0.4, // at most, of the height: a column is narrow, and its legend high
-  font: { size: 11, family: "Helvetica, Arial, sans-serif", color: "#000000" },
-};
+const PAPER_FONT = { size: 11, family: "Helvetica, Arial, sans-serif", color: "#000000" };
+const PAPER_PLOT = 0.8; // of the plot's height on the page, where a chart has a screen's width
+
+// In a column, which is narrow, a legend is high: it comes on top of the plot.
+function onPaper(layout, legends) {
+  const plot = layout.height - layout.margin.t - layout.margin.b;
+  return Math.round(PAPER_PLOT * plot + PANEL_TITLE + 14 + legends + layout.margin.b);
+}
 
 // All of a chart on white, for `analysis.report --figures` (analysis/display/images.py): SVG as text, PNG in
-// base64. Lower than on the page, where a chart has a screen's width.
+// base64.
 async function chartImage(id, format, width, scale) {
   library ??= loadPlotly();
   await library;
   const figure = JSON.parse(document.getElementById(id).textContent);
   const data = visibleData(figure.data, {});
-  const lower = { ...figure.layout, height: Math.round(FOR_PAPER.height * figure.layout.height) };
-  const layout = { ...themed(withLegends(lower, data, width, FOR_PAPER.legend)), font: FOR_PAPER.font };
+  const layout = { ...themed(withLegends(figure.layout, data, width, onPaper)), font: PAPER_FONT };
   Object.assign(layout, { width, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" });
   const size = { format, width, height: layout.height, scale };
   return Plotly.toImage({ data, layout, config: { staticPlot: true } }, { ...size, imageDataOnly: true });

@@ -6,7 +6,9 @@
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from jobs.failures import explain
 from jobs.flags import to_flags
 from jobs.run import make_run
 from profiling import tables
+from tests.forked import Child, Parent
 from train import data
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,47 +36,57 @@ LIMIT_S = 280  # of what takes seconds on a machine that does nothing else; less
 TINY = {"model": "resnet18", "image_size": 64, "batch": 4, "batches": 4, "device": "gpu", "workers": 0}
 
 
-def start(*arguments: object, **variables: object) -> subprocess.Popen:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        **{name: str(value) for name, value in variables.items()},
-    }
-    command = [str(SCRIPT), "run", str(HERE), *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+@dataclass(frozen=True)
+class Machine:
+    """A machine with fake GPUs, and on it a process that has imported all that ranks import.
 
+    Variables of the environment say how many GPUs there are, and the like (fake_gpu.sh).
+    """
 
-def wait_for(processes: Sequence[subprocess.Popen]) -> list[tuple[int, str]]:
-    """The exit code of each, and what it said; none is left when this fails."""
-    try:
-        said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-        return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    parent: Parent
+    outputs: Path
+    numbers: Iterator[int] = field(default_factory=count)
 
+    def start(self, *words: object, **variables: object) -> Child:
+        """Fork ``python -m WORDS``."""
+        output = self.outputs / f"{next(self.numbers)}.txt"
+        return self.parent.start(output, *words, environment=with_variables(variables))
 
-def train(out: Path, fields: dict, **variables: object) -> tuple[int, str]:
-    """The exit code and what is said of one rank."""
-    return wait_for(
-        [start("-m", "train", *to_flags(make_run({**TINY, **fields})), f"--out={out}", **variables)]
-    )[0]
+    def train(self, out: Path, fields: dict, **variables: object) -> tuple[int, str]:
+        """The exit code and what is said of one rank."""
+        flags = to_flags(make_run({**TINY, **fields}))
+        return self.start("train", *flags, f"--out={out}", **variables).wait(LIMIT_S)
 
-
-def train_two(out: Path, fields: dict, **variables: object) -> list[tuple[int, str]]:
-    """The same of two ranks of one node, which meet at a file."""
-    run = make_run({**TINY, "gpus_per_node": 2, **fields})
-    meet = f"file://{out}.meet"
-    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": meet, **variables}
-    return wait_for(
-        [
-            start("-m", "train", *to_flags(run), f"--out={out}", RANK=rank, LOCAL_RANK=rank, **common)
-            for rank in range(2)
+    def train_two(self, out: Path, fields: dict, *differing: dict, **variables: object) -> list[Child]:
+        """Two ranks of one node, which meet at a file, and may have variables that differ."""
+        flags = to_flags(make_run({**TINY, "gpus_per_node": 2, **fields}))
+        meet = f"file://{out}.meet"
+        common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": meet, **variables}
+        return [
+            self.start("train", *flags, f"--out={out}", RANK=rank, LOCAL_RANK=rank, **common, **own)
+            for rank, own in enumerate(differing or ({}, {}))
         ]
-    )
+
+
+def with_variables(variables: dict) -> dict[str, str]:
+    own = {name: str(value) for name, value in variables.items()}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **own}
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> Iterator[Machine]:
+    python = [str(SCRIPT), "run", str(HERE)]
+    with Parent(["tests.train.imported"], with_variables({}), python) as parent:
+        yield Machine(parent, tmp_path_factory.mktemp("outputs"))
+
+
+def run(*arguments: object, **variables: object) -> tuple[int, str]:
+    """The same by a Python of its own: the exit code, and what is said."""
+    done = subprocess.run(
+        [str(SCRIPT), "run", str(HERE), *map(str, arguments)], cwd=ROOT, env=with_variables(variables),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
 
 
 def report(out: Path, rank: int = 0) -> dict:
@@ -81,12 +94,12 @@ def report(out: Path, rank: int = 0) -> dict:
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory) -> dict:
+def counted(tmp_path_factory, machine) -> dict:
     """What one step asks of the GPU, by case."""
     folder = tmp_path_factory.mktemp("counted")
     data.make(folder / "data", 16, 2, seed=1)
-    process = start("-m", "tests.gpu.fake.counted", folder / "out", folder / "data", FAKE_GPUS=2)
-    [(code, said)] = wait_for([process])
+    counting = machine.start("tests.gpu.fake.counted", folder / "out", folder / "data", FAKE_GPUS=2)
+    code, said = counting.wait(LIMIT_S)
     assert code == 0, said
     return json.loads(said.strip().splitlines()[-1])
 
@@ -139,7 +152,9 @@ def test_dataparallels_replicas_compute_in_bf16_too(counted):
 
 @pytest.mark.parametrize("profile", ["torch", "cupti"])
 def test_a_profiler_records_kernels_of_every_direction(tmp_path, profile):
-    code, said = train(tmp_path, {"profile": profile})
+    """By a process of its own, which takes CUPTI apart when it ends."""
+    flags = to_flags(make_run({**TINY, "profile": profile}))
+    code, said = run("-m", "train", *flags, f"--out={tmp_path}")
     assert code == 0, said
     kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
     assert {"fprop", "bprop", "update"} <= set(kernels["direction"]) and set(kernels["batch_index"]) >= {2, 3}
@@ -150,9 +165,11 @@ def test_a_profiler_records_kernels_of_every_direction(tmp_path, profile):
 
 
 @pytest.mark.parametrize("profile", ["torch", "cupti"])
-def test_kernels_of_graphs_have_their_step_and_stage_and_what_is_not_known_is_said(tmp_path, profile):
+def test_kernels_of_graphs_have_their_step_and_stage_and_what_is_not_known_is_said(
+    tmp_path, machine, profile
+):
     fields = {"graph": True, "batches": 14, "attribute_from": 12, "profile": profile}
-    code, said = train(tmp_path, fields)
+    code, said = machine.train(tmp_path, fields)
     assert code == 0, said
     kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
     by_stage = kernels.groupby(["batch_index", "direction"]).size()
@@ -165,16 +182,16 @@ def test_kernels_of_graphs_have_their_step_and_stage_and_what_is_not_known_is_sa
     assert any("layers, operators and FLOPs are not known" in one for one in report(tmp_path)["findings"])
 
 
-def test_a_cupti_that_does_not_answer_leaves_no_kernels_of_a_cpu(tmp_path):
-    code, said = train(tmp_path, {"profile": "torch"}, FAKE_CUPTI_NO=1)
+def test_a_cupti_that_does_not_answer_leaves_no_kernels_of_a_cpu(tmp_path, machine):
+    code, said = machine.train(tmp_path, {"profile": "torch"}, FAKE_CUPTI_NO=1)
     assert code == 0, said
     assert any("CUPTI gave no GPU activity" in finding for finding in report(tmp_path)["findings"])
     assert not (tmp_path / "rank_0000" / "kernels.parquet").exists()
 
 
 @pytest.mark.parametrize("fields", [{"grad": "bf16"}, {"graph": True, "batches": 14}])
-def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path, fields):
-    ranks = train_two(tmp_path, fields, FAKE_GPUS=2)
+def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path, machine, fields):
+    ranks = [rank.wait(LIMIT_S) for rank in machine.train_two(tmp_path, fields, FAKE_GPUS=2)]
     assert [code for code, _ in ranks] == [0, 0], ranks
     reports = [report(tmp_path, rank) for rank in range(2)]
     assert [one["backend"] for one in reports] == ["ddp/nccl"] * 2
@@ -183,35 +200,28 @@ def test_two_ranks_train_over_nccl_and_end_with_the_same_parameters(tmp_path, fi
     assert reports[0]["device_energy_j"] > 0
 
 
-def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp_path):
+def test_a_rank_that_runs_out_of_memory_says_so_while_the_other_waits_for_it(tmp_path, machine):
     """Communicators are destroyed by all ranks or none: the other is in its allreduce."""
-    out_of_memory = (
-        "import os; os.environ['FAKE_MEM_MB'] = '1100' if os.environ['RANK'] == '1' else '81559'; "
-    )
-    out_of_memory += "import runpy, sys; runpy.run_module('train', run_name='__main__', alter_sys=True)"
-    run = make_run({**TINY, "gpus_per_node": 2, "batch": 256, "image_size": 224})
-    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "SCALEPROF_RENDEZVOUS": f"file://{tmp_path}.meet",
-              "FAKE_GPUS": 2, "FAKE_NCCL_COLLECTIVE": 1}  # fmt: skip
-    ranks = [
-        start("-c", out_of_memory, *to_flags(run), f"--out={tmp_path}", RANK=rank, LOCAL_RANK=rank, **common)
-        for rank in range(2)
-    ]
+    memory = ({"FAKE_MEM_MB": 81559}, {"FAKE_MEM_MB": 1100})
+    large = {"batch": 256, "image_size": 224}
+    other, full = machine.train_two(tmp_path, large, *memory, FAKE_GPUS=2, FAKE_NCCL_COLLECTIVE=1)
     try:
-        [(code, said)] = wait_for(ranks[1:])  # before, it waited without a word
+        code, said = full.wait(LIMIT_S)  # before, it waited without a word
     finally:
-        ranks[0].kill()
-        ranks[0].communicate()
+        other.kill()
+        other.wait(LIMIT_S)
     assert code == 2 and "not enough memory for batch 256 of 224 x 224 images" in said
     assert explain(2, "", said).kind == "out of memory"
 
 
-def test_two_ranks_that_see_one_gpu_are_told_so_and_not_that_the_address_is_wrong(tmp_path):
-    for code, said in train_two(tmp_path, {}, FAKE_GPUS=1, CUDA_VISIBLE_DEVICES=0):
+def test_two_ranks_that_see_one_gpu_are_told_so_and_not_that_the_address_is_wrong(tmp_path, machine):
+    for rank in machine.train_two(tmp_path, {}, FAKE_GPUS=1, CUDA_VISIBLE_DEVICES=0):
+        code, said = rank.wait(LIMIT_S)
         assert code == 2 and "ranks 0 and 1 have the same GPU (" in said and "MASTER_ADDR" not in said
 
 
-def test_a_gpu_that_pytorch_is_not_built_for_is_one_line(tmp_path):
-    code, said = train(tmp_path, {}, FAKE_CC=70)
+def test_a_gpu_that_pytorch_is_not_built_for_is_one_line(tmp_path, machine):
+    code, said = machine.train(tmp_path, {}, FAKE_CC=70)
     assert code == 2 and "compute capability 7.0" in said and "CUDA 12.6" in said and "Traceback" not in said
 
 
@@ -219,5 +229,4 @@ def test_a_gpu_that_pytorch_is_not_built_for_is_one_line(tmp_path):
 def test_a_launcher_sees_the_gpus_that_ranks_take_with_and_without_nvml(no_nvml):
     variables = {"FAKE_NVML_NO": 1} if no_nvml else {}
     code = "from jobs.machine import this_machine as here; print(len(here().gpus), here().capability)"
-    process = start("-c", code, FAKE_GPUS=2, FAKE_CC=90, **variables)
-    assert wait_for([process])[0][1].strip() == "2 (9, 0)"
+    assert run("-c", code, FAKE_GPUS=2, FAKE_CC=90, **variables) == (0, "2 (9, 0)\n")
